@@ -1,0 +1,57 @@
+# Rota's verbs. `make` alone prints them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controllers scheduler watcher clusters \
+	apiserver agent properties scenarios))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo lint check test bench proto lock format clean
+
+help: ## print these verbs
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+venv: $(INSTALLED) ## make .venv with Rota and all tools in it (done once)
+
+$(INSTALLED): pyproject.toml requirements.lock
+	$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet uv || echo "uv cannot be had here; pip will do" >&2
+	@if [ -x $(BIN)/uv ]; then install="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
+	else install="$(BIN)/python -m pip install --quiet"; fi; \
+	set -ex; $$install --require-hashes -r requirements.lock; \
+	$$install --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: venv ## show Rota at work on this machine
+	$(BIN)/python examples/demo.py
+
+lint: venv ## format, lint and types only
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint ## before every push: lint, contracts, tidy, pure tests (under a minute)
+	$(BIN)/pytest -q -m "not system" $(PURE_TESTS)
+
+test: lint ## everything: lint and all tests
+	$(BIN)/pytest -q -n 2 --session-timeout=1800 tests
+
+bench: venv ## measure against peers and limits on this machine
+	$(BIN)/python bench/run.py
+
+proto: venv ## regenerate src/rota/wire/generated from proto/
+	$(BIN)/python proto/generate.py
+
+lock: ## pin every dependency anew in requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade \
+		--output-file requirements.lock pyproject.toml
+
+format: venv ## put the source in form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove everything that was made, .venv too
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

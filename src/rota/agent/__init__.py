@@ -1,0 +1,1 @@
+"""ONE MACHINE'S PART. Knows its assignment only."""

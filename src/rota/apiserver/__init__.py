@@ -1,0 +1,1 @@
+"""WHAT USERS MAY ASK. Decides nothing about the cluster."""

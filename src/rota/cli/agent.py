@@ -1,0 +1,27 @@
+"""`rota agent`: this machine's part."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rota.cli.arguments import pairs
+from rota.config import AgentOptions
+
+
+@click.command("agent")
+@click.option("--join", metavar="LINE", help="What `rota node token` printed; needed the first time only.")
+@click.option(
+    "--config", "config_file", metavar="FILE", help="Settings in TOML; `rota config check` tries them."
+)
+@click.option("--data-dir", metavar="DIR", help="Where to keep the key, the journal and output.")
+@click.option("--name", help="The node's name. [default: the machine's]")
+@click.option("--label", multiple=True, metavar="K=V", help="A label of this node; repeatable.")
+@click.option("--cpu", type=float, metavar="CORES", help="Offer this many cores. [default: all]")
+@click.option("--memory", metavar="SIZE", help="Offer this much memory. [default: all]")
+def command(label: Sequence[str], **options: Any) -> int:
+    """Make this machine a node."""
+    labels = pairs(label, "--label")
+    # Late: the wiring imports all of Rota.
+    return int(importlib.import_module("rota.wiring").run_agent(AgentOptions(labels=labels, **options)) or 0)

@@ -1,0 +1,22 @@
+"""`rota completion`: the script that lets a shell complete Rota's commands and flags."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from rota.cli.main import cli
+from rota.cli.output import say
+
+LINES = {
+    "bash": 'eval "$(rota completion bash)"          # in ~/.bashrc',
+    "zsh": 'eval "$(rota completion zsh)"           # in ~/.zshrc, after compinit',
+    "fish": "rota completion fish | source          # in ~/.config/fish/config.fish",
+}
+
+
+@click.command("completion", epilog="\b\n" + "\n".join(LINES.values()))
+@click.argument("shell", type=click.Choice(list(LINES)))
+def command(shell: str) -> None:
+    """Print the completion script of a shell."""
+    found = get_completion_class(shell)
+    assert found is not None, "click completes bash, zsh and fish"
+    say(found(cli, {}, "rota", "_ROTA_COMPLETE").source())

@@ -1,0 +1,39 @@
+"""`rota dev`: a whole cluster on this machine."""
+
+import importlib
+
+import click
+
+from rota.config import AGENT_PORT, GRPC_PORT, HTTP_PORT, STORES, DevOptions
+
+PORT = click.IntRange(0, 65535)
+
+
+@click.command("dev")
+@click.option(
+    "--nodes", type=click.IntRange(0, 100), default=1, show_default=True, help="How many agents to start."
+)
+@click.option("--listen", metavar="ADDR", help="Also for other machines, with TLS. [default: loopback only]")
+@click.option(
+    "--port", type=PORT, help=f"Port of API and dashboard; 0 takes free ones for all. [default: {HTTP_PORT}]"
+)
+@click.option("--grpc-port", type=PORT, help=f"Port for controllers. [default: {GRPC_PORT}]")
+@click.option("--agent-port", type=PORT, help=f"Port for agents. [default: {AGENT_PORT}]")
+@click.option("--data-dir", metavar="DIR", help="Where to keep jobs, certificates and output.")
+@click.option(
+    "--store", type=click.Choice(STORES), default="sqlite", show_default=True, help="Where jobs are kept."
+)
+def command(port: int | None, grpc_port: int | None, agent_port: int | None, **options: object) -> int:
+    """Start a whole cluster on this machine.
+
+    Control plane, one agent, store, certificates and token: made by itself, ready in about a second.
+    """
+    any_port = port == 0
+    chosen = DevOptions(
+        http_port=HTTP_PORT if port is None else port,
+        grpc_port=(0 if any_port else GRPC_PORT) if grpc_port is None else grpc_port,
+        agent_port=(0 if any_port else AGENT_PORT) if agent_port is None else agent_port,
+        **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
+    )
+    # Late: the wiring imports all of Rota.
+    return int(importlib.import_module("rota.wiring").run_dev(chosen) or 0)

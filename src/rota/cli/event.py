@@ -1,0 +1,75 @@
+"""`rota event`: what happened, and what happens now."""
+
+from datetime import datetime
+
+import click
+
+from rota.cli.output import Column, Listing, emit, output_option, print_line, say
+from rota.cli.session import with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.views import Event
+
+
+def _clock(event: Event) -> str:
+    if event.at_ms is None:
+        return "-"
+    return datetime.fromtimestamp(event.at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _indices(event: Event) -> str:
+    pairs = event.indices or ()
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
+
+
+EVENTS: Listing[Event] = Listing(
+    "events",
+    [
+        Column("TIME", _clock),
+        Column("SEQ", lambda event: event.seq, wide=True),
+        Column("KIND", lambda event: event.kind),
+        Column("JOB", lambda event: event.job or "-"),
+        Column("TASKS", lambda event: _indices(event) or "-"),
+        Column("NODE", lambda event: event.node or "-"),
+        Column("WHY", lambda event: event.why),
+    ],
+    lambda event: event.seq,
+)
+
+
+@click.group("event")
+def command() -> None:
+    """List and watch what happened."""
+
+
+@command.command("ls")
+@click.option("--job", help="Of this job only.")
+@click.option("--node", help="Of this node only.")
+@click.option("--kind", help="Of this kind only, as task.ended.")
+@click.option("--since", metavar="SEQ", help="After this event.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
+@output_option
+@with_cluster()
+def list_events(cluster: Cluster, limit: int, output: str, **query: str | None) -> None:
+    """List past events, oldest first."""
+    emit(output, EVENTS, cluster.events(limit, **query))
+
+
+@command.command("watch")
+@click.option("--job", help="Of this job only.")
+@click.option("--node", help="Of this node only.")
+@click.option("--kind", help="Of this kind only, as task.ended.")
+@click.option("--since", metavar="SEQ", help="After this event. [default: from now on]")
+@output_option
+@with_cluster()
+def watch(cluster: Cluster, since: str | None, output: str, **query: str | None) -> None:
+    """Print events as they happen, until Ctrl-C; with -o json or jsonl one record per line."""
+    for event in cluster.watch(since, **query):
+        if output in ("json", "jsonl"):
+            print_line(event.raw)
+        elif output == "id":
+            say(event.seq)
+        else:
+            about = [event.job and f"job {event.job}", _indices(event), event.node and f"node {event.node}"]
+            said = [_clock(event), event.kind, *(part for part in about if part), event.why]
+            say(clean("  ".join(said)))

@@ -1,0 +1,68 @@
+"""A job's statuses and output, from two streams into one queue, so that one thread does all the talking."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rota.client.cluster import Cluster
+from rota.client.job import Job
+from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs
+from rota.client.views import Chunk, JobStatus
+
+# Chunks held for a slow terminal; beyond that the server is asked for no more.
+MOST_WAITING = 256
+# The output ends a little before or after the job is known to have.
+ENDING_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LogsEnded:
+    """No more output will come; `problem` when that is because it cannot be read."""
+
+    problem: Exception | None = None
+
+
+Item = JobStatus | Chunk | LogsEnded | Exception
+
+
+class Feed:
+    """What is heard of one job; `next` gives the next thing, or None after a while of silence."""
+
+    def __init__(self, cluster: Cluster, job: Job, *, logs: bool) -> None:
+        self._queue: queue.Queue[Item] = queue.Queue(MOST_WAITING)
+        self._final = threading.Event()
+        transport = cluster.transport
+        if logs:
+            query, cursor = LogQuery(job.id), LogCursor()
+            chunks = follow_logs(transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
+            self._start(self._pump_logs, chunks)
+        else:
+            self._queue.put(LogsEnded())
+        self._start(self._pump_statuses, follow_job(transport, job.id))
+
+    def next(self, patience_seconds: float | None) -> Item | None:
+        try:
+            return self._queue.get(timeout=patience_seconds)
+        except queue.Empty:
+            return None
+
+    def _start(self, pump: object, items: Iterator[object]) -> None:
+        threading.Thread(target=pump, args=(items,), daemon=True).start()  # type: ignore[arg-type]
+
+    def _pump_statuses(self, statuses: Iterator[JobStatus]) -> None:
+        try:
+            for status in statuses:
+                if status.is_final:
+                    self._final.set()
+                self._queue.put(status)
+        except Exception as error:  # the edge of a thread: the other one raises it
+            self._queue.put(error)
+
+    def _pump_logs(self, chunks: Iterator[Chunk]) -> None:
+        try:
+            for chunk in chunks:
+                self._queue.put(chunk)
+            self._queue.put(LogsEnded())
+        except Exception as error:  # the edge of a thread: told, but the job matters more than its output
+            self._queue.put(LogsEnded(error))

@@ -1,0 +1,49 @@
+"""`rota ls`: jobs, newest first."""
+
+import click
+
+from rota.cli.output import Column, Listing, emit, output_option, tell
+from rota.cli.session import with_cluster
+from rota.cli.words import age
+from rota.client.cluster import Cluster
+from rota.client.context import setting
+from rota.client.views import JobStatus
+
+SHOWN = 20
+
+JOBS: Listing[JobStatus] = Listing(
+    "jobs",
+    [
+        Column("JOB", lambda job: job.id),
+        Column("NAME", lambda job: job.name),
+        Column("STATE", lambda job: job.state),
+        Column("DONE", lambda job: f"{job.tasks_ended}/{job.count}", right=True),
+        Column("AGE", lambda job: age(job.submitted_at_ms), right=True),
+        Column("NAMESPACE", lambda job: job.namespace, wide=True),
+        Column("USER", lambda job: job.user or "-", wide=True),
+        Column("PRIORITY", lambda job: job.priority, wide=True, right=True),
+        Column("EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True),
+        Column("STATUS", lambda job: job.sentence or job.reason or ""),
+    ],
+    lambda job: job.id,
+)
+
+
+@click.command("ls")
+@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, however many.")
+@click.option("--state", metavar="STATE", help="active, ended, or one state such as failed.")
+@click.option("--name", help="Jobs of this name only.")
+@click.option("--namespace", help="Jobs of this namespace only. [default: ROTA_NAMESPACE, or all]")
+@click.option("--limit", type=click.IntRange(1), default=SHOWN, show_default=True, help="At most this many.")
+@output_option
+@with_cluster()
+def command(cluster: Cluster, output: str, everything: bool, limit: int, **query: str | None) -> None:
+    """List jobs, newest first."""
+    query["namespace"] = setting("namespace", query["namespace"]).value
+    jobs = list(cluster.jobs(None if everything else limit, **query))
+    if not jobs and output in ("table", "wide"):
+        tell("no jobs; submit one: rota run -- echo hello")
+        return
+    emit(output, JOBS, jobs)
+    if not everything and len(jobs) == limit and output in ("table", "wide"):
+        tell(f"the newest {limit}; -a shows all")

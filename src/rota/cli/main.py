@@ -1,0 +1,162 @@
+"""`rota`: finds the command, runs it, turns whatever happened into one exit code and never a traceback."""
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rota import __version__
+
+BROKEN_PIPE = 141
+INTERRUPTED = 130
+
+# The texts stand here so that `rota --help` need not import any command; a test keeps them equal.
+SECTIONS: dict[str, dict[str, str]] = {
+    "Work": {
+        "run": "Submit a job, follow it and return its exit code.",
+        "ls": "List jobs, newest first.",
+        "show": "Show a job or one of its tasks.",
+        "why": "Say why a job waits and what would start it.",
+        "logs": "Print what a job wrote.",
+        "wait": "Wait for jobs and return their exit code.",
+        "cancel": "Cancel jobs.",
+        "job": "List, show, cancel and delete jobs.",
+    },
+    "Cluster": {
+        "node": "List nodes, let them join, and take them out of service.",
+        "event": "List and watch what happened.",
+    },
+    "Start": {
+        "dev": "Start a whole cluster on this machine.",
+        "server": "Start the control plane.",
+        "agent": "Make this machine a node.",
+    },
+    "Other": {
+        "config": "Show and check settings.",
+        "completion": "Print the completion script of a shell.",
+        "version": "Print the versions of client and server.",
+    },
+}
+COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"rota.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {args[0]!r}" + nearest(args[0], COMMANDS), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002  click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Try it: `rota dev` in one terminal, `rota run -- echo hello` in another.",
+)
+@click.version_option(__version__, message="rota %(version)s")
+def cli() -> None:
+    """Rota runs jobs on a cluster of machines, or on this one."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the `rota` program."""
+    sys.exit(outcome(arguments))
+
+
+def outcome(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; errors are told on stderr and become the exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="rota", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_is_gone()
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _explain_usage(error)
+    except Exception as error:  # the outermost edge: no traceback reaches a user
+        return _explain(error)
+    return code if isinstance(code, int) else 0
+
+
+def nearest(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def tell_error(code: str, message: str, hint: str | None = None) -> None:
+    click.echo(f"{_red('error:')} {code}: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+
+
+def _explain_usage(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help" if context is not None else None
+    tell_error("usage", error.format_message().rstrip("."), hint)
+    return error.exit_code
+
+
+def _explain(error: Exception) -> int:
+    if os.environ.get("ROTA_DEBUG"):
+        traceback.print_exc()
+    code = getattr(error, "code", None)
+    if isinstance(code, str):
+        exit_code = getattr(error, "exit_code", 1)
+        tell_error(code, str(error), getattr(error, "hint", None))
+        return exit_code if isinstance(exit_code, int) else 1
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        tell_error("system", f"{where}{error.strerror}")
+        return 1
+    tell_error(
+        "internal", f"{type(error).__name__}: {error}", "ROTA_DEBUG=1 shows the details; please report this"
+    )
+    return 1
+
+
+def _reader_is_gone() -> int:
+    """`rota … | head`: end quietly, as programs killed by SIGPIPE do."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def _red(text: str) -> str:
+    return (
+        click.style(text, fg="red", bold=True)
+        if sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        else text
+    )
+
+
+if __name__ == "__main__":
+    main()

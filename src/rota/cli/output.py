@@ -1,0 +1,163 @@
+"""Data on stdout as a table, JSON or ids; words for people on stderr; colour on terminals only."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import click
+
+from rota.cli.words import clean
+from rota.client.context import setting
+
+FORMATS = ("table", "wide", "json", "jsonl", "id")
+API = "v1"
+COLOURS = {
+    "succeeded": "green",
+    "ready": "green",
+    "running": "cyan",
+    "active": "cyan",
+    "failed": "red",
+    "lost": "red",
+    "timed_out": "red",
+    "rejected": "red",
+    "suspect": "yellow",
+    "canceling": "yellow",
+    "canceled": "yellow",
+    "draining": "yellow",
+    "cordoned": "yellow",
+    "drained": "yellow",
+}
+
+Row = TypeVar("Row")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of a table; `wide` ones are shown on request."""
+
+    title: str
+    cell: Callable[[Row], object]
+    wide: bool = False
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Listing(Generic[Row]):
+    """How one kind of record is printed."""
+
+    name: str
+    columns: Sequence[Column[Row]]
+    id_of: Callable[[Row], str]
+
+
+def output_option(function: Function) -> Function:
+    """Adds `-o`; its value is one of FORMATS, by flag, ROTA_OUTPUT, config file, or `table`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        callback=_choose,
+        help="How to print data. [default: table]",
+    )(function)
+
+
+def emit(output: str, listing: Listing[Row], rows: Iterable[Row]) -> None:
+    """Print records; those of the client keep the server's own words in `raw`."""
+    if output == "json":
+        print_json({listing.name: [_raw(row) for row in rows]})
+    elif output == "jsonl":
+        for row in rows:
+            print_line(_raw(row))
+    elif output == "id":
+        for row in rows:
+            say(listing.id_of(row))
+    else:
+        for line in table(listing.columns, list(rows), wide=output == "wide"):
+            say(line)
+
+
+def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[str]]) -> None:
+    """Print one record; `text` is asked only when it is for people."""
+    if output == "json":
+        print_json(_raw(record))
+    elif output == "jsonl":
+        print_line(_raw(record))
+    elif output == "id":
+        say(id_of)
+    else:
+        for line in text():
+            say(line)
+
+
+def table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool = False) -> list[str]:
+    """Aligned lines under a heading."""
+    shown = [column for column in columns if wide or not column.wide]
+    cells = [[clean(str(column.cell(row))) for column in shown] for row in rows]
+    widths = [max([len(shown[i].title), *(len(line[i]) for line in cells)]) for i in range(len(shown))]
+    heading = _aligned([column.title for column in shown], widths, shown)
+    lines = [_aligned(line, widths, shown) for line in cells]
+    if sys.stdout.isatty() and not wide:
+        room = shutil.get_terminal_size().columns
+        lines = [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
+    return [heading, *(tint(line, line.split()) for line in lines)]
+
+
+def tint(line: str, words: Iterable[str]) -> str:
+    """The line with its first state word coloured, on a terminal."""
+    if not colourful(sys.stdout):
+        return line
+    state = next((word for word in words if word in COLOURS), None)
+    return line if state is None else line.replace(state, click.style(state, fg=COLOURS[state]), 1)
+
+
+def colourful(stream: Any) -> bool:
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str) -> None:
+    """A line of data."""
+    click.echo(text, color=colourful(sys.stdout))
+
+
+def tell(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True, color=colourful(sys.stderr))
+
+
+def write(stream: str, data: bytes) -> None:
+    """Bytes of a job, as they are and at once."""
+    out = (sys.stderr if stream == "stderr" else sys.stdout).buffer
+    out.write(data)
+    out.flush()
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    say(json.dumps({"api": API, **document}, indent=2, ensure_ascii=False))
+
+
+def print_line(document: Mapping[str, Any]) -> None:
+    say(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _choose(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    chosen = setting("output", value).value or "table"
+    if chosen not in FORMATS:
+        raise click.BadParameter(f"{chosen!r} is not one of {', '.join(FORMATS)}", param_hint="ROTA_OUTPUT")
+    return chosen
+
+
+def _raw(row: Any) -> Any:
+    return row if isinstance(row, Mapping) else row.raw
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column[Any]]) -> str:
+    padded = [
+        cell.rjust(width) if column.right else cell.ljust(width)
+        for cell, width, column in zip(cells, widths, columns, strict=True)
+    ]
+    return "  ".join(padded).rstrip()

@@ -1,0 +1,52 @@
+"""What every command that talks to a server shares: where it is, and how long to wait for it."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rota.cli.output import tell
+from rota.client.cluster import Cluster
+from rota.client.context import resolve
+from rota.client.errors import Unavailable
+from rota.client.transport import OnWait
+
+# Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart.
+LOOKING_SECONDS = 2.0
+WORKING_SECONDS = 10.0
+QUIET_SECONDS = 0.5
+
+
+def with_cluster(
+    patience_seconds: float = LOOKING_SECONDS,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds `--addr` and `--context` and hands the command an open Cluster as its first argument."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--addr", metavar="URL", help="The server. [default: ROTA_ADDR, or the context's]")
+        @click.option("--context", metavar="NAME", help="The context. [default: ROTA_CONTEXT, or local]")
+        @functools.wraps(function)
+        def command(*args: Any, addr: str | None, context: str | None, **options: Any) -> Any:
+            with Cluster(resolve(addr, None, context), patience_seconds, waiting_notice()) as cluster:
+                return function(cluster, *args, **options)
+
+        return command
+
+    return decorate
+
+
+def waiting_notice() -> OnWait:
+    """Says once, after a moment, that and why the server is waited for."""
+    due_at = 0.0
+    told = False
+
+    def notice(problem: Unavailable) -> None:
+        nonlocal due_at, told
+        due_at = due_at or time.monotonic() + QUIET_SECONDS
+        if not told and time.monotonic() >= due_at:
+            told = True
+            tell(f"waiting: {problem}")
+
+    return notice

@@ -1,0 +1,156 @@
+"""`rota show`: a job with its spec and tasks, or a task with its attempts."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import click
+
+from rota.cli.endings import describe_array, describe_single, describe_task, failures
+from rota.cli.output import Column, Listing, colourful, emit_one, output_option, table, tint
+from rota.cli.session import with_cluster
+from rota.cli.words import age, clean, duration, number, plural, signal_name, size, split_ref
+from rota.client.cluster import Cluster
+from rota.client.job import Job
+from rota.client.views import JobStatus, Task
+
+MOST_TASKS = 10
+BAR_WIDTH = 40
+BAR = (
+    ("succeeded", "█"),
+    ("running", "▓"),
+    ("failed", "✗"),
+    ("lost", "✗"),
+    ("timed_out", "✗"),
+    ("canceled", "░"),
+)
+
+
+def _exit(task: Task) -> str:
+    if task.signal:
+        return signal_name(task.signal)
+    return "-" if task.exit_code is None else str(task.exit_code)
+
+
+TASKS: Listing[Task] = Listing(
+    "tasks",
+    [
+        Column("TASK", lambda task: task.index, right=True),
+        Column("ATTEMPT", lambda task: task.attempt or "-", right=True),
+        Column("STATE", lambda task: task.state),
+        Column("NODE", lambda task: task.node or "-"),
+        Column("EXIT", _exit),
+        Column("RAN", lambda task: "-" if task.ran_ms is None else duration(task.ran_ms / 1000), right=True),
+        Column(
+            "PEAK", lambda task: size(task.peak_memory_bytes) if task.peak_memory_bytes else "-", right=True
+        ),
+        Column(
+            "CPU",
+            lambda task: "-" if task.cpu_ms is None else duration(task.cpu_ms / 1000),
+            wide=True,
+            right=True,
+        ),
+        Column("TRIES", lambda task: task.tries, wide=True, right=True),
+        Column("REASON", lambda task: task.reason or ""),
+    ],
+    lambda task: f"{task.job}.{task.index}",
+)
+
+
+@click.command("show")
+@click.argument("job")
+@click.option("--index", type=click.IntRange(0), help="The task of this index.")
+@click.option("--state", metavar="STATE", help="List tasks in this state only, and all of them.")
+@output_option
+@with_cluster()
+def command(cluster: Cluster, job: str, index: int | None, state: str | None, output: str) -> None:
+    """Show a job or one of its tasks.
+
+    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    """
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    task_index = task_index if index is None else index
+    if task_index is not None:
+        task = found.task(task_index)
+        emit_one(output, task, f"{found.id}.{task.index}", lambda: _task_lines(found, task, output))
+    else:
+        emit_one(output, found.status, found.id, lambda: _job_lines(cluster, found, state, output))
+
+
+def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> Iterator[str]:
+    status = job.status
+    yield tint(f"job {status.id} “{clean(status.name)}”   {status.state}", [status.state])
+    if status.sentence or status.reason:
+        yield f"  {clean(status.sentence or status.reason or '')}"
+    if status.count > 1:
+        yield from _progress(status)
+    yield from _times(status)
+    yield from _spec_lines(status.spec or {})
+    tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
+    if tasks:
+        yield ""
+        yield from table(TASKS.columns, tasks, wide=output == "wide")
+    if not state and status.count > len(tasks):
+        yield f"… and {status.count - len(tasks)} more: rota show {status.id} --state running"
+    if status.is_final and status.count > 1 and status.state != "succeeded":
+        yield ""
+        yield describe_array(status)
+        yield from failures(cluster, job)
+    elif status.is_final and tasks and status.count == 1:
+        yield ""
+        yield describe_single(status, tasks[0])
+
+
+def _task_lines(job: Job, task: Task, output: str) -> Iterator[str]:
+    yield tint(f"{describe_task(task)}   of job {job.id} “{clean(job.status.name)}”", [task.state])
+    yield ""
+    yield from table(TASKS.columns, task.attempts or [task], wide=output == "wide")
+    yield ""
+    yield f"rota logs {job.id} --index {task.index}"
+
+
+def _progress(status: JobStatus) -> Iterator[str]:
+    words = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in status.counts.items() if count)
+    yield f"  tasks      {status.tasks_ended} of {status.count} done: {words}"
+    if colourful(sys.stdout):
+        cells = "".join(
+            sign * (status.counts.get(state, 0) * BAR_WIDTH // status.count) for state, sign in BAR
+        )
+        yield f"  {cells.ljust(BAR_WIDTH, '·')}"
+
+
+def _times(status: JobStatus) -> Iterator[str]:
+    line = f"  submitted  {age(status.submitted_at_ms)} ago"
+    if status.user:
+        line += f" by {clean(status.user)}"
+    if status.started_at_ms is not None and status.submitted_at_ms is not None:
+        line += f", started after {duration((status.started_at_ms - status.submitted_at_ms) / 1000)}"
+    if status.ended_at_ms is not None:
+        line += f", ended {age(status.ended_at_ms)} ago"
+    yield line
+
+
+def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("command"):
+        yield f"  command    {clean(shlex.join(spec['command']))}"
+    asks = [f"{number(spec['cpu'])} cpu"] if spec.get("cpu") else []
+    asks += [f"{size(spec[name])} {name}" for name in ("memory", "disk") if spec.get(name)]
+    asks += [plural(spec["gpu"], "gpu")] if spec.get("gpu") else []
+    asks += [f"{number(amount)} {name}" for name, amount in (spec.get("resources") or {}).items()]
+    if asks:
+        yield f"  asks       {clean(', '.join(asks))}"
+    for name in ("where", "workdir", "parallel", "retries", "timeout", "priority", "run", "labels", "env"):
+        value = spec.get(name)
+        if value:
+            yield f"  {name:<9}  {clean(_value(value))}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={inner}" for name, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(inner) for inner in value)
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,174 @@
+"""Flags and a job file -> the spec of a job; flags win. The server checks the values and names the field."""
+
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rota.cli.arguments import array, pairs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "-f", "--file", metavar="FILE", help="Read the job from a .toml, .yaml or .json file, or - (stdin)."
+    ),
+    click.option("-n", "--name", help="The job's name. [default: that of the program]"),
+    click.option("--namespace", help="The namespace. [default: ROTA_NAMESPACE, or default]"),
+    click.option("-c", "--cpu", metavar="CORES", help="Cores per task, as 2 or 0.5. [default: 1]"),
+    click.option("-m", "--memory", metavar="SIZE", help="Memory per task, as 512m, 4g or 1.5Gi."),
+    click.option("--disk", metavar="SIZE", help="Disk per task."),
+    click.option("--gpu", type=int, metavar="N", help="GPUs per task."),
+    click.option(
+        "--resource", multiple=True, metavar="NAME=N", help="Any other thing nodes have; repeatable."
+    ),
+    click.option(
+        "--where", multiple=True, metavar="RULE", help="Which nodes, as 'region == eu'; repeatable."
+    ),
+    click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
+    click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option(
+        "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
+    ),
+    click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m."),
+    click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL. [default: 10s]"),
+    click.option("--priority", type=int, metavar="0-100", help="Higher goes first. [default: 50]"),
+    click.option(
+        "--env", multiple=True, metavar="K=V", help="A variable, or K to hand on this shell's; repeatable."
+    ),
+    click.option("--label", multiple=True, metavar="K=V", help="A label of the job; repeatable."),
+    click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
+    click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
+    click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
+    click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
+    click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
+)
+# Flags whose value goes into the spec as it is, under the spec's own name for it.
+_PLAIN = {
+    "name": "name",
+    "namespace": "namespace",
+    "memory": "memory",
+    "disk": "disk",
+    "gpu": "gpu",
+    "count": "count",
+    "retry": "retries",
+    "timeout": "timeout",
+    "grace": "grace",
+    "priority": "priority",
+    "run_mode": "run",
+    "when_unschedulable": "when_unschedulable",
+    "recovery": "recovery",
+}
+
+
+def spec_options(function: Function) -> Function:
+    """Adds every flag that describes a job."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def job_spec(
+    flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """The whole spec of one `rota run`."""
+    spec = read_job_file(flags["file"]) if flags["file"] else {}
+    spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags[flag] is not None}
+    if flags["cpu"] is not None:
+        spec["cpu"] = _number(flags["cpu"])
+    if flags["where"]:
+        spec["where"] = list(flags["where"])
+    for field, said in (("labels", pairs(flags["label"], "--label")), ("env", _env(flags["env"], environ))):
+        if said:
+            spec[field] = {**(spec.get(field) or {}), **said}
+    if flags["resource"]:
+        amounts = {name: _number(amount) for name, amount in pairs(flags["resource"], "--resource").items()}
+        spec["resources"] = {**(spec.get("resources") or {}), **amounts}
+    if command:
+        spec["command"] = list(command)
+    if not spec.get("command"):
+        raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
+    return {**spec, **_array(flags), **_workdir(flags, spec)}
+
+
+def read_job_file(path: str) -> dict[str, Any]:
+    """A job file, by its ending; stdin by what it looks like."""
+    text = sys.stdin.read() if path == "-" else _read(path)
+    kind = Path(path).suffix.lower() or (".json" if text.lstrip().startswith("{") else ".toml")
+    try:
+        spec = _PARSERS[kind](text)
+    except KeyError:
+        raise click.BadParameter(f"{path}: write a .toml, .yaml or .json file", param_hint="--file") from None
+    except ValueError as error:
+        raise click.BadParameter(f"{path}: not {kind[1:].upper()}: {error}", param_hint="--file") from None
+    if not isinstance(spec, dict):
+        raise click.BadParameter(f"{path}: a job is a table of fields", param_hint="--file")
+    return spec
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from None
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path}: not UTF-8 text", param_hint="--file") from None
+
+
+def _yaml(text: str) -> Any:
+    import yaml  # noqa: PLC0415  costs 60 ms, and most jobs come without a file
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+
+
+def _array(flags: Mapping[str, Any]) -> dict[str, Any]:
+    if not flags["array"]:
+        return {}
+    if flags["count"] is not None:
+        raise click.UsageError("--array and --count say the same thing twice; leave one out")
+    count, parallel = array(flags["array"])
+    return {"count": count} | ({"parallel": parallel} if parallel else {})
+
+
+def _workdir(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    if flags["no_workdir"]:
+        if flags["workdir"]:
+            raise click.UsageError("--workdir and --no-workdir contradict each other")
+        return {"workdir": None}
+    if flags["workdir"]:
+        return {"workdir": os.path.abspath(flags["workdir"])}
+    return {} if "workdir" in spec else {"workdir": os.getcwd()}
+
+
+def _env(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """`K=V`, or `K` alone for the value it has here."""
+    said = []
+    for text in texts:
+        if "=" not in text and text not in environ:
+            raise click.BadParameter(f"{text!r} is not set here; write {text}=VALUE", param_hint="--env")
+        said.append(text if "=" in text else f"{text}={environ[text]}")
+    return pairs(said, "--env")
+
+
+def _number(text: str) -> float | str:
+    try:
+        value = float(text)
+    except ValueError:
+        return text  # the server says what would be accepted
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,34 @@
+"""`rota why`: every reason a job waits, counted over nodes, and the smallest change that would start it."""
+
+from collections.abc import Iterator
+
+import click
+
+from rota.cli.output import emit_one, output_option
+from rota.cli.session import with_cluster
+from rota.cli.words import clean, split_ref
+from rota.client.cluster import Cluster
+from rota.client.views import Why
+
+
+@click.command("why")
+@click.argument("job")
+@output_option
+@with_cluster()
+def command(cluster: Cluster, job: str, output: str) -> None:
+    """Say why a job waits and what would start it.
+
+    JOB is an id, the start of one, a name or `last`.
+    """
+    why = cluster.job(split_ref(job)[0]).why()
+    emit_one(output, why, why.job, lambda: _lines(why))
+
+
+def _lines(why: Why) -> Iterator[str]:
+    yield f"job {why.job}: {clean(why.sentence)}"
+    for reason in why.reasons:
+        yield f"  - {clean(str(reason.get('text') or reason.get('kind') or 'unknown'))}"
+    for change in why.changes:
+        yield f"  → {clean(change)}"
+    if why.position is not None:
+        yield f"  place {why.position} in the queue"

@@ -1,0 +1,32 @@
+"""WHAT A PROGRAM MAY ASK. The Python client; knows the public HTTP API only, standard library only."""
+
+from importlib import import_module
+from typing import Any
+
+# Looked up when asked for: the command line must not pay for asyncio, nor `--help` for http.client.
+_HOMES = {
+    "connect": "rota.client.cluster",
+    "Cluster": "rota.client.cluster",
+    "Job": "rota.client.job",
+    "connect_async": "rota.client.concurrent",
+    "AsyncCluster": "rota.client.concurrent",
+    "AsyncJob": "rota.client.concurrent",
+    "RotaError": "rota.client.errors",
+    "Rejected": "rota.client.errors",
+    "NotFound": "rota.client.errors",
+    "NotAllowed": "rota.client.errors",
+    "Conflict": "rota.client.errors",
+    "Unavailable": "rota.client.errors",
+    "TimedOut": "rota.client.errors",
+    "Broken": "rota.client.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

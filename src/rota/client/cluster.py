@@ -1,0 +1,121 @@
+"""A connection to a cluster: submit jobs, list jobs, nodes and events."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, Unpack
+
+from rota.client.context import Endpoint, resolve, setting
+from rota.client.errors import Rejected
+from rota.client.job import Job, find
+from rota.client.streams import follow_events
+from rota.client.transport import OnWait, Request, Transport, segment
+from rota.client.views import Event, JobStatus, JoinToken, Node, Server, SpecFields, listed, read
+
+PATIENCE_SECONDS = 30.0
+PAGE_JOBS = 100
+
+
+def connect(
+    addr: str | None = None, *, token: str | None = None, context: str | None = None, ca: str | None = None
+) -> "Cluster":
+    """The cluster of the arguments, of ROTA_ADDR, of a context, or the local one, in this order."""
+    found = resolve(addr, token, context)
+    endpoint = found if ca is None else Endpoint(found.addr, found.token, ca)
+    return Cluster(endpoint)
+
+
+class Cluster:
+    """Talks to one server; calls are repeated for `patience_seconds` while it is away."""
+
+    def __init__(
+        self, endpoint: Endpoint, patience_seconds: float = PATIENCE_SECONDS, on_wait: OnWait | None = None
+    ) -> None:
+        self.transport = Transport(endpoint, patience_seconds, on_wait)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> Job:
+        """Submit a job; the same `key` and spec give the same job, however often it is sent."""
+        if not command:
+            raise Rejected(
+                "bad_field", "command: there is none", field="command", hint='submit("python", "train.py")'
+            )
+        return self.submit_spec({**spec, "command": list(command)}, key)
+
+    def submit_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Job:
+        """Submit a job from a whole spec, as a job file holds it."""
+        namespace = None if "namespace" in spec else setting("namespace", None).value
+        body = {**spec, "namespace": namespace} if namespace else dict(spec)
+        # Without a key of its own a submit could not be repeated when its answer is lost.
+        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        answer = self.transport.call(Request("POST", "/v1/jobs", body=body, headers=headers))
+        return Job(self.transport, read(JobStatus, answer))
+
+    def job(self, ref: str) -> Job:
+        """A job by id, unique prefix, name, or `last`."""
+        return find(self.transport, ref)
+
+    def jobs(self, limit: int | None = None, **query: str | None) -> Iterator[JobStatus]:
+        """Jobs, newest first; `state`, `name` and `namespace` choose among them."""
+        before, left = None, limit
+        while left is None or left > 0:
+            page_size = PAGE_JOBS if left is None else min(PAGE_JOBS, left)
+            page = self.transport.call(
+                Request("GET", "/v1/jobs", {**query, "limit": page_size, "before": before})
+            )
+            items = listed(page, "jobs")
+            yield from (read(JobStatus, item) for item in items)
+            before = page.get("next")
+            left = None if left is None else left - len(items)
+            if before is None or not items:
+                return
+
+    def nodes(self) -> list[Node]:
+        answer = self.transport.call(Request("GET", "/v1/nodes"))
+        return [read(Node, item) for item in listed(answer, "nodes")]
+
+    def node(self, ref: str) -> Node:
+        return read(Node, self.transport.call(Request("GET", f"/v1/nodes/{segment(ref)}")))
+
+    def drain(self, ref: str, deadline_seconds: float | None = None) -> Node:
+        """Give a node no new tasks, and move away what it has until the deadline."""
+        return self._change(ref, "drain", {"deadline_seconds": deadline_seconds})
+
+    def cordon(self, ref: str) -> Node:
+        """Give a node no new tasks; what it has goes on."""
+        return self._change(ref, "cordon", {})
+
+    def open(self, ref: str) -> Node:
+        """Undo drain and cordon."""
+        return self._change(ref, "open", {})
+
+    def forget_node(self, ref: str) -> None:
+        """Forget a node that is lost or has left."""
+        self.transport.call(Request("DELETE", f"/v1/nodes/{segment(ref)}"))
+
+    def join_token(self, **wishes: Any) -> JoinToken:
+        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
+        said = {name: value for name, value in wishes.items() if value is not None}
+        return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
+
+    def events(self, limit: int | None = None, **query: str | None) -> list[Event]:
+        """Past events; `since`, `job`, `node` and `kind` choose among them."""
+        answer = self.transport.call(Request("GET", "/v1/events", {**query, "limit": limit}))
+        return [read(Event, item) for item in listed(answer, "events")]
+
+    def watch(self, since: str | None = None, **query: str | None) -> Iterator[Event]:
+        """Events as they happen, from `since` or from now on."""
+        return follow_events(self.transport, since, **query)
+
+    def server(self) -> Server:
+        return read(Server, self.transport.call(Request("GET", "/v1/server")))
+
+    def _change(self, ref: str, verb: str, body: Mapping[str, Any]) -> Node:
+        return read(Node, self.transport.call(Request("POST", f"/v1/nodes/{segment(ref)}/{verb}", body=body)))

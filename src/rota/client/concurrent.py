@@ -1,0 +1,167 @@
+"""The same client for asyncio: each call waits in a thread of its own, under the same names."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Self, TypeVar, Unpack
+
+from rota.client.cluster import Cluster, connect
+from rota.client.job import Job
+from rota.client.views import Chunk, Event, JobStatus, JoinToken, Node, Server, SpecFields, Task, Why
+
+Answer = TypeVar("Answer")
+
+
+def connect_async(
+    addr: str | None = None, *, token: str | None = None, context: str | None = None, ca: str | None = None
+) -> "AsyncCluster":
+    """As `connect`, for `async with`."""
+    return AsyncCluster(connect(addr, token=token, context=context, ca=ca))
+
+
+class AsyncJob:
+    """A handle on one job; `status` is what the server last said of it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    @property
+    def status(self) -> JobStatus:
+        return self._job.status
+
+    @property
+    def state(self) -> str:
+        return self._job.state
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._job.exit_code
+
+    async def refresh(self) -> JobStatus:
+        return await _apart(self._job.refresh)
+
+    async def wait(self, timeout_seconds: float | None = None) -> JobStatus:
+        return await _apart(lambda: self._job.wait(timeout_seconds))
+
+    def follow(self, timeout_seconds: float | None = None) -> AsyncIterator[JobStatus]:
+        return _each(lambda: self._job.follow(timeout_seconds))
+
+    def tasks(self, state: str | None = None) -> AsyncIterator[Task]:
+        return _each(lambda: self._job.tasks(state))
+
+    async def task(self, index: int) -> Task:
+        return await _apart(lambda: self._job.task(index))
+
+    def as_completed(self, timeout_seconds: float | None = None) -> AsyncIterator[Task]:
+        return _each(lambda: self._job.as_completed(timeout_seconds))
+
+    async def logs(
+        self, index: int | None = None, stream: str | None = None, attempt: int | None = None
+    ) -> str:
+        return await _apart(lambda: self._job.logs(index, stream, attempt))
+
+    def follow_logs(self, index: int | None = None, stream: str | None = None) -> AsyncIterator[Chunk]:
+        return _each(lambda: self._job.follow_logs(index, stream))
+
+    async def why(self) -> Why:
+        return await _apart(self._job.why)
+
+    async def cancel(self, reason: str | None = None) -> JobStatus:
+        return await _apart(lambda: self._job.cancel(reason))
+
+    async def delete(self) -> None:
+        await _apart(self._job.delete)
+
+
+class AsyncCluster:
+    """Talks to one server; calls are repeated while it is away."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._cluster.close()
+
+    async def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> AsyncJob:
+        return AsyncJob(await _apart(lambda: self._cluster.submit(*command, key=key, **spec)))
+
+    async def job(self, ref: str) -> AsyncJob:
+        return AsyncJob(await _apart(lambda: self._cluster.job(ref)))
+
+    def jobs(self, limit: int | None = None, **query: str | None) -> AsyncIterator[JobStatus]:
+        return _each(lambda: self._cluster.jobs(limit, **query))
+
+    async def nodes(self) -> list[Node]:
+        return await _apart(self._cluster.nodes)
+
+    async def node(self, ref: str) -> Node:
+        return await _apart(lambda: self._cluster.node(ref))
+
+    async def drain(self, ref: str, deadline_seconds: float | None = None) -> Node:
+        return await _apart(lambda: self._cluster.drain(ref, deadline_seconds))
+
+    async def cordon(self, ref: str) -> Node:
+        return await _apart(lambda: self._cluster.cordon(ref))
+
+    async def open(self, ref: str) -> Node:
+        return await _apart(lambda: self._cluster.open(ref))
+
+    async def forget_node(self, ref: str) -> None:
+        await _apart(lambda: self._cluster.forget_node(ref))
+
+    async def join_token(self, **wishes: Any) -> JoinToken:
+        return await _apart(lambda: self._cluster.join_token(**wishes))
+
+    async def events(self, limit: int | None = None, **query: str | None) -> list[Event]:
+        return await _apart(lambda: self._cluster.events(limit, **query))
+
+    def watch(self, since: str | None = None, **query: str | None) -> AsyncIterator[Event]:
+        return _each(lambda: self._cluster.watch(since, **query))
+
+    async def server(self) -> Server:
+        return await _apart(self._cluster.server)
+
+
+async def _apart(function: Callable[[], Answer]) -> Answer:
+    """Run in a daemon thread: unlike the loop's own pool it never keeps a cancelled program from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Answer] = loop.create_future()
+
+    def settle(value: Answer | None, error: BaseException | None) -> None:
+        if answer.done():  # the caller was cancelled meanwhile
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(value)  # type: ignore[arg-type]  # without an error there is a value
+
+    def call() -> None:
+        value, error = None, None
+        try:
+            value = function()
+        except BaseException as raised:  # carried over to the caller, whatever it is
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=call, daemon=True, name="rota-client").start()
+    return await answer
+
+
+async def _each(start: Callable[[], Iterator[Answer]]) -> AsyncIterator[Answer]:
+    items = start()
+    while True:
+        item = await _apart(lambda: next(items, _END))
+        if item is _END:
+            return
+        yield item
+
+
+_END: Any = object()

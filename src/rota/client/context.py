@@ -1,0 +1,168 @@
+"""Arguments, environment and files -> which server to talk to, as whom, and where each of that was said."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rota.client.errors import NotAllowed, NotFound, Rejected
+
+LOCAL = "local"
+SETTINGS = ("context", "namespace", "output")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server's address, the token for it, and the certificate that vouches for it."""
+
+    addr: str
+    token: str = field(repr=False)
+    ca: str | None = None
+    addr_source: str = "argument"
+    token_source: str = "argument"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value and where it came from."""
+
+    value: str | None
+    source: str
+
+
+@dataclass(frozen=True)
+class _Context:
+    path: Path
+    values: Mapping[str, Any]
+
+    def get(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise Rejected("bad_field", f"{self.path}: {key} must be text", field=key)
+        return value
+
+
+def resolve(
+    addr: str | None = None,
+    token: str | None = None,
+    context: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Endpoint:
+    """Argument > environment > named context > context `local`."""
+    known = _context(context, environ)
+    wanted = _first(
+        (addr, "argument"), *_unless(context, (environ.get("ROTA_ADDR"), "environment ROTA_ADDR"))
+    )
+    place = wanted if wanted.value else _from(known, "addr")
+    if not place.value:
+        raise NotFound(
+            "not_found",
+            "no server is known here",
+            hint="start one with `rota dev`, or set ROTA_ADDR and ROTA_TOKEN",
+        )
+    same_server = known is not None and known.get("addr") == place.value
+    secret = _token(token, known if same_server else None, environ, named=context is not None)
+    ca = known.get("ca") if known is not None and same_server else None
+    return Endpoint(place.value, str(secret.value), ca, place.source, secret.source)
+
+
+def setting(name: str, argument: str | None, environ: Mapping[str, str] = os.environ) -> Setting:
+    """A user's own preference (context, namespace, output): argument > environment > config file."""
+    variable = f"ROTA_{name.upper()}"
+    said = _first((argument, "argument"), (environ.get(variable), f"environment {variable}"))
+    if said.value:
+        return said
+    path = config_file(environ)
+    value = _toml(path).get(name) if path.exists() else None
+    if value is not None and not isinstance(value, str):
+        raise Rejected("bad_field", f"{path}: {name} must be text", field=name)
+    return Setting(value, f"file {path}") if value else Setting(None, "default")
+
+
+def config_file(environ: Mapping[str, str] = os.environ) -> Path:
+    if environ.get("ROTA_CONFIG"):
+        return Path(environ["ROTA_CONFIG"])
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(
+        environ.get("HOME") or os.path.expanduser("~"), ".config"
+    )
+    return Path(home, "rota", "config.toml")
+
+
+def context_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    if not name or "/" in name or name.startswith("."):
+        raise Rejected(
+            "bad_field", f"context: {name!r} is not a name", field="context", hint="letters, digits, - and _"
+        )
+    return config_file(environ).parent / "contexts" / f"{name}.toml"
+
+
+def _context(named: str | None, environ: Mapping[str, str]) -> _Context | None:
+    name = setting("context", named, environ).value
+    path = context_file(name or LOCAL, environ)
+    if path.exists():
+        return _Context(path, _toml(path))
+    if name is None:
+        return None
+    there = sorted(entry.stem for entry in path.parent.glob("*.toml"))
+    hint = f"there is: {', '.join(there)}" if there else f"no context has been written to {path.parent}"
+    raise NotFound("not_found", f"there is no context {name!r}", field="context", hint=hint)
+
+
+def _token(
+    argument: str | None, known: _Context | None, environ: Mapping[str, str], *, named: bool
+) -> Setting:
+    if argument:
+        return Setting(argument, "argument")
+    # A context named on the command line brings its own token; one from the environment is for elsewhere.
+    if not (named and known and known.get("token_file")):
+        if environ.get("ROTA_TOKEN"):
+            return Setting(environ["ROTA_TOKEN"], "environment ROTA_TOKEN")
+        if environ.get("ROTA_TOKEN_FILE"):
+            return Setting(_secret(environ["ROTA_TOKEN_FILE"]), "environment ROTA_TOKEN_FILE")
+    path = known.get("token_file") if known else None
+    if known is None or path is None:
+        # A token is never sent to an address it was not written down for.
+        raise NotAllowed(
+            "unauthenticated", "there is no token for this address", hint="set ROTA_TOKEN or ROTA_TOKEN_FILE"
+        )
+    return Setting(_secret(str(known.path.parent / path)), f"file {known.path}")
+
+
+def _from(known: _Context | None, key: str) -> Setting:
+    return Setting(known.get(key), f"file {known.path}") if known else Setting(None, "default")
+
+
+def _first(*candidates: tuple[str | None, str]) -> Setting:
+    for value, source in candidates:
+        if value:
+            return Setting(value, source)
+    return Setting(None, "default")
+
+
+def _unless(named: str | None, candidate: tuple[str | None, str]) -> list[tuple[str | None, str]]:
+    return [] if named else [candidate]
+
+
+def _secret(path: str) -> str:
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise NotAllowed(
+            "unauthenticated",
+            f"the token file {path} cannot be read: {error.strerror}",
+            hint="is the server set up?",
+        ) from None
+    if not token:
+        raise NotAllowed("unauthenticated", f"the token file {path} is empty")
+    return token
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Rejected("bad_config", f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Rejected("bad_config", f"{path} is not TOML: {error}") from None

@@ -1,0 +1,131 @@
+"""A job as seen by who submitted it: its status, tasks and output, and the wish to end it."""
+
+import time
+from collections.abc import Iterator
+
+from rota.client.errors import NotFound
+from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs, read_logs
+from rota.client.transport import Request, Transport, segment
+from rota.client.views import Chunk, JobStatus, Task, Why, listed, read
+
+PAGE_TASKS = 1000
+# Looking for ended tasks may take at most a quarter of the time, however large the array.
+REST_PER_SCAN = 3.0
+
+
+class Job:
+    """A handle on one job; `status` is what the server last said of it."""
+
+    def __init__(self, transport: Transport, status: JobStatus) -> None:
+        self._transport = transport
+        self._path = f"/v1/jobs/{segment(status.id)}"
+        self.status = status
+
+    @property
+    def id(self) -> str:
+        return self.status.id
+
+    @property
+    def state(self) -> str:
+        return self.status.state
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.status.exit_code
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r}, {self.status.name!r}, {self.state!r})"
+
+    def refresh(self) -> JobStatus:
+        """Ask how the job stands now."""
+        self.status = read(JobStatus, self._transport.call(Request("GET", self._path)))
+        return self.status
+
+    def wait(self, timeout_seconds: float | None = None) -> JobStatus:
+        """Wait until the job has ended; TimedOut when it has not in time."""
+        for _ in self.follow(timeout_seconds):
+            pass
+        return self.status
+
+    def follow(self, timeout_seconds: float | None = None) -> Iterator[JobStatus]:
+        """Each change of the job as it happens; the last one is final."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        for status in follow_job(self._transport, self.id, deadline):
+            self.status = status
+            yield status
+
+    def tasks(self, state: str | None = None, after: int | None = None) -> Iterator[Task]:
+        """The tasks in the order of their index."""
+        while True:
+            query = {"state": state, "after": after, "limit": PAGE_TASKS}
+            page = self._transport.call(Request("GET", f"{self._path}/tasks", query))
+            for item in listed(page, "tasks"):
+                yield read(Task, item)
+            after = page.get("next")
+            if after is None:
+                return
+
+    def task(self, index: int) -> Task:
+        """One task with all its attempts."""
+        return read(Task, self._transport.call(Request("GET", f"{self._path}/tasks/{index}")))
+
+    def as_completed(self, timeout_seconds: float | None = None) -> Iterator[Task]:
+        """Each task once, soon after it ended."""
+        seen: set[int] = set()
+        rest_seconds = 0.0
+        for status in self.follow(timeout_seconds):
+            news = status.tasks_ended - len(seen)
+            if news > 0 or status.is_final:
+                time.sleep(0.0 if status.is_final else rest_seconds)
+                started = time.monotonic()
+                yield from self._newly_ended(seen, None if status.is_final else news)
+                rest_seconds = REST_PER_SCAN * (time.monotonic() - started)
+
+    def logs(self, index: int | None = None, stream: str | None = None, attempt: int | None = None) -> str:
+        """The output there is now, as text: of the newest attempt unless one is given."""
+        task = (
+            self.task(index or 0)
+            if attempt is None and (index is not None or self.status.count == 1)
+            else None
+        )
+        query = LogQuery(self.id, index, attempt or (task.attempt if task else None), stream)
+        chunks = read_logs(self._transport, query, LogCursor())
+        return b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
+
+    def follow_logs(self, index: int | None = None, stream: str | None = None) -> Iterator[Chunk]:
+        """The output as it comes, until the task, or all tasks, have ended."""
+        return follow_logs(self._transport, LogQuery(self.id, index, None, stream), LogCursor())
+
+    def why(self) -> Why:
+        """Why the job waits, and what would start it."""
+        return read(Why, self._transport.call(Request("GET", f"{self._path}/why")))
+
+    def cancel(self, reason: str | None = None) -> JobStatus:
+        """Ask for the job to end; `wait` tells when it has."""
+        request = Request("POST", f"{self._path}/cancel", body={"reason": reason})
+        self.status = read(JobStatus, self._transport.call(request))
+        return self.status
+
+    def delete(self) -> None:
+        """Forget an ended job."""
+        self._transport.call(Request("DELETE", self._path))
+
+    def _newly_ended(self, seen: set[int], expected: int | None) -> Iterator[Task]:
+        lowest = 0
+        while lowest in seen:
+            lowest += 1
+        found = 0
+        for task in self.tasks(after=lowest - 1 if lowest else None):
+            if task.is_final and task.index not in seen:
+                seen.add(task.index)
+                found += 1
+                yield task
+            if found == expected:
+                return
+
+
+def find(transport: Transport, ref: str) -> Job:
+    """A job by id, unique prefix, name, or `last`."""
+    if not ref:
+        raise NotFound("not_found", "no job is named by an empty text")
+    return Job(transport, read(JobStatus, transport.call(Request("GET", f"/v1/jobs/{segment(ref)}"))))

@@ -1,0 +1,203 @@
+"""Statuses, output and events as they come; a cut stream is taken up again where it stopped."""
+
+import json
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from rota.client.errors import Broken, TimedOut, Unavailable
+from rota.client.transport import Pauses, Request, Transport, segment
+from rota.client.views import Chunk, Event, JobStatus, Task, read
+
+# The server speaks at least every 10 s on event streams.
+SILENCE_SECONDS = 35.0
+# A server may be upgraded meanwhile; whoever waits for a job of hours can wait for that too.
+REATTACH_SECONDS = 300.0
+
+Item = TypeVar("Item")
+Key = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """Which output: of one task or all, of one attempt or each, of one stream or both."""
+
+    job_id: str
+    index: int | None = None
+    attempt: int | None = None
+    stream: str | None = None
+
+
+@dataclass
+class LogCursor:
+    """How far each stream has been read; what was seen before is passed over."""
+
+    next_offsets: dict[Key, int] = field(default_factory=dict)
+    told: set[tuple[Key, int]] = field(default_factory=set)
+
+    def news(self, chunk: Chunk) -> Chunk | None:
+        key = (chunk.index, chunk.attempt, chunk.stream)
+        if chunk.missing:
+            told = (key, chunk.missing) in self.told
+            self.told.add((key, chunk.missing))
+            return None if told else chunk
+        seen = self.next_offsets.get(key, 0)
+        end = chunk.offset + len(chunk.data)
+        if end <= seen:
+            return None
+        self.next_offsets[key] = end
+        skip = max(0, seen - chunk.offset)
+        return replace(chunk, offset=chunk.offset + skip, data=chunk.data[skip:]) if skip else chunk
+
+
+def follow_job(transport: Transport, job_id: str, deadline: float | None = None) -> Iterator[JobStatus]:
+    """Each change of a job, the last one final; `deadline` is an instant of the monotonic clock."""
+    ended = False
+
+    def attach() -> Iterator[JobStatus]:
+        nonlocal ended
+        request = Request(
+            "GET", f"/v1/jobs/{segment(job_id)}/follow", headers={"Accept": "text/event-stream"}
+        )
+        with transport.stream(request, _silence(deadline)) as lines:
+            for message in _messages(lines):
+                if message.kind == "status":
+                    status = read(JobStatus, message.value())
+                    ended = status.is_final
+                    yield status
+                    if ended:
+                        return
+                _check(deadline)
+
+    return _again(attach, lambda: ended, transport, deadline)
+
+
+def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
+    """The output there is now."""
+    return _chunks(transport, query, cursor, follow=False)
+
+
+def follow_logs(
+    transport: Transport, query: LogQuery, cursor: LogCursor, has_ended: Callable[[], bool] | None = None
+) -> Iterator[Chunk]:
+    """The output until the task, or all tasks, have ended and all of it was read."""
+    return _again(
+        lambda: _chunks(transport, query, cursor, follow=True),
+        has_ended or (lambda: _has_ended(transport, query)),
+        transport,
+    )
+
+
+def follow_events(transport: Transport, since: str | None, **query: str | None) -> Iterator[Event]:
+    """Events as they happen, for ever."""
+    last = since
+
+    def attach() -> Iterator[Event]:
+        nonlocal last
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        request = Request("GET", "/v1/events", {**query, "since": last}, headers=headers)
+        with transport.stream(request, SILENCE_SECONDS) as lines:
+            for message in _messages(lines):
+                event = read(Event, message.value())
+                last = event.seq
+                yield event
+
+    return _again(attach, lambda: False, transport)
+
+
+def _again(
+    attach: Callable[[], Iterator[Item]],
+    has_ended: Callable[[], bool],
+    transport: Transport,
+    deadline: float | None = None,
+) -> Iterator[Item]:
+    # Short patience for a server never reached; once it has answered it is worth waiting for.
+    pauses = Pauses(transport.patience_seconds, transport.on_wait)
+    while True:
+        problem = Unavailable("unavailable", "the server ended the stream early")
+        try:
+            for item in attach():
+                pauses = Pauses(max(REATTACH_SECONDS, transport.patience_seconds), transport.on_wait)
+                yield item
+            if has_ended():
+                return
+        except Unavailable as error:
+            problem = error
+        _check(deadline)
+        pauses.wait(problem)
+
+
+def _chunks(transport: Transport, query: LogQuery, cursor: LogCursor, *, follow: bool) -> Iterator[Chunk]:
+    asked = {"index": query.index, "attempt": query.attempt, "stream": query.stream, "follow": follow or None}
+    request = Request("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
+    # Work may be silent for hours; dead peers are noticed by the kernel.
+    with transport.stream(request, None if follow else SILENCE_SECONDS) as lines:
+        for line in lines:
+            if line.strip():
+                chunk = cursor.news(_chunk(line))
+                if chunk is not None:
+                    yield chunk
+
+
+def _chunk(line: bytes) -> Chunk:
+    try:
+        said = json.loads(line)
+        return Chunk(
+            index=said["index"],
+            attempt=said["attempt"],
+            stream=said["stream"],
+            offset=said.get("offset", 0),
+            data=b64decode(said.get("data", "")),
+            missing=said.get("missing", 0),
+            reason=said.get("reason"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Broken("internal", "the server sent output in a form this client does not know") from None
+
+
+def _has_ended(transport: Transport, query: LogQuery) -> bool:
+    """A server that shuts down ends its streams politely, too: ask whether the work has ended."""
+    path = f"/v1/jobs/{segment(query.job_id)}"
+    if query.index is not None:
+        return read(Task, transport.call(Request("GET", f"{path}/tasks/{query.index}"))).is_final
+    return read(JobStatus, transport.call(Request("GET", path))).is_final
+
+
+@dataclass(frozen=True)
+class _Message:
+    kind: str
+    text: str
+
+    def value(self) -> Any:
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            raise Broken("internal", "the server sent an event that is not JSON") from None
+
+
+def _messages(lines: Iterator[bytes]) -> Iterator[_Message]:
+    """Server-sent events: `event:` and `data:` lines up to a blank one; a comment is a sign of life."""
+    kind, data = "message", list[str]()
+    for line in lines:
+        name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+        elif not name and not value and data:
+            yield _Message(kind, "\n".join(data))
+            kind, data = "message", []
+
+
+def _silence(deadline: float | None) -> float:
+    if deadline is None:
+        return SILENCE_SECONDS
+    return min(SILENCE_SECONDS, max(0.001, deadline - time.monotonic()))
+
+
+def _check(deadline: float | None) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        raise TimedOut("timed_out", "the job has not ended in the time given; it goes on")

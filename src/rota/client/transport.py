@@ -1,0 +1,291 @@
+"""Requests over kept-alive connections, repeated with growing pauses while the server is away."""
+
+import json
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from rota.client.context import Endpoint
+from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+READ_BYTES = 65536
+# An answer that is no stream is small: pages are limited by the server.
+ANSWER_BYTES = 256 * 1024 * 1024
+
+OnWait = Callable[[Unavailable], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of the API."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        said = {key: _text(value) for key, value in self.query.items() if value is not None}
+        return f"{self.path}?{urlencode(said)}" if said else self.path
+
+
+class Pauses:
+    """Growing pauses until patience ends; any sign of life starts them anew."""
+
+    def __init__(self, patience_seconds: float, on_wait: OnWait | None = None) -> None:
+        self._patience_seconds = patience_seconds
+        self._on_wait = on_wait
+        self.reset()
+
+    def reset(self) -> None:
+        self._since: float | None = None
+        self._next_seconds = FIRST_PAUSE_SECONDS
+
+    def wait(self, problem: Unavailable) -> None:
+        """Sleep a little, or raise the problem when patience is over."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        left = self._since + self._patience_seconds - now
+        if left <= 0:
+            raise problem
+        if self._on_wait is not None:
+            self._on_wait(problem)
+        # Jitter, so that many clients of one restarted server do not come back in step.
+        pause = max(problem.retry_after_seconds or 0.0, self._next_seconds * random.uniform(0.5, 1.0))
+        self._next_seconds = min(LONGEST_PAUSE_SECONDS, self._next_seconds * 2)
+        time.sleep(min(pause, left))
+
+
+class Transport:
+    """Speaks HTTP/1.1 to one server; threads may share it, as no two calls share a connection."""
+
+    def __init__(self, endpoint: Endpoint, patience_seconds: float, on_wait: OnWait | None = None) -> None:
+        self._endpoint = endpoint
+        self._address = _address(endpoint)
+        self._tls = _tls(endpoint) if self._address.scheme == "https" else None
+        self._idle: list[HTTPConnection] = []
+        self.patience_seconds = patience_seconds
+        self.on_wait = on_wait
+
+    def call(self, request: Request) -> Any:
+        """The JSON answer; every request of the API may be repeated, submits because they carry a key."""
+        pauses = Pauses(self.patience_seconds, self.on_wait)
+        repeated = False
+        while True:
+            try:
+                return self._once(request)
+            except Unavailable as problem:
+                pauses.wait(problem)
+                repeated = True
+            except NotFound:
+                if request.method == "DELETE" and repeated:
+                    return None  # the answer to the first one was lost on the way
+                raise
+
+    @contextmanager
+    def stream(self, request: Request, silence_seconds: float | None) -> Iterator[Iterator[bytes]]:
+        """The answer's lines as they come, on a connection of its own; longer silence is an error."""
+        with _as_unavailable(self._endpoint.addr):
+            connection = self._connect()
+        try:
+            with _as_unavailable(self._endpoint.addr):
+                response = self._send(connection, request)
+                if response.status >= 300:
+                    raise _problem(response)
+                if connection.sock is not None:
+                    connection.sock.settimeout(silence_seconds)
+            yield _lines(response, self._endpoint.addr)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _once(self, request: Request) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return self._exchange(connection, request)
+            except Unavailable as problem:
+                # The server closes idle connections; only a fresh one tells whether it is away.
+                if isinstance(problem.__cause__, TimeoutError) or problem.__cause__ is None:
+                    raise
+        with _as_unavailable(self._endpoint.addr):
+            connection = self._connect()
+        return self._exchange(connection, request)
+
+    def _exchange(self, connection: HTTPConnection, request: Request) -> Any:
+        try:
+            with _as_unavailable(self._endpoint.addr):
+                response = self._send(connection, request)
+                failed = _problem(response) if response.status >= 300 else None
+                body = response.read(ANSWER_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        if failed is not None:
+            raise failed
+        return _json(body) if body else None
+
+    def _connect(self) -> HTTPConnection:
+        host, port = self._address.hostname or "", self._address.port
+        if self._tls is not None:
+            connection: HTTPConnection = HTTPSConnection(
+                host, port, timeout=CONNECT_SECONDS, context=self._tls
+            )
+        else:
+            connection = HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        connection.connect()
+        connection.sock.settimeout(ANSWER_SECONDS)
+        _notice_dead_peers(connection.sock)
+        return connection
+
+    def _send(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
+        headers = {
+            "Authorization": f"Bearer {self._endpoint.token}",
+            "Accept": "application/json",
+            **request.headers,
+        }
+        body = None
+        if request.body is not None:
+            body = json.dumps(request.body).encode()
+            headers["Content-Type"] = "application/json"
+        connection.request(request.method, request.target, body, headers)
+        return connection.getresponse()
+
+
+def segment(text: str) -> str:
+    """A name as one part of a path."""
+    return quote(text, safe="")
+
+
+def is_loopback(host: str) -> bool:
+    numbers = host.split(".")
+    return host in ("localhost", "::1") or (
+        len(numbers) == 4 and numbers[0] == "127" and all(number.isdigit() for number in numbers)
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _address(endpoint: Endpoint) -> Any:
+    address = urlsplit(endpoint.addr)
+    try:
+        usable = (
+            address.scheme in ("http", "https")
+            and address.hostname
+            and (address.port is None or address.port)
+        )
+    except ValueError:
+        usable = False
+    if not usable:
+        raise Rejected(
+            "bad_field",
+            f"addr: {endpoint.addr!r} is not an address",
+            field="addr",
+            hint="write http://127.0.0.1:3000 or https://host:port",
+        )
+    if address.scheme == "http" and not is_loopback(address.hostname or ""):
+        raise Rejected(
+            "not_allowed",
+            f"a token is not sent in plain text to {address.hostname}",
+            field="addr",
+            hint="write https://",
+        )
+    if any(not " " < letter < "\x7f" for letter in endpoint.token):
+        raise Rejected("unauthenticated", "the token holds characters that no token has", field="token")
+    return address
+
+
+def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=endpoint.ca)
+    except OSError as error:
+        raise Rejected("bad_field", f"ca: {endpoint.ca} cannot be used: {error}", field="ca") from None
+
+
+def _notice_dead_peers(sock: socket.socket) -> None:
+    """A stream may be silent for hours; the kernel finds out within 30 s when the other side is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+@contextmanager
+def _as_unavailable(addr: str) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise Rejected(
+            "unauthenticated",
+            f"{addr} is not who it should be: {error.verify_message}",
+            hint="is its `ca` current?",
+        ) from error
+    except (OSError, HTTPException) as error:
+        raise Unavailable(
+            "unavailable",
+            f"no answer from {addr}: {_reason(error)}",
+            hint="is the server running? `rota dev` starts one",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return "the connection was cut"
+
+
+def _problem(response: HTTPResponse) -> RotaError:
+    body = response.read(ANSWER_BYTES)
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        problem = {}
+    said = problem if isinstance(problem, dict) else {}
+    return from_problem(response.status, said, response.headers.get("Retry-After"))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise Broken(
+            "internal", "the answer is not JSON", hint="does the address belong to a Rota server?"
+        ) from None
+
+
+def _lines(response: HTTPResponse, addr: str) -> Iterator[bytes]:
+    rest = b""
+    while True:
+        with _as_unavailable(addr):
+            data = response.read1(READ_BYTES)
+        if not data:
+            break
+        lines = (rest + data).split(b"\n")
+        rest = lines.pop()
+        yield from lines
+    if rest:
+        yield rest

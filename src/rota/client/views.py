@@ -1,0 +1,217 @@
+"""The API's answers as frozen, typed data; fields this client does not know stay in `raw`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, TypeVar
+
+from rota.client.errors import Broken
+
+FINAL_JOB_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "rejected"})
+FINAL_TASK_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "lost"})
+
+View = TypeVar("View")
+
+
+class SpecFields(TypedDict, total=False):
+    """What a job may ask for besides its command; sizes as `512m` or bytes, durations as `90s` or seconds."""
+
+    name: str
+    namespace: str
+    env: Mapping[str, str]
+    workdir: str | None
+    count: int
+    parallel: int | None
+    cpu: float | str
+    memory: str | int
+    disk: str | int
+    gpu: int
+    resources: Mapping[str, float]
+    where: list[str]
+    priority: int
+    retries: int
+    timeout: str | float | None
+    grace: str | float
+    run: str
+    when_unschedulable: str
+    recovery: str
+    labels: Mapping[str, str]
+
+
+def _raw() -> Any:
+    return field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How a job stood when the server spoke."""
+
+    id: str
+    state: str
+    name: str = ""
+    namespace: str = "default"
+    reason: str | None = None
+    sentence: str = ""
+    count: int = 1
+    priority: int = 50
+    counts: Mapping[str, int] = field(default_factory=dict)
+    submitted_at_ms: int | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    user: str | None = None
+    cluster: str | None = None
+    spec: Mapping[str, Any] | None = None
+    raw: Mapping[str, Any] = _raw()
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_JOB_STATES
+
+    @property
+    def tasks_ended(self) -> int:
+        return sum(self.counts.get(state, 0) for state in FINAL_TASK_STATES)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
+
+    index: int = 0
+    state: str = ""
+    job: str = ""
+    tries: int = 0
+    attempt: int | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    placed_at_ms: int | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    ran_ms: float | None = None
+    cpu_ms: float | None = None
+    peak_memory_bytes: int | None = None
+    attempts: tuple["Task", ...] = ()
+    raw: Mapping[str, Any] = _raw()
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_TASK_STATES
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster."""
+
+    id: str
+    name: str
+    state: str
+    eligibility: str = "open"
+    cluster: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    reserved: Mapping[str, float] = field(default_factory=dict)
+    used: Mapping[str, float] | None = None
+    running: int = 0
+    queued: int = 0
+    agent_version: str | None = None
+    heard_ms_ago: float | None = None
+    report_interval_ms: float | None = None
+    reason: str | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a job waits, counted over nodes, and what would start it."""
+
+    job: str
+    waits: bool
+    sentence: str = ""
+    reasons: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[str, ...] = ()
+    position: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, with its reason."""
+
+    seq: str
+    kind: str
+    at_ms: int | None = None
+    job: str | None = None
+    node: str | None = None
+    indices: tuple[tuple[int, int], ...] | None = None
+    exit_codes: Mapping[str, int] | None = None
+    why: str = ""
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server that answers."""
+
+    version: str
+    epoch: int = 0
+    revision: int = 0
+    store: str = ""
+    started_at_ms: int | None = None
+    jobs: int = 0
+    nodes: int = 0
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class JoinToken:
+    """The right of one machine to become a node, for a while."""
+
+    token: str = field(repr=False)
+    line: str = field(repr=False)
+    address: str = ""
+    ca: str = ""
+    expires_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of one stream of one attempt; `missing` bytes are gone, for the reason given."""
+
+    index: int
+    attempt: int
+    stream: str
+    offset: int = 0
+    data: bytes = b""
+    missing: int = 0
+    reason: str | None = None
+
+
+def read(view: type[View], answer: Any) -> View:
+    """JSON -> a view."""
+    if not isinstance(answer, dict):
+        raise Broken("internal", f"expected a {view.__name__}, the server sent something else")
+    known = {item.name for item in fields(view)}  # type: ignore[arg-type]  # every view is a dataclass
+    said = {name: _frozen(value) for name, value in answer.items() if name in known}
+    if view is Task and "attempts" in said:
+        said["attempts"] = tuple(
+            read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
+        )
+    try:
+        return view(**{**said, "raw": answer})
+    except TypeError:
+        raise Broken("internal", f"the server's {view.__name__} lacks a field") from None
+
+
+def listed(answer: Any, key: str) -> list[Any]:
+    """The records of a listing."""
+    items = answer.get(key) if isinstance(answer, dict) else None
+    if not isinstance(items, list):
+        raise Broken("internal", f"expected a list of {key}, the server sent something else")
+    return items
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""HOW MANY MACHINES, IN WHICH CLUSTER. Knows demand, no cloud."""

@@ -1,0 +1,1 @@
+"""JOBS INTO TASKS, ENDED ATTEMPTS INTO RESULTS. Of nodes it reads the names only."""

@@ -1,0 +1,179 @@
+"""A job -> tasks that are wanted; ended attempts -> results; all results -> the job's end."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rota.controllers.ending import ending
+from rota.controllers.retry import judge
+from rota.engine.reconciler import Reconciler
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import Array, Draft, Ranges, column
+from rota.model.ids import JobId
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.lifecycle import (
+    ATTEMPT_FIRST_END,
+    JOB,
+    TASK,
+    TASK_FIRST_END,
+    AttemptState,
+    JobEvent,
+    JobState,
+    TaskEvent,
+    TaskState,
+    step,
+)
+from rota.model.limits import BLOCK_TASKS, TRIES_MAX
+from rota.model.phase import FIRST_END, Phase
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+
+
+def wakes(record: Record) -> Iterable[str]:
+    match record:
+        case JobCluster() | JobWish() | JobStatus():
+            return (record.id,)
+        case TaskBlock():
+            return (record.job,)
+        case StatusBlock():
+            return (f"{record.job}/{record.block}",)
+        case _:
+            return ()
+
+
+def start(view: View) -> Iterable[str]:
+    for job, entry in view.jobs.items():
+        if entry.status is None or not entry.status.ended:
+            yield from (f"{job}/{block}" for block in entry.statuses)
+            yield job
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    job_id, _, block = key.partition("/")
+    job = view.jobs.get(JobId(job_id))
+    if job is None or (job.status is not None and job.status.ended):
+        return NOTHING
+    return settle(job, int(block), now) if block else look(job, now)
+
+
+def look(job: JobView, now: Instant) -> Plan:
+    """The job as a whole: begin it, cancel it, end it."""
+    cancel = job.wish is not None and job.wish.cancel
+    if job.status is None:
+        if job.cluster is None:
+            return NOTHING
+        return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
+    if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
+        return _end(job, _result(job), job.status.state, now)
+    if job.status.state is JobState.ACTIVE and cancel:
+        return _unwant(job)
+    if job.status.state is JobState.CANCELING and job.tally.live == 0:
+        return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
+    return NOTHING
+
+
+def settle(job: JobView, block: int, now: Instant) -> Plan:
+    """Attempts of a block that ended -> what becomes of their tasks."""
+    attempt, status = job.attempts[block], job.statuses[block]
+    task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
+    positions = _unsettled(task, attempt, status)
+    if not positions:
+        return NOTHING
+    draft = Draft(task)
+    reasons = dict(task.reasons)
+    again: list[int] = []
+    for position in positions:
+        event = _settle_one(job.spec, draft, position, AttemptState(status.state[position]), now)
+        if event is TaskEvent.AGAIN:
+            again.append(block * BLOCK_TASKS + position)
+        reason = status.reasons.get(position)
+        if reason is not None:
+            reasons[position] = reason
+    events = () if not again else (_again_event(job, again),)
+    return Plan((draft.done(reasons=reasons),), events=events, why=f"{len(positions)} tries of job {job.spec.id} ended")
+
+
+def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> list[int]:
+    """Positions whose current attempt served the wanted try and has ended."""
+    number = column(attempt, "number")
+    state = column(status, "state")
+    tried = (state >= ATTEMPT_FIRST_END) & (state < AttemptState.REFUSED)
+    current = (column(status, "number") == number) & (column(attempt, "tries") == column(task, "wanted"))
+    open_ = column(task, "state") < TASK_FIRST_END
+    found: list[int] = np.nonzero((number > 0) & tried & current & open_)[0].tolist()
+    return found
+
+
+def _settle_one(
+    spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState, now: Instant
+) -> TaskEvent:
+    before = TaskState(draft["state"][position])
+    tries = int(draft["wanted"][position])
+    verdict = judge(spec, ended, int(draft["failures"][position]), before is TaskState.WANTED)
+    event = verdict.event
+    if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
+        event = TaskEvent.SPENT
+    draft["state"][position] = step(TASK, before, event)
+    if event is TaskEvent.AGAIN:
+        draft["wanted"][position] = tries + 1
+        draft["failures"][position] += verdict.spends_a_retry
+        draft["not_before"][position] = now.ms + verdict.pause_ms if verdict.pause_ms else 0
+    return event
+
+
+def _again_event(job: JobView, again: list[int]) -> Event:
+    ranges = Ranges(again)
+    why = f"tasks {ranges} of job {job.spec.id} are tried again"
+    return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
+
+
+def _begin(spec: JobSpec) -> Plan:
+    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
+    why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
+    return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+
+
+def _unwant(job: JobView) -> Plan:
+    """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
+    assert job.status is not None
+    assert job.wish is not None
+    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
+    blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
+    why = f"job {job.spec.id} is canceled: {job.tally.live} tasks to stop"
+    event = Event("job.canceling", why, job=job.spec.id)
+    return Plan((status, *blocks), events=(event,), why=why)
+
+
+def _unwant_block(job: JobView, block: int) -> TaskBlock:
+    task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
+    phase: Array = np.frombuffer(job.phases[block], np.uint8)
+    draft = Draft(task)
+    wanted = draft["state"] == TaskState.WANTED
+    draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
+        TASK, TaskState.WANTED, TaskEvent.UNWISHED
+    )
+    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    return draft.done()
+
+
+def _result(job: JobView) -> JobEvent:
+    counts = job.tally.as_dict()
+    if counts["failed"] or counts["lost"]:
+        return JobEvent.SOME_FAILED
+    if counts["timed_out"]:
+        return JobEvent.SOME_TIMED_OUT
+    return JobEvent.ALL_STOPPED if counts["canceled"] else JobEvent.ALL_SUCCEEDED
+
+
+def _end(job: JobView, event: JobEvent, before: JobState, now: Instant) -> Plan:
+    status = ending(job, step(JOB, before, event), now)
+    why = f"job {job.spec.id} {status.state.value}: {status.reason}"
+    return Plan(
+        (status,),
+        events=(Event("job.ended", why, job=job.spec.id, state=status.state.value, exit_code=status.exit_code),),
+        why=why,
+    )
+
+
+RECONCILER = Reconciler("batch", "controllers", wakes, decide, start)

@@ -1,0 +1,80 @@
+"""A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
+
+import numpy as np
+
+from rota.model.attempt import NO_EXIT_CODE
+from rota.model.columns import Ranges, column
+from rota.model.job import JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.phase import Phase
+from rota.model.plan import Instant
+from rota.model.view import JobView
+
+_BAD = (Phase.FAILED, Phase.LOST, Phase.TIMED_OUT)
+_NAMED = 8  # indices named in a sentence
+
+
+def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
+    bad = _bad_indices(job)
+    told = bad[0] if bad else 0  # whose code is the job's own: the lowest bad index
+    exit_code, signal = _code(job, told) if bad or job.spec.count == 1 else (None, 0)
+    if exit_code is None and state is JobState.SUCCEEDED:
+        exit_code = 0
+    return JobStatus(
+        job.spec.id,
+        state,
+        _sentence(job, state, bad),
+        started_at_ms=_first_start(job),
+        ended_at_ms=now.wall_ms,
+        exit_code=exit_code,
+        signal=signal or None,
+    )
+
+
+def _bad_indices(job: JobView) -> list[int]:
+    found: list[int] = []
+    for block in sorted(job.phases):
+        phase = np.frombuffer(job.phases[block], np.uint8)
+        found += (np.nonzero(np.isin(phase, _BAD))[0] + block * BLOCK_TASKS).tolist()
+    return found
+
+
+def _code(job: JobView, index: int) -> tuple[int | None, int]:
+    block, position = divmod(index, BLOCK_TASKS)
+    status = job.statuses.get(block)
+    if status is None:
+        return None, 0
+    code = int(column(status, "exit_code")[position])
+    return (None if code == NO_EXIT_CODE else code), status.signal[position]
+
+
+def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
+    if state is JobState.SUCCEEDED:
+        return "exit 0" if job.spec.count == 1 else f"all {job.spec.count} tasks succeeded"
+    if not bad:
+        wished = job.wish.reason if job.wish is not None else None
+        return wished or "canceled by its user"
+    first = describe(job, bad[0])
+    if job.spec.count == 1:
+        return first
+    named = str(Ranges(bad[:_NAMED])) + (", ..." if len(bad) > _NAMED else "")
+    return f"{len(bad)} of {job.spec.count} tasks did not succeed: index {named}; the first: {first}"
+
+
+def describe(job: JobView, index: int) -> str:
+    """How a task ended, in words."""
+    block, position = divmod(index, BLOCK_TASKS)
+    status, task = job.statuses.get(block), job.tasks.get(block)
+    if task is not None and position in task.reasons:
+        return task.reasons[position]
+    if status is None:
+        return "never started"
+    code, signal = _code(job, index)
+    return f"killed by signal {signal}" if signal else f"exit {code}"
+
+
+def _first_start(job: JobView) -> int | None:
+    starts = [column(status, "started_at_ms") for status in job.statuses.values()]
+    known = [int(start[start > 0].min()) for start in starts if (start > 0).any()]
+    return min(known, default=None)

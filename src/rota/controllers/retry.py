@@ -1,0 +1,48 @@
+"""An ended attempt -> done, tried again (and when), or the end of its task."""
+
+from typing import NamedTuple
+
+from rota.model.job import JobSpec, Recovery
+from rota.model.lifecycle import AttemptState, TaskEvent
+from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
+
+
+class Verdict(NamedTuple):
+    event: TaskEvent
+    spends_a_retry: bool = False
+    pause_ms: int = 0
+
+
+def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
+    """A failure of the job's own spends a retry; a fault of the cluster's is free."""
+    match ended:
+        case AttemptState.SUCCEEDED:
+            return Verdict(TaskEvent.DONE)
+        case AttemptState.FAILED if wanted and failures < spec.retries:
+            return Verdict(TaskEvent.AGAIN, True, pause_ms(failures))
+        case AttemptState.FAILED:
+            return Verdict(TaskEvent.SPENT)
+        case AttemptState.TIMED_OUT:
+            return Verdict(TaskEvent.OVERTIME)
+        case AttemptState.STOPPED:
+            return Verdict(TaskEvent.AGAIN if wanted else TaskEvent.STOPPED)
+        case AttemptState.LOST:
+            return _after_loss(spec.recovery, wanted)
+        case _:
+            raise AssertionError(f"{ended.name} is not the end of a try")
+
+
+def pause_ms(failures: int) -> int:
+    return int(min(RETRY_LAST_MS, RETRY_FIRST_MS * 2 ** min(failures, 16)))
+
+
+def _after_loss(recovery: Recovery, wanted: bool) -> Verdict:
+    if not wanted:
+        return Verdict(TaskEvent.GONE)
+    match recovery:
+        case Recovery.SCHEDULER:
+            return Verdict(TaskEvent.AGAIN)
+        case Recovery.CANCEL:
+            return Verdict(TaskEvent.STOPPED)
+        case Recovery.NONE | Recovery.CONTROLLER:
+            return Verdict(TaskEvent.GONE)

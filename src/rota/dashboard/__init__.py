@@ -1,0 +1,1 @@
+"""THE PAGES IN A BROWSER. Knows the public API only."""

@@ -1,0 +1,1 @@
+"""HOW DECIDING IS RUN. Knows keys and plans, no component by name."""

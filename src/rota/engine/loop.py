@@ -1,0 +1,183 @@
+"""Changes in, batches of plans out: decides to rest over its own uncommitted writes. No store, no clock."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command, Reconciler
+from rota.engine.workqueue import Due, WorkQueue
+from rota.model.errors import Bug, Rejected, RotaError, Unsettled, WrongOwner
+from rota.model.ids import Key
+from rota.model.limits import DECIDE_ROUNDS_MAX, STALL_MS
+from rota.model.plan import OWNERS, Event, Instant, Plan, Record
+
+
+class Request(NamedTuple):
+    """A command somebody waits for, and the component in whose name it writes."""
+
+    owner: str
+    command: Command
+    answered: Callable[[Any], None]
+    refused: Callable[[RotaError], None]
+
+
+class Outcome(NamedTuple):
+    """What to tell whoever asked, once the batch is on disk."""
+
+    request: Request
+    answer: Any
+
+
+class Decided(NamedTuple):
+    """One transaction's worth of decisions."""
+
+    now: Instant
+    puts: dict[Key, Record]
+    deletes: dict[Key, None]
+    events: tuple[Event, ...]
+    whys: tuple[str, ...]
+    outcomes: list[Outcome]
+    refusals: list[tuple[Request, RotaError]]
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.puts or self.deletes or self.events)
+
+
+class Parked(NamedTuple):
+    """A key whose decision raised a bug: left alone until something wakes it again."""
+
+    due: Due
+    error: Exception
+
+
+class Loop:
+    def __init__(self, mirror: Mirror, reconcilers: Sequence[Reconciler]) -> None:
+        self.mirror = mirror
+        self.parked: list[Parked] = []
+        self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
+        self._queue = WorkQueue()
+        self._requests: list[Request] = []
+        self._last_ms: int | None = None
+
+    def look_at_everything(self) -> None:
+        """After a start nothing special happens: every key is looked at."""
+        for reconciler in self._reconcilers.values():
+            for key in reconciler.start(self.mirror):
+                self._queue.wake(Due(reconciler.name, key))
+
+    def ask(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def wake(self, reconciler: str, key: str) -> None:
+        """An observation that is no record has changed something this reconciler looks at."""
+        self._queue.wake(Due(reconciler, key))
+
+    @property
+    def idle(self) -> bool:
+        return not self._requests and not self._queue
+
+    def next_at(self) -> int | None:
+        return self._queue.next_at()
+
+    def decide(self, now: Instant) -> Decided | None:
+        """One batch, or nothing to do."""
+        self._notice_stall(now)
+        self.mirror.now_ms = now.ms
+        batch = _Batch(now)
+        requests, self._requests = self._requests, []
+        for request in requests:
+            self._serve(request, batch)
+        rounds = 0
+        while (due := self._queue.take(now.ms)) is not None:
+            rounds += 1
+            if rounds > DECIDE_ROUNDS_MAX:
+                raise Unsettled(f"{rounds} decisions in one batch, the last for {due}")
+            self._look(due, batch)
+        decided = batch.done()
+        return decided if requests or decided.writes else None
+
+    def _notice_stall(self, now: Instant) -> None:
+        """A gap in our own ticks is our sleep, not the nodes' silence."""
+        if self._last_ms is not None and now.ms - self._last_ms > STALL_MS:
+            self.mirror.now_ms = now.ms
+            self.mirror.hear_all()
+        self._last_ms = now.ms
+
+    def _serve(self, request: Request, batch: "_Batch") -> None:
+        plan = self._guarded(Due(request.owner, "request"), lambda: request.command(self.mirror, batch.now))
+        if isinstance(plan, RotaError):
+            batch.refusals.append((request, plan))
+            return
+        self._take(request.owner, plan, batch)
+        batch.outcomes.append(Outcome(request, plan.answer))
+
+    def _look(self, due: Due, batch: "_Batch") -> None:
+        reconciler = self._reconcilers[due.reconciler]
+        plan = self._guarded(due, lambda: reconciler.decide(self.mirror, due.key, batch.now))
+        if isinstance(plan, RotaError):
+            return
+        if plan.wake_at_ms is not None:
+            self._queue.wake_at(due, plan.wake_at_ms)
+        self._take(reconciler.owner, plan, batch)
+
+    def _guarded(self, due: Due, decide: Callable[[], Plan]) -> Plan | RotaError:
+        """A bug in one decision parks its key and is told; the others go on."""
+        try:
+            return decide()
+        except Rejected as refusal:
+            return refusal
+        except Exception as error:
+            self.parked.append(Parked(due, error))
+            return Bug(f"deciding {due.key} for {due.reconciler} failed")
+
+    def _take(self, owner: str, plan: Plan, batch: "_Batch") -> None:
+        for record in plan.puts:
+            if OWNERS[type(record)] != owner:
+                raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[type(record)]}'s")
+            self.mirror.apply(record)
+            batch.put(record)
+            self._wake_for(record)
+        for key in plan.deletes:
+            self.mirror.forget(key)
+            batch.delete(key)
+        batch.events.extend(plan.events)
+        if plan.why:
+            batch.whys.append(plan.why)
+
+    def _wake_for(self, record: Record) -> None:
+        for reconciler in self._reconcilers.values():
+            for key in reconciler.wakes(record):
+                self._queue.wake(Due(reconciler.name, key))
+
+
+class _Batch:
+    """A batch in the making; the last write of a key counts."""
+
+    def __init__(self, now: Instant) -> None:
+        self.now = now
+        self.puts: dict[Key, Record] = {}
+        self.deletes: dict[Key, None] = {}
+        self.events: list[Event] = []
+        self.whys: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.refusals: list[tuple[Request, RotaError]] = []
+
+    def put(self, record: Record) -> None:
+        self.deletes.pop(record.key, None)
+        self.puts[record.key] = record
+
+    def delete(self, key: Key) -> None:
+        self.puts.pop(key, None)
+        self.deletes[key] = None
+
+    def done(self) -> Decided:
+        return Decided(
+            self.now,
+            self.puts,
+            self.deletes,
+            tuple(self.events),
+            tuple(self.whys),
+            self.outcomes,
+            self.refusals,
+        )

@@ -1,0 +1,379 @@
+"""The cluster in memory and its indexes; written only by apply() and observations."""
+
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.cluster import Cluster
+from rota.model.columns import Array, column
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
+from rota.model.lifecycle import AttemptState, JobState, NodeState
+from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.phase import FIRST_END, Hold, Phase, cells
+from rota.model.plan import Record
+from rota.model.room import Room
+from rota.model.subscriber import Subscriber
+from rota.model.task import TaskBlock
+
+
+class JobTally:
+    """Counts of a job's tasks per phase."""
+
+    def __init__(self, count: int) -> None:
+        self.by_phase = [0] * len(Phase)
+        self.by_phase[Phase.PENDING] = count
+
+    @property
+    def pending(self) -> int:
+        return self.by_phase[Phase.PENDING]
+
+    @property
+    def ended(self) -> int:
+        return sum(self.by_phase[FIRST_END:])
+
+    @property
+    def live(self) -> int:
+        return sum(self.by_phase[Phase.OFFERED : FIRST_END])
+
+    def shift(self, before: Array, now: Array) -> None:
+        moved = np.bincount(now, minlength=len(Phase)) - np.bincount(before, minlength=len(Phase))
+        self.by_phase = [count + more for count, more in zip(self.by_phase, moved.tolist(), strict=True)]
+
+    def as_dict(self) -> dict[str, int]:
+        return {phase.name.lower(): self.by_phase[phase] for phase in Phase}
+
+
+class JobEntry:
+    """One job and what is derived from its records."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.wish: JobWish | None = None
+        self.cluster: JobCluster | None = None
+        self.status: JobStatus | None = None
+        self.tasks: dict[int, TaskBlock] = {}
+        self.attempts: dict[int, AttemptBlock] = {}
+        self.statuses: dict[int, StatusBlock] = {}
+        self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
+        self.holds: dict[int, bytes] = {}
+        self.tally = JobTally(spec.count)
+        self.run_us: float | None = None
+        self.fresh = 0  # the lowest index that was never placed
+        self.again: dict[int, int] = {}  # placed before and pending again -> cluster time it may be placed from
+        self.in_line = False
+
+    def ready(self, now_ms: int, most: int) -> list[int]:
+        found = sorted(index for index, at_ms in self.again.items() if at_ms <= now_ms)[:most]
+        found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+        return found
+
+    def next_ready_ms(self) -> int | None:
+        return min(self.again.values(), default=None)
+
+
+class NodeEntry:
+    """One node, what it said last, and what it holds."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.id = node
+        self.spec = NodeSpec(node, node)
+        self.wish: NodeWish | None = None
+        self.status: NodeStatus | None = None
+        self.link = Link.UNKNOWN
+        self.heard_at_ms = 0
+        self.load: Load | None = None
+        self.assigned: dict[tuple[JobId, int], int] = {}
+
+    @property
+    def open(self) -> bool:
+        wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
+        ready = self.status is not None and self.status.state is NodeState.READY
+        return wished and ready and self.link is Link.UP
+
+
+class Mirror:
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, JobEntry] = {}
+        self.nodes: dict[NodeId, NodeEntry] = {}
+        self.room = Room()
+        self.counters = Counters()
+        self.clusters: dict[str, Cluster] = {}
+        self.subscribers: dict[str, Subscriber] = {}
+        self.submit_keys: dict[Key, SubmitKey] = {}
+        self.unfinished = 0
+        self.now_ms = 0
+        self.touched: dict[NodeId, None] = {}  # nodes whose assignment may have changed; emptied by the driver
+        self._lines: dict[Shape, list[tuple[int, int]]] = {}
+        self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
+
+    # ---- reading
+
+    def submitted(self, namespace: str, name: str) -> SubmitKey | None:
+        return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
+
+    def waiting(self) -> Iterable[tuple[Shape, Sequence[tuple[int, int]]]]:
+        return self._lines.items()
+
+    def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
+        return self._refusals.get(shape, {})
+
+    # ---- writing
+
+    def load(self, records: Iterable[Record]) -> None:
+        """Everything at once: each block is looked at when all of its three records are there."""
+        blocks: dict[tuple[JobId, int], None] = {}
+        for record in sorted(records, key=_load_order):
+            match record:
+                case TaskBlock() | AttemptBlock() | StatusBlock():
+                    self._keep_block(record)
+                    blocks[record.job, record.block] = None
+                case _:
+                    self.apply(record)
+        for job, block in blocks:
+            self._refresh(self.jobs[job], block)
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case TaskBlock() | AttemptBlock() | StatusBlock():
+                self._keep_block(record)
+                self._refresh(self.jobs[record.job], record.block)
+            case JobSpec():
+                self.jobs[record.id] = JobEntry(record)
+                self.unfinished += 1
+            case JobWish():
+                self.jobs[record.id].wish = record
+            case JobCluster():
+                self.jobs[record.id].cluster = record
+            case JobStatus():
+                self._set_job_status(record)
+            case SubmitKey():
+                self.submit_keys[record.key] = record
+            case Counters():
+                self.counters = record
+            case NodeSpec():
+                self._node(record.id).spec = record
+                self._refit(self.nodes[record.id])
+            case NodeWish():
+                self._node(record.id).wish = record
+                self._refit(self.nodes[record.id])
+            case NodeStatus():
+                self._set_node_status(record)
+            case Cluster():
+                self.clusters[record.name] = record
+            case Subscriber():
+                self.subscribers[record.name] = record
+
+    def forget(self, key: Key) -> None:
+        head, _, rest = key.partition("/")
+        name = rest.partition("/")[0]
+        match head:
+            case "job" | "task" | "attempt" | "status":
+                self._forget_job(JobId(name))
+            case "node":
+                self._forget_node(NodeId(name))
+            case "submit":
+                self.submit_keys.pop(key, None)
+            case "subscriber":
+                self.subscribers.pop(name, None)
+            case _:
+                raise AssertionError(f"records of kind {head} are never deleted")
+
+    # ---- observing: what is never stored
+
+    def hear(self, node: NodeId) -> None:
+        self._node(node).heard_at_ms = self.now_ms
+
+    def hear_all(self) -> None:
+        for entry in self.nodes.values():
+            entry.heard_at_ms = self.now_ms
+
+    def connect(self, node: NodeId, link: Link) -> None:
+        entry = self._node(node)
+        entry.link = link
+        self._refit(entry)
+
+    def measure(self, node: NodeId, load: Load) -> None:
+        entry = self._node(node)
+        entry.load = load
+        capacity = entry.status.capacity if entry.status else {}
+        free = {"memory": load.memory_free, "disk": load.disk_free}
+        self.room.set_measured(
+            self.room.slot[node],
+            {resource: amount for resource, amount in free.items() if amount is not None},
+            load.cpu_milli / max(1, capacity.get("cpu", 1)),
+        )
+
+    def inherit(self, before: "Mirror") -> None:
+        """Take over what was observed, after everything was read again."""
+        for node, entry in before.nodes.items():
+            if node in self.nodes:
+                self.connect(node, entry.link)
+                self.nodes[node].heard_at_ms = entry.heard_at_ms
+                if entry.load is not None:
+                    self.measure(node, entry.load)
+
+    # ---- inside
+
+    def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        job = self.jobs[record.job]
+        match record:
+            case TaskBlock():
+                job.tasks[record.block] = record
+            case AttemptBlock():
+                job.attempts[record.block] = record
+            case StatusBlock():
+                self._learn(job, record)
+                job.statuses[record.block] = record
+
+    def _refresh(self, job: JobEntry, block: int) -> None:
+        """Bring phases, tally, line, holds and room in step with the three records of a block."""
+        size = job.spec.block_size(block)
+        attempt = job.attempts.get(block)
+        now = cells(size, job.tasks.get(block), attempt, job.statuses.get(block))
+        phase_before = np.frombuffer(job.phases.get(block) or bytes(size), np.uint8)
+        hold_before = np.frombuffer(job.holds.get(block) or bytes(size), np.uint8)
+        job.tally.shift(phase_before, now.phase)
+        if attempt is not None:
+            self._refresh_again(job, block, attempt, now.phase)
+        for position in np.nonzero(now.hold != hold_before)[0].tolist():
+            self._shift_hold(job, block, position, int(hold_before[position]), int(now.hold[position]))
+        job.phases[block] = now.phase.tobytes()
+        job.holds[block] = now.hold.tobytes()
+        if Phase.STOPPING in job.phases[block]:
+            self._touch_block(job, block)
+        self._line_up(job)
+
+    def _refresh_again(self, job: JobEntry, block: int, attempt: AttemptBlock, phase: Array) -> None:
+        first = block * BLOCK_TASKS
+        placed = column(attempt, "number") > 0
+        positions = np.nonzero(placed)[0]
+        if positions.size:
+            job.fresh = max(job.fresh, first + int(positions[-1]) + 1)
+        again = placed & (phase == Phase.PENDING)
+        for index in [index for index in job.again if first <= index < first + phase.size]:
+            if not again[index - first]:
+                del job.again[index]
+        task = job.tasks.get(block)
+        for position in np.nonzero(again)[0].tolist():
+            job.again[first + position] = 0 if task is None else int(column(task, "not_before")[position])
+
+    def _shift_hold(self, job: JobEntry, block: int, position: int, before: int, now: int) -> None:
+        attempt = job.attempts[block]
+        node = attempt.nodes[int(column(attempt, "node")[position])]
+        entry = self._node(node)
+        slot = self.room.slot[node]
+        index = block * BLOCK_TASKS + position
+        self.touched[node] = None
+        if now == Hold.NOTHING:
+            entry.assigned.pop((job.spec.id, index), None)
+        else:
+            entry.assigned[job.spec.id, index] = int(column(attempt, "number")[position])
+        if (before == Hold.NOTHING) != (now == Hold.NOTHING):
+            self.room.held[slot] += 1 if before == Hold.NOTHING else -1
+        if (before == Hold.ROOM) != (now == Hold.ROOM):
+            self.room.reserve(slot, job.spec.shape.needs, 1 if now == Hold.ROOM else -1)
+        if (before == Hold.A_PLACE_IN_LINE) != (now == Hold.A_PLACE_IN_LINE):
+            self.room.queued[slot] += 1 if now == Hold.A_PLACE_IN_LINE else -1
+
+    def _touch_block(self, job: JobEntry, block: int) -> None:
+        attempt = job.attempts.get(block)
+        if attempt is not None:
+            for node in attempt.nodes:
+                self.touched[node] = None
+
+    def _learn(self, job: JobEntry, new: StatusBlock) -> None:
+        """Run times of what just ended, and refusals."""
+        old = job.statuses.get(new.block)
+        state = column(new, "state")
+        if old is None:
+            changed = np.nonzero(state)[0]
+        else:
+            changed = np.nonzero((state != column(old, "state")) | (column(new, "number") != column(old, "number")))[0]
+        ended = changed[(state[changed] == AttemptState.SUCCEEDED) | (state[changed] == AttemptState.FAILED)]
+        if ended.size:
+            mean_us = float(column(new, "ran_us")[ended].mean())
+            job.run_us = mean_us if job.run_us is None else 0.7 * job.run_us + 0.3 * mean_us
+        for position in changed[state[changed] == AttemptState.REFUSED].tolist():
+            attempt = job.attempts[new.block]
+            node = attempt.nodes[int(column(attempt, "node")[position])]
+            reason = new.reasons.get(position, "refused")
+            self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
+
+    def _line_up(self, job: JobEntry) -> None:
+        """A job stands in its shape's line while it is active and has pending tasks."""
+        wanted = job.status is not None and job.status.state is JobState.ACTIVE and job.tally.pending > 0
+        if wanted == job.in_line:
+            return
+        job.in_line = wanted
+        line = self._lines.setdefault(job.spec.shape, [])
+        if wanted:
+            insort(line, job.spec.order)
+        else:
+            line.remove(job.spec.order)
+            if not line:
+                del self._lines[job.spec.shape]
+
+    def _set_job_status(self, record: JobStatus) -> None:
+        job = self.jobs[record.id]
+        before = job.status is not None and job.status.ended
+        job.status = record
+        self.unfinished -= int(record.ended) - int(before)
+        if record.state is JobState.CANCELING:
+            for block in job.attempts:
+                self._touch_block(job, block)
+        self._line_up(job)
+
+    def _node(self, node: NodeId) -> NodeEntry:
+        entry = self.nodes.get(node)
+        if entry is None:
+            entry = self.nodes[node] = NodeEntry(node)
+            entry.heard_at_ms = self.now_ms
+            self.room.add(node)
+        return entry
+
+    def _set_node_status(self, record: NodeStatus) -> None:
+        entry = self._node(record.id)
+        before = entry.status
+        entry.status = record
+        slot = self.room.slot[record.id]
+        if before is None or before.capacity != record.capacity:
+            self.room.set_capacity(slot, record.capacity)
+        if before is None or before.boot_id != record.boot_id or before.capacity != record.capacity:
+            for refusals in self._refusals.values():
+                refusals.pop(record.id, None)
+        self._refit(entry)
+
+    def _refit(self, entry: NodeEntry) -> None:
+        slot = self.room.slot[entry.id]
+        declared = entry.status.labels if entry.status else {}
+        own = {"node": entry.spec.name, "cluster": entry.spec.cluster}
+        self.room.set_labels(slot, {**declared, **entry.spec.labels, **own})
+        self.room.set_open(slot, entry.open)
+
+    def _forget_job(self, job_id: JobId) -> None:
+        job = self.jobs.pop(job_id, None)
+        if job is not None and not (job.status is not None and job.status.ended):
+            self.unfinished -= 1
+
+    def _forget_node(self, node: NodeId) -> None:
+        entry = self.nodes.pop(node, None)
+        if entry is not None:
+            self.room.set_open(self.room.slot[node], False)
+
+
+def _load_order(record: Record) -> int:
+    match record:
+        case JobSpec() | NodeSpec() | Counters() | Cluster() | Subscriber():
+            return 0
+        case JobWish() | JobCluster() | JobStatus() | SubmitKey() | NodeWish() | NodeStatus():
+            return 1
+        case AttemptBlock():
+            return 2
+        case StatusBlock():
+            return 3
+        case TaskBlock():
+            return 4

@@ -1,0 +1,13 @@
+"""What can be wrong with what a caller sent, and with what lies on the disk."""
+
+
+class Refused(ValueError):
+    """The caller's: the message says what would be accepted."""
+
+
+class JoinRefused(Refused):
+    """A join token that does not open the door."""
+
+
+class Unsafe(ValueError):
+    """The operator's: a file that must not be trusted or used as it is; the message says how to mend it."""

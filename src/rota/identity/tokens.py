@@ -1,0 +1,160 @@
+"""Tokens as data: random secrets, their digests, who may do what, and the line that joins a node."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from rota.identity.errors import Refused
+
+API_PREFIX = "rota_"
+JOIN_PREFIX = "join_"
+SECRET_BYTES = 32
+JOIN_SECRET = re.compile(JOIN_PREFIX + r"[A-Za-z0-9_-]{43}")  # 32 bytes in base64 without padding
+ANY_SECRET = re.compile(rf"({API_PREFIX}|{JOIN_PREFIX})[A-Za-z0-9_-]{{32,}}")
+FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Role(StrEnum):
+    """Each may do what those before it may: VIEWER < SUBMITTER < OPERATOR < ADMIN."""
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+    # As plain strings "admin" < "viewer": all four comparisons have to be our own.
+    def __lt__(self, other: str) -> bool:
+        return self.rank < Role(other).rank
+
+    def __le__(self, other: str) -> bool:
+        return self.rank <= Role(other).rank
+
+    def __gt__(self, other: str) -> bool:
+        return self.rank > Role(other).rank
+
+    def __ge__(self, other: str) -> bool:
+        return self.rank >= Role(other).rank
+
+
+class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
+    digest: str
+    made_at_ms: int
+    expires_at_ms: int
+    labels: dict[str, str]
+    cluster: str
+    used_by: str | None = None
+
+
+class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    digest: str
+    name: str
+    role: Role
+    namespaces: tuple[str, ...]
+    made_at_ms: int
+    expires_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLine:
+    """Where to join, with which token, and which CA to expect there."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    fingerprint: str
+
+    def render(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"rota://{host}:{self.port}?token={self.token}&ca={self.fingerprint}"
+
+    @classmethod
+    def parse(cls, text: str) -> "JoinLine":
+        """Errors name the part and never repeat the token."""
+        line = text.strip()
+        if not line.startswith("rota://"):
+            raise Refused("join line: expected rota://HOST:PORT?token=...&ca=sha256:...")
+        if re.search(r"\s", line):
+            raise Refused("join line: expected one line without spaces; was it broken while pasting?")
+        host, port = _address(line)
+        values = _values(line)
+        return cls(host, port, _join_secret(values), _fingerprint(values))
+
+
+def new_secret(prefix: str) -> str:
+    return prefix + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def digest(secret: str) -> str:
+    # 256 random bits cannot be guessed, so no slow hash is needed.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def matches(secret: str, expected_digest: str) -> bool:
+    return hmac.compare_digest(digest(secret).encode(), expected_digest.encode())
+
+
+def masked(text: str) -> str:
+    """The text with everything that looks like a secret of ours blotted out."""
+    return ANY_SECRET.sub(r"\1***", text)
+
+
+def _address(line: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(line)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise Refused("join line: expected HOST:PORT with a port from 1 to 65535") from error
+    if not host or "@" in parts.netloc:
+        raise Refused("join line: expected HOST:PORT after rota://")
+    if not port:
+        raise Refused("join line: expected a port from 1 to 65535 after the host")
+    if parts.path or parts.fragment:
+        raise Refused("join line: expected '?token=' right after HOST:PORT, and nothing after the ca")
+    return host, port
+
+
+def _values(line: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(urlsplit(line).query, keep_blank_values=True, strict_parsing=True, max_num_fields=8)
+    except ValueError as error:
+        raise Refused("join line: expected ?token=...&ca=sha256:... after the port") from error
+    names = [name for name, _ in pairs]
+    for name in names:
+        if name not in ("token", "ca"):
+            raise Refused(f"join line: expected token and ca only, got {masked(name)[:40]!r}")
+        if names.count(name) > 1:
+            raise Refused(f"join line: {name} is given more than once")
+    return dict(pairs)
+
+
+def _join_secret(values: dict[str, str]) -> str:
+    secret = values.get("token", "")
+    if not secret:
+        raise Refused("join line: token is missing")
+    if secret.startswith(API_PREFIX):
+        raise Refused(
+            "join line: token is an API token; a join token begins with join_ (make one: rota node token)"
+        )
+    if not JOIN_SECRET.fullmatch(secret):
+        raise Refused("join line: token is cut or changed; expected join_ and 43 characters")
+    return secret
+
+
+def _fingerprint(values: dict[str, str]) -> str:
+    fingerprint = values.get("ca", "").lower()
+    if not fingerprint:
+        raise Refused("join line: ca is missing; without it the server cannot be told from an impostor")
+    if not FINGERPRINT.fullmatch(fingerprint):
+        raise Refused("join line: ca is cut or changed; expected sha256: and 64 hex digits")
+    return fingerprint

@@ -1,0 +1,198 @@
+"""The tokens a cluster has given out, hashed, in one file that is on disk before anybody is answered."""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from rota.identity import files, tokens
+from rota.identity.errors import JoinRefused, Refused, Unsafe
+from rota.identity.tokens import ApiToken, JoinToken, Role
+
+VERSION = 1
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+JOIN_TOKEN_LIFE_MS = 30 * MINUTE_MS
+KEPT_AFTER_EXPIRY_MS = DAY_MS  # so that a late user is told "expired" or "used", not "not known"
+MAX_TOKENS = 10_000  # of each kind: every change rewrites the file
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    api_tokens: tuple[ApiToken, ...] = ()
+    join_tokens: tuple[JoinToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The file as it was read, and the stamp that tells whether it is still that one."""
+
+    stamp: tuple[int, int, int] | None
+    contents: Contents
+    by_digest: Mapping[str, ApiToken]
+
+
+class Vault:
+    """Safe to share between threads, and between processes on one machine. Changes wait for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._snapshot = _read(path)
+
+    @classmethod
+    def open(cls, directory: Path) -> "Vault":
+        files.own_directory(directory)
+        return cls(directory / "vault.json")
+
+    def make_join_token(
+        self, now_ms: int, *, labels: Mapping[str, str], cluster: str, valid_ms: int = JOIN_TOKEN_LIFE_MS
+    ) -> str:
+        secret = tokens.new_secret(tokens.JOIN_PREFIX)
+        token = JoinToken(
+            digest=tokens.digest(secret),
+            made_at_ms=now_ms,
+            expires_at_ms=now_ms + valid_ms,
+            labels=dict(labels),
+            cluster=cluster,
+        )
+        with self._changing() as change:
+            change.drop_old(now_ms)
+            change.join_tokens.append(token)
+        return secret
+
+    def use_join_token(self, secret: str, node_id: str, now_ms: int) -> JoinToken:
+        """The token, spent. It tells the node's labels and cluster."""
+        with self._changing() as change:
+            index = _position(change.join_tokens, secret)
+            token = change.join_tokens[index]
+            if token.used_by is not None:
+                raise JoinRefused("join token was already used")
+            if _is_over(token, now_ms):
+                raise JoinRefused(f"join token expired {_ago(now_ms - token.expires_at_ms)} ago")
+            spent = msgspec.structs.replace(token, used_by=node_id)
+            change.join_tokens[index] = spent
+        return spent
+
+    def make_api_token(
+        self, name: str, role: Role, namespaces: Sequence[str], now_ms: int, expires_at_ms: int | None = None
+    ) -> str:
+        secret = tokens.new_secret(tokens.API_PREFIX)
+        token = ApiToken(
+            id=secrets.token_hex(8),
+            digest=tokens.digest(secret),
+            name=name,
+            role=role,
+            namespaces=tuple(namespaces),
+            made_at_ms=now_ms,
+            expires_at_ms=expires_at_ms,
+        )
+        with self._changing() as change:
+            change.drop_old(now_ms)
+            change.api_tokens.append(token)
+        return secret
+
+    def who(self, secret: str, now_ms: int) -> ApiToken | None:
+        # Looked up by SHA-256: how long that takes says nothing about any secret that is stored.
+        token = self._current().by_digest.get(tokens.digest(secret))
+        if token is None or _is_over(token, now_ms):
+            return None
+        return token
+
+    def revoke_api_token(self, token_id: str) -> bool:
+        """Was there such a token?"""
+        with self._changing() as change:
+            kept = [token for token in change.api_tokens if token.id != token_id]
+            found = len(kept) < len(change.api_tokens)
+            change.api_tokens = kept
+        return found
+
+    def list_api_tokens(self) -> tuple[ApiToken, ...]:
+        return self._current().contents.api_tokens
+
+    def list_join_tokens(self) -> tuple[JoinToken, ...]:
+        return self._current().contents.join_tokens
+
+    def _current(self) -> _Snapshot:
+        # Another process (an operator's command beside the server) may have written since.
+        snapshot = self._snapshot
+        if _stamp(self._path) != snapshot.stamp:
+            self._snapshot = snapshot = _read(self._path)
+        return snapshot
+
+    @contextmanager
+    def _changing(self) -> Iterator["_Change"]:
+        """Read, change, write as one step that nobody gets between; an error inside writes nothing."""
+        with files.locked(self._path.parent, "vault"):
+            before = _read(self._path).contents
+            change = _Change(list(before.api_tokens), list(before.join_tokens))
+            yield change
+            after = change.contents()
+            if after != before:
+                files.write_private(self._path, msgspec.json.format(msgspec.json.encode(after)))
+            self._snapshot = _read(self._path)
+
+
+@dataclass(slots=True)
+class _Change:
+    api_tokens: list[ApiToken]
+    join_tokens: list[JoinToken]
+
+    def drop_old(self, now_ms: int) -> None:
+        long_ago_ms = now_ms - KEPT_AFTER_EXPIRY_MS
+        self.api_tokens = [token for token in self.api_tokens if not _is_over(token, long_ago_ms)]
+        self.join_tokens = [token for token in self.join_tokens if not _is_over(token, long_ago_ms)]
+
+    def contents(self) -> Contents:
+        if max(len(self.api_tokens), len(self.join_tokens)) > MAX_TOKENS:
+            raise Refused(
+                f"there are {MAX_TOKENS} tokens already; revoke some, or wait until some have expired"
+            )
+        return Contents(api_tokens=tuple(self.api_tokens), join_tokens=tuple(self.join_tokens))
+
+
+def _read(path: Path) -> _Snapshot:
+    # The stamp is taken first: if a newer file comes between, the next look reads once more.
+    stamp = _stamp(path)
+    if stamp is None:
+        return _Snapshot(None, Contents(), {})
+    try:
+        contents = msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=Contents)
+    except msgspec.MsgspecError as error:
+        raise Unsafe(f"{path} is damaged ({error}): restore it from a backup") from error
+    if contents.version > VERSION:
+        raise Unsafe(
+            f"{path} was written by a newer Rota (version {contents.version}, this one reads {VERSION})"
+        )
+    return _Snapshot(stamp, contents, {token.digest: token for token in contents.api_tokens})
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _is_over(token: ApiToken | JoinToken, now_ms: int) -> bool:
+    return token.expires_at_ms is not None and token.expires_at_ms <= now_ms
+
+
+def _position(join_tokens: Sequence[JoinToken], secret: str) -> int:
+    for index, token in enumerate(join_tokens):
+        if tokens.matches(secret, token.digest):
+            return index
+    raise JoinRefused("join token is not known")
+
+
+def _ago(elapsed_ms: int) -> str:
+    for unit_ms, unit in ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min")):
+        if elapsed_ms >= unit_ms:
+            return f"{elapsed_ms // unit_ms} {unit}"
+    return f"{elapsed_ms // 1000} s"

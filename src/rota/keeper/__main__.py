@@ -1,0 +1,41 @@
+"""python -m rota.keeper DIR: be the keeper of this directory."""
+
+import contextlib
+import os
+import signal
+import sys
+
+from rota.keeper.run import Taken, keep
+
+TRY_AGAIN = 75
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: python -m rota.keeper DIR", file=sys.stderr)
+        return 2
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    _keep_descriptors_from_work()
+    try:
+        keep(os.path.abspath(sys.argv[1]))
+    except Taken as taken:
+        print(f"error: {taken}", file=sys.stderr)
+        return TRY_AGAIN
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _keep_descriptors_from_work() -> None:
+    """The work inherits 0 to 2 only: input from nowhere, output opened anew for each attempt."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone
+                os.set_inheritable(int(name), False)
+
+
+sys.exit(main())

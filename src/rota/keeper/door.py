@@ -1,0 +1,177 @@
+"""The keeper's unix socket: one agent at a time, orders in, events out; a slow reader holds up nobody."""
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from rota.keeper import wire
+from rota.keeper.work import Work
+
+CHUNK_BYTES = 1 << 20
+UNSENT_BYTES = 256 << 20
+GATHER_SECONDS = 0.005  # at thousands of events a second a message for each would cost more than the work
+QUIT_POLL_SECONDS = 0.05
+
+
+class Door:
+    def __init__(self, root: str, listener: socket.socket, wake_fd: int) -> None:
+        self._root = root
+        self._listener = listener
+        self._wake_fd = wake_fd
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(wake_fd, selectors.EVENT_READ)
+        self._agent: socket.socket | None = None
+        self._incoming = bytearray()
+        self._unsent = bytearray()
+        self._waits_for_room = False
+        self._sent_at = 0.0
+        self._due_at = 0.0  # when events that are being gathered go out; 0: none are
+
+    def serve(self, work: Work, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            for chosen, ready in self._selector.select(self._patience_seconds(work)):
+                if chosen.fileobj is self._listener:
+                    self._welcome(work)
+                elif chosen.fileobj == self._wake_fd:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_fd, 4096)
+                elif chosen.fileobj is self._agent and ready & selectors.EVENT_READ:
+                    self._receive(work)
+            self._send(work)
+        self._sent_at = 0.0
+        self._send(work)  # the last results
+
+    def _patience_seconds(self, work: Work) -> float | None:
+        if self._due_at:
+            return max(0.0, self._due_at - time.monotonic())
+        return QUIT_POLL_SECONDS if work.quitting else None
+
+    def _welcome(self, work: Work) -> None:
+        with contextlib.suppress(OSError):
+            agent, _ = self._listener.accept()
+            self._leave(work)
+            agent.setblocking(False)
+            self._agent = agent
+            self._selector.register(agent, selectors.EVENT_READ)
+
+    def _leave(self, work: Work) -> None:
+        if self._agent is None:
+            return
+        with work.lock:
+            work.outbox.close()
+        self._selector.unregister(self._agent)
+        self._agent.close()
+        self._agent = None
+        self._incoming.clear()
+        self._unsent.clear()
+        self._waits_for_room = False
+        self._due_at = 0.0
+
+    def _receive(self, work: Work) -> None:
+        assert self._agent is not None
+        try:
+            chunk = self._agent.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk or len(self._incoming) > wire.LINE_BYTES:
+            self._leave(work)
+            return
+        self._incoming += chunk
+        if b"\n" not in chunk:
+            return
+        *lines, rest = self._incoming.split(b"\n")
+        self._incoming = rest
+        for line in lines:
+            try:
+                self._obey(work, wire.parse(bytes(line)))
+            except wire.Malformed as error:
+                self._unsent += wire.error(str(error))
+
+    def _obey(self, work: Work, order: wire.Order) -> None:
+        match order:
+            case wire.Hello():
+                self._unsent += work.state()
+            case wire.Configure():
+                work.configure(order)
+            case wire.Start():
+                work.start(order)
+            case wire.Stop():
+                work.stop(order.attempts)
+            case wire.Ack():
+                work.ack(order.attempts)
+            case wire.Forget():
+                self._forget(work, order.jobs)
+            case wire.Quit():
+                work.quit()
+
+    def _forget(self, work: Work, jobs: list[str]) -> None:
+        live = work.forget(jobs)
+        if live:
+            self._unsent += wire.error(f"jobs: still live, not forgotten: {', '.join(live)}")
+        discard(self._root, [job for job in jobs if job not in live])
+
+    def _send(self, work: Work) -> None:
+        if self._agent is None:
+            return
+        if not self._unsent:
+            self._collect(work)
+        try:
+            while self._unsent:
+                del self._unsent[: self._agent.send(self._unsent[:CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._leave(work)
+            return
+        if work.outbox.is_overfull() or len(self._unsent) > UNSENT_BYTES:
+            self._leave(work)
+        elif self._waits_for_room != bool(self._unsent):
+            self._waits_for_room = bool(self._unsent)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._selector.modify(self._agent, events)
+
+    def _collect(self, work: Work) -> None:
+        """Take the pending events: the first one at once, those close behind it together."""
+        if not work.outbox.has_mail():
+            return
+        now = time.monotonic()
+        if now < self._sent_at + GATHER_SECONDS:
+            self._due_at = self._sent_at + GATHER_SECONDS
+            return
+        with work.lock:
+            self._unsent += work.outbox.take()
+        self._sent_at, self._due_at = now, 0.0
+
+
+def listen(root_fd: int) -> socket.socket:
+    """Bind beneath the directory's handle: a unix socket's address holds 107 bytes, a path may hold more."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("keeper.sock", dir_fd=root_fd)
+    before = os.umask(0o177)
+    try:
+        listener.bind(f"/proc/self/fd/{root_fd}/keeper.sock")
+    finally:
+        os.umask(before)
+    listener.listen(8)
+    listener.setblocking(False)
+    return listener
+
+
+def discard(root: str, jobs: list[str]) -> None:
+    """Put logs and work directories out of sight at once; deleting them may take long and holds up nobody."""
+    trash = f"{root}/trash"
+    os.makedirs(trash, mode=0o700, exist_ok=True)
+    for job in jobs:
+        for kind in ("logs", "work"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{root}/{kind}/{job}", f"{trash}/{kind}.{job}.{os.urandom(4).hex()}")
+    threading.Thread(target=shutil.rmtree, args=(trash, True), daemon=True).start()

@@ -1,0 +1,176 @@
+"""What was started, ended, acknowledged and forgotten: lines of JSON, appended, that outlive the keeper."""
+
+import contextlib
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rota.keeper.rules import Key
+from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec
+
+REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a journal says."""
+
+    boot: str = ""
+    specs: dict[str, Spec] = field(default_factory=dict)
+    started: dict[Key, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
+    ended: dict[Key, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
+    highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
+
+    def raise_highest(self, key: Key) -> None:
+        marks = self.highest.setdefault(key[0], {})
+        marks[key[1]] = max(key[2], marks.get(key[1], -1))
+
+    def forget(self, job: str) -> None:
+        self.specs.pop(job, None)
+        self.highest.pop(job, None)
+        for book in (self.started, self.ended):
+            for key in [key for key in book if key[0] == job]:
+                del book[key]
+
+
+def boot_line(boot: str) -> str:
+    return f"{encode(['boot', boot])}\n"
+
+
+def spec_line(job: str, spec: Spec) -> str:
+    return f'["spec","{job}",{spec.text}]\n'
+
+
+def start_line(key: Key, started_ms: int) -> str:
+    return f'["start","{key[0]}",{key[1]},{key[2]},{started_ms}]\n'
+
+
+def end_line(row: str) -> str:
+    return f'["end",{row}]\n'
+
+
+def ack_line(keys: Sequence[Key]) -> str:
+    return f"{encode(['ack', keys])}\n"
+
+
+def forget_line(jobs: Sequence[str]) -> str:
+    return f"{encode(['forget', jobs])}\n"
+
+
+def compact(memory: Memory) -> Iterator[str]:
+    """The shortest journal that says the same."""
+    yield boot_line(memory.boot)
+    for job, spec in memory.specs.items():
+        yield spec_line(job, spec)
+    for job, marks in memory.highest.items():
+        yield f"{encode(['highest', job, list(marks.items())])}\n"
+    for key, started_ms in memory.started.items():
+        yield start_line(key, started_ms)
+    for row in memory.ended.values():
+        yield end_line(row)
+
+
+def read(path: str) -> Memory:
+    memory = Memory()
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return memory
+    for line in lines[:-1]:  # what follows the last newline is empty, or a line torn by a crash
+        try:
+            _apply(memory, json.loads(line))
+        except (ValueError, TypeError, IndexError, Malformed):
+            print("journal: one line cannot be read and is left out", file=sys.stderr)
+    return memory
+
+
+def _apply(memory: Memory, line: list[Any]) -> None:
+    match line:
+        case ["boot", str(boot)]:
+            memory.boot = boot
+        case ["spec", job, spec]:
+            memory.specs[job_id(job)] = parse_spec(spec)
+        case ["start", job, int(index), int(attempt), int(started_ms)]:
+            memory.started[job, index, attempt] = started_ms
+            memory.raise_highest((job, index, attempt))
+        case ["end", [job, int(index), int(attempt), *_] as row]:
+            memory.started.pop((job, index, attempt), None)
+            memory.ended[job, index, attempt] = encode(row)
+            memory.raise_highest((job, index, attempt))
+        case ["ack", keys]:
+            for job, index, attempt in keys:
+                memory.ended.pop((job, index, attempt), None)
+                memory.started.pop((job, index, attempt), None)
+        case ["forget", jobs]:
+            for job in jobs:
+                memory.forget(job)
+        case ["highest", job, marks]:
+            memory.highest.setdefault(job, {}).update(dict(marks))
+        case _:
+            raise Malformed("not a line of this journal")
+
+
+class Journal:
+    def __init__(self, path: str, lines: Iterator[str]) -> None:
+        self._path = path
+        self._fd = -1
+        self._size = self._limit = 0
+        self._pending: list[str] = []
+        self.rewrite(lines)
+
+    def later(self, line: str) -> None:
+        """Take a line that must be written but that nothing has to wait for."""
+        self._pending.append(line)
+
+    def write(self, lines: Sequence[str] = ()) -> None:
+        """Append what is pending and these lines: all of it, or OSError and what was pending still is."""
+        text = "".join([*self._pending, *lines]).encode()
+        if not text:
+            return
+        written = 0
+        try:
+            written = os.write(self._fd, text)
+            if written < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            if written:  # half a line in the middle would garble the next one
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._pending.clear()
+        self._size += written
+
+    def flush(self) -> bool:
+        """Write what is pending if the disk takes it; the next write or flush tries again otherwise."""
+        with contextlib.suppress(OSError):
+            self.write()
+        return not self._pending
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def is_overgrown(self) -> bool:
+        return self._size > self._limit
+
+    def rewrite(self, lines: Iterator[str]) -> None:
+        """Replace the file by these lines, which say everything, pending lines included."""
+        text = "".join(lines).encode()
+        beside = f"{self._path}.new"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(fd, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(fd)  # intents of at_most_once are among them, and the old file goes
+            os.rename(beside, self._path)
+        except OSError:
+            os.close(fd)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size = fd, len(text)
+        self._limit = max(REWRITE_BYTES, 2 * self._size)
+        self._pending.clear()

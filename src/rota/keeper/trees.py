@@ -1,0 +1,153 @@
+"""Which processes on this machine are ours, by the mark in their environment; signals for exactly those."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rota.keeper.rules import Key
+
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A living process that carries this keeper's mark."""
+
+    pid: int
+    group: int
+    key: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A living direct child of the keeper; the start time tells it from a later process of the same pid."""
+
+    pid: int
+    session: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    parent: int
+    group: int
+    session: int
+    start_ticks: int
+
+
+def adopt_orphans() -> None:
+    """Make whatever the work leaves behind come to this process, and let nothing here gain privileges."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option in (PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS):
+        if libc.prctl(option, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def find_marked(mark: str) -> list[Marked]:
+    """One look at every process of the machine. Zombies have no environment and so are not among them."""
+    found = []
+    for pid in _pids():
+        environ = _environ(pid)
+        if _carries(environ, mark):
+            stat = _stat(pid)
+            if stat and stat.state != "Z":
+                found.append(Marked(pid, stat.group, _key(environ)))
+    return found
+
+
+def find_children() -> list[Child]:
+    own = os.getpid()
+    children = []
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat and stat.parent == own and stat.state != "Z":
+            children.append(Child(pid, stat.session, stat.start_ticks))
+    return children
+
+
+def key_of(pid: int, mark: str) -> Key | None:
+    environ = _environ(pid)
+    return _key(environ) if _carries(environ, mark) else None
+
+
+def signal_marked(pid: int, mark: str, signum: int) -> None:
+    _signal(pid, signum, lambda: _carries(_environ(pid), mark))
+
+
+def signal_child(child: Child, signum: int) -> None:
+    def still_ours() -> bool:
+        stat = _stat(child.pid)
+        return stat is not None and stat.parent == os.getpid() and stat.start_ticks == child.start_ticks
+
+    _signal(child.pid, signum, still_ours)
+
+
+def kill_all_marked(mark: str, patience_seconds: float) -> list[Key]:
+    """Kill every marked process until none is left; the attempts of those that would not die."""
+    give_up_at = time.monotonic() + patience_seconds
+    pause_seconds = 0.005
+    while left := find_marked(mark):
+        for process in left:
+            signal_marked(process.pid, mark, signal.SIGKILL)
+        if time.monotonic() > give_up_at:
+            return [process.key for process in left if process.key]
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, 0.5)
+    return []
+
+
+def _signal(pid: int, signum: int, is_ours: Callable[[], bool]) -> None:
+    """Signal a process that is proven ours. The handle is opened first: a pid reused since is never hit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if is_ours():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(handle, signum)
+    finally:
+        os.close(handle)
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            return b"\0" + file.readall() + b"\0"
+    except OSError:  # gone, or another user's
+        return b""
+
+
+def _carries(environ: bytes, mark: str) -> bool:
+    return f"\0ROTA_KEEPER={mark}\0".encode() in environ
+
+
+def _key(environ: bytes) -> Key | None:
+    pairs = (part.partition(b"=") for part in environ.split(b"\0") if part.startswith(b"ROTA_"))
+    values = {name: os.fsdecode(value) for name, _, value in pairs}
+    try:
+        return values[b"ROTA_JOB_ID"], int(values[b"ROTA_INDEX"]), int(values[b"ROTA_ATTEMPT"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.readall()
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()  # the name in front may hold spaces and brackets
+    if len(fields) < 20:
+        return None
+    return _Stat(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))

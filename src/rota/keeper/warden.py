@@ -1,0 +1,61 @@
+"""Time limits, stops and orphans: signals whole trees when due, sweeps up what ended work left behind."""
+
+import signal
+from collections import defaultdict
+
+from rota.keeper import trees
+from rota.keeper.rules import Key
+from rota.keeper.trees import Child
+from rota.keeper.work import Work
+
+SWEEP_SECONDS = 1.0
+
+
+class Warden:
+    def __init__(self, work: Work, mark: str) -> None:
+        self._work = work
+        self._mark = mark
+        self._suspects: dict[Child, frozenset[Key]] = {}
+
+    def run(self) -> None:
+        busy = False
+        while True:
+            due = self._work.wait_due(SWEEP_SECONDS if busy else None)
+            if due:
+                self._tend(due)
+            busy = self._sweep()
+            self._work.keep_up()
+
+    def _tend(self, due: dict[Key, bool]) -> None:
+        """One look at the machine serves every attempt that is due."""
+        found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+        for process in trees.find_marked(self._mark):
+            if process.key in due:
+                found[process.key].append((process.pid, process.group))
+        for key, was_gone in due.items():
+            signum, pids = self._work.tend(key, was_gone=was_gone, tree=found[key])
+            for pid in pids if signum else ():
+                trees.signal_marked(pid, self._mark, signum)
+
+    def _sweep(self) -> bool:
+        """Kill the orphans of ended attempts; True while there is something to watch.
+
+        An orphan without a mark may belong to any attempt that ran when it was first seen: it dies with the last.
+        """
+        children = trees.find_children()
+        with self._work.lock:  # after the look: a child spawned before it is in the books by now
+            live = frozenset(self._work.running)
+            by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
+        suspects = {}
+        for child in children:
+            if child.pid not in by_pid:
+                suspects[child] = self._suspects.get(child) or self._owners(child, by_pid, live)
+        self._suspects = suspects
+        for child, owners in suspects.items():
+            if not owners & live:
+                trees.signal_child(child, signal.SIGKILL)
+        return bool(live or suspects)
+
+    def _owners(self, child: Child, by_pid: dict[int, Key], live: frozenset[Key]) -> frozenset[Key]:
+        key = trees.key_of(child.pid, self._mark) or by_pid.get(child.session)
+        return frozenset([key]) if key else live

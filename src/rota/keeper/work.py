@@ -1,0 +1,368 @@
+"""All this node was asked to run and not told to forget: orders in, processes started, events out."""
+
+import contextlib
+import heapq
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rota.keeper import journal as lines
+from rota.keeper import wire
+from rota.keeper.journal import Journal, Memory
+from rota.keeper.outbox import Outbox
+from rota.keeper.rules import Grant, Key, Room
+from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.wire import Run, Spec
+
+FIRST_LOOK_NS = 20_000_000
+LAST_LOOK_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the leader of an attempt's processes ended, and what it used."""
+
+    exit_code: int | None = None
+    signum: int | None = None
+    ran_us: int = 0
+    cpu_us: int = 0
+    peak_kib: int = 0
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Running:
+    key: Key
+    spec: Spec
+    pid: int
+    started_ms: int
+    started_ns: int
+    ending: str | None = None  # "stopped" or "timed_out", once it has been decided
+    asked: bool = False  # to end, by SIGTERM
+    kill_at_ns: int = 0
+    look_at_ns: int = 0  # when the warden looks next; 0: never
+    pause_ns: int = FIRST_LOOK_NS
+    outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
+
+
+def now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Work:
+    """One lock guards it all, and is held while spawning: nobody can see a child that is not in the books."""
+
+    def __init__(self, memory: Memory, journal: Journal, spawner: Spawner, wake: Callable[[], None]) -> None:
+        self.lock = threading.Lock()
+        self.has_children = threading.Condition(self.lock)
+        self.something_due = threading.Condition(self.lock)
+        self.outbox = Outbox(wake)
+        self.memory = memory
+        self.quitting = False
+        self._journal = journal
+        self._spawner = spawner
+        self._room = Room()
+        self.running: dict[Key, Running] = {}
+        self.by_pid: dict[int, Running] = {}
+        self._due: list[tuple[int, Key]] = []
+        self.ended_since_sweep = False
+
+    # Orders of the agent.
+
+    def configure(self, order: wire.Configure) -> None:
+        with self.lock:
+            self._spawner.name_node(order.node)
+            for refusal in self._room.configure(order.amounts, order.gpus):
+                self.outbox.refused(refusal.key, refusal.reason)
+            self._fill()
+
+    def start(self, order: wire.Start) -> None:
+        with self.lock:
+            reason = self._learn(order.job, order.spec)
+            for wanted in order.tasks:
+                key = (order.job, wanted.index, wanted.attempt)
+                if refusal := reason or self._accept(key, firm=wanted.firm):
+                    self.outbox.refused(key, refusal)
+            self._fill()
+
+    def stop(self, keys: Sequence[Key]) -> None:
+        with self.lock:
+            for key in keys:
+                self._stop(key)
+            self._fill()
+
+    def ack(self, keys: Sequence[Key]) -> None:
+        with self.lock:
+            known = [key for key in keys if self.memory.ended.pop(key, None)]
+            if known:
+                self._journal.later(lines.ack_line(known))
+                self._journal.flush()
+
+    def forget(self, jobs: Sequence[str]) -> list[str]:
+        """Drop these jobs; those of which something lives are kept and returned."""
+        with self.lock:
+            live = {key[0] for key in self.running} | {key[0] for key in self._room.waiting()}
+            gone = [job for job in jobs if job not in live]
+            for job in gone:
+                self.memory.forget(job)
+                self._spawner.forget(job)
+            if gone:
+                self._journal.later(lines.forget_line(gone))
+                self._journal.flush()
+            return [job for job in jobs if job in live]
+
+    def quit(self) -> None:
+        with self.lock:
+            self.quitting = True
+            for key in [*self._room.waiting(), *self.running]:
+                self._stop(key)
+            self._journal.flush()
+
+    def state(self) -> bytes:
+        """Everything live and every result not acknowledged; from here on events are for whoever asked."""
+        with self.lock:
+            self.outbox.open()
+            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
+            for key, attempt in self.running.items():
+                live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
+            head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": self.memory.boot}
+            text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
+            return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
+
+    # What the reaper and the warden find.
+
+    def reap(self, pid: int) -> None:
+        """Bury a child that has ended, and start what waits for its room."""
+        with self.lock:
+            attempt = self.by_pid.pop(pid, None)
+            if attempt is None:  # an orphan that came to us, or a spawn that failed and was reaped already
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+                return
+            if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            attempt.outcome = Outcome(
+                exit_code=code if code >= 0 else None,
+                signum=-code if code < 0 else None,
+                ran_us=(now_ns() - attempt.started_ns) // 1000,
+                cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
+                peak_kib=usage.ru_maxrss,
+            )
+            if attempt.ending is None:
+                self._finish(attempt)
+            else:
+                self._look(attempt, now_ns())
+
+    def wait_for_children(self) -> None:
+        """Wait until something was spawned, a second at most: orphans come without notice."""
+        with self.lock:
+            if not self.by_pid:
+                self.has_children.wait(1.0)
+
+    def wait_due(self, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        with self.lock:
+            if not self._due or self._due[0][0] > now_ns():
+                if self._due:  # a second at most: the wait's own clock stands still while the machine sleeps
+                    seconds = max(0.0, min(1.0, (self._due[0][0] - now_ns()) / 1e9))
+                self.something_due.wait(seconds)
+            due = {}
+            while self._due and self._due[0][0] <= now_ns():
+                when, key = heapq.heappop(self._due)
+                attempt = self.running.get(key)
+                if attempt and attempt.look_at_ns == when:
+                    due[key] = attempt.outcome is not None
+            return due
+
+    def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+        """Carry on with the end of an attempt: its marked processes (pid, group) -> a signal for which of them."""
+        with self.lock:
+            attempt = self.running.get(key)
+            if attempt is None:
+                return 0, []
+            now = now_ns()
+            if attempt.ending is None:
+                self._begin_end(attempt, "timed_out", now)
+            leader = attempt.outcome is None
+            rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+            if was_gone and not rest:
+                self._finish(attempt)
+                return 0, []
+            signum = self._next_signal(attempt, now)
+            if leader and signum:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(attempt.pid, signum)
+            return signum, rest
+
+    def keep_up(self) -> None:
+        """Once a second: what the disk did not take before, and a journal that has grown too long."""
+        with self.lock:
+            if self._journal.flush() and self._journal.is_overgrown():
+                try:
+                    self._journal.rewrite(lines.compact(self.memory))
+                except OSError as error:
+                    print(f"journal: cannot be rewritten: {error}", file=sys.stderr)
+
+    # Steps, all under the lock.
+
+    def _learn(self, job: str, spec: Spec | None) -> str | None:
+        """Remember a job's spec; why nothing of it can start, if so."""
+        if self.quitting:
+            return "the keeper is stopping"
+        known = self.memory.specs.get(job)
+        if known is None and spec is None:
+            return "unknown job"
+        if spec and spec.run is Run.ONE_AT_A_TIME:
+            return "this node cannot hold run leases yet"
+        if spec and known is None:
+            try:
+                self._journal.write([lines.spec_line(job, spec)])
+            except OSError as error:
+                return f"cannot write the journal: {os.strerror(error.errno or 0)}"
+            self.memory.specs[job] = spec
+        return None
+
+    def _accept(self, key: Key, *, firm: bool) -> str | None:
+        """Put it in line, or say why not. An order that came before is no new one."""
+        if key in self.running:
+            return None
+        if row := self.memory.ended.get(key):
+            self.outbox.ended(key, row)
+            return None
+        job, index, attempt = key
+        highest = self.memory.highest.get(job, {}).get(index, -1)
+        if attempt <= highest and not self._room.waits(key):
+            return f"attempt {attempt} is not newer than {highest}"
+        refusal = self._room.offer(key, self.memory.specs[job].needs, firm=firm)
+        if refusal is None:
+            self.memory.raise_highest(key)
+        return refusal
+
+    def _fill(self) -> None:
+        """Start what fits, and write what is pending; the record of a start is written before it happens."""
+        while grants := list(self._grants()):
+            started_ms = now_ms()
+            try:
+                self._journal.write([lines.start_line(grant.key, started_ms) for grant in grants])
+                if any(self.memory.specs[grant.key[0]].run is Run.AT_MOST_ONCE for grant in grants):
+                    self._journal.sync()
+            except OSError as error:
+                for grant in grants:
+                    self._drop(grant.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
+                continue
+            for grant in grants:
+                self._launch(grant, started_ms)
+        self._journal.flush()
+
+    def _grants(self) -> Iterator[Grant]:
+        while grant := self._room.next():
+            yield grant
+
+    def _launch(self, grant: Grant, started_ms: int) -> None:
+        key = grant.key
+        spec = self.memory.specs[key[0]]
+        started_ns = now_ns()
+        try:
+            pid = self._spawner.spawn(key, spec, grant.gpus)
+        except Short as short:
+            self._drop(key, str(short))
+            self._journal.later(lines.ack_line([key]))
+            return
+        except CannotRun as error:
+            outcome = Outcome(exit_code=error.exit_code, reason=error.reason)
+            self._close(key, "exited", outcome, started_ms)
+            self._room.release(key)
+            return
+        attempt = Running(key, spec, pid, started_ms, started_ns)
+        self.running[key] = self.by_pid[pid] = attempt
+        self.memory.started[key] = started_ms
+        self.outbox.started(key, started_ms)
+        self.has_children.notify()
+        if spec.timeout_ms is not None:
+            self._look(attempt, started_ns + spec.timeout_ms * 1_000_000)
+        elif len(self.running) == 1:
+            self.something_due.notify()  # the warden sweeps while there is work
+
+    def _drop(self, key: Key, reason: str) -> None:
+        self._room.release(key)
+        self.outbox.refused(key, reason)
+
+    def _stop(self, key: Key) -> None:
+        attempt = self.running.get(key)
+        if attempt:
+            if attempt.ending is None:
+                self._begin_end(attempt, "stopped", now_ns())
+                self._look(attempt, now_ns())
+        elif self._room.withdraw(key):
+            self._close(key, "withdrawn", Outcome(), None)
+        elif row := self.memory.ended.get(key):
+            self.outbox.ended(key, row)
+        else:
+            self.outbox.ended(key, _row(key, "unknown", Outcome(), None))
+
+    def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
+        attempt.ending = ending
+        attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
+
+    def _next_signal(self, attempt: Running, now: int) -> int:
+        """SIGTERM first, nothing for the time of grace, then SIGKILL again and again; and when to look next."""
+        if not attempt.asked:
+            attempt.asked = True
+            self._look(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
+            return signal.SIGTERM
+        self._look(attempt, now + attempt.pause_ns)
+        attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
+        if now >= attempt.kill_at_ns:
+            return signal.SIGKILL
+        self._look(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
+        return 0
+
+    def _look(self, attempt: Running, when_ns: int) -> None:
+        attempt.look_at_ns = when_ns
+        if len(self._due) > 2 * len(self.running) + 1000:  # deadlines of attempts that ended long before
+            self._due = [(other.look_at_ns, key) for key, other in self.running.items() if other.look_at_ns]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (when_ns, attempt.key))
+        self.something_due.notify()
+
+    def _finish(self, attempt: Running) -> None:
+        assert attempt.outcome is not None
+        del self.running[attempt.key]
+        self.ended_since_sweep = True
+        self._room.release(attempt.key)
+        self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+        self._fill()
+
+    def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
+        row = _row(key, state, outcome, started_ms)
+        self.memory.started.pop(key, None)
+        self.memory.ended[key] = row
+        self._journal.later(lines.end_line(row))
+        self.outbox.ended(key, row)
+
+
+def lose(memory: Memory, reason: str) -> None:
+    """What an earlier keeper started and nobody saw the end of."""
+    for key, started_ms in list(memory.started.items()):
+        memory.ended[key] = _row(key, "lost", Outcome(reason=reason), started_ms)
+    memory.started.clear()
+
+
+def _row(key: Key, state: str, outcome: Outcome, started_ms: int | None) -> str:
+    return wire.encode(
+        [
+            *key, state, outcome.exit_code, outcome.signum, started_ms, now_ms(),
+            outcome.ran_us, outcome.cpu_us, outcome.peak_kib, outcome.reason,
+        ]
+    )  # fmt: skip

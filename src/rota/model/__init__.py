@@ -1,0 +1,1 @@
+"""WHAT EXISTS. Frozen data and the state tables; knows nothing else of ours."""

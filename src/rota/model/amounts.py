@@ -1,0 +1,102 @@
+"""How much of what: cpu in thousandths, memory and disk in bytes, devices and custom resources in whole numbers."""
+
+import re
+from collections.abc import Mapping
+
+from rota.model import limits
+from rota.model.errors import BadField
+
+Amounts = Mapping[str, int]  # "cpu" "memory" "disk" "gpu", and whatever a node declares
+
+CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)
+_PARTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_size(field: str, value: object) -> int:
+    """512m, 4g, 1.5Gi, 1024 or a number of bytes."""
+    hint = "write 512m, 4g, 1.5Gi or a number of bytes"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise BadField(field, "is not a size", hint)
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value)
+        if match is None:
+            raise BadField(field, f"'{value[:40]}' is not a size", hint)
+        value = float(match[1]) * _UNITS[match[2].lower()]
+    return _bounded(field, value, limits.AMOUNT_MAX, hint)
+
+
+def parse_cpu(field: str, value: object) -> int:
+    """Cores as a number (0.5, 2), "2" or "500m" -> thousandths."""
+    hint = "write a number of cores: 0.5, 2, or 500m for half a core"
+    if isinstance(value, str):
+        text = value.strip().lower()
+        scale = 1.0 if text.endswith("m") else 1000.0
+        try:
+            milli = float(text.removesuffix("m")) * scale
+        except ValueError:
+            raise BadField(field, f"'{value[:40]}' is not a number of cores", hint) from None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        milli = value * 1000.0
+    else:
+        raise BadField(field, "is not a number of cores", hint)
+    return _bounded(field, milli, limits.CPU_MILLI_MAX, hint)
+
+
+def parse_count(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadField(field, "is not a whole number", f"write a whole number from {low} to {high}")
+    if not low <= value <= high:
+        raise BadField(field, f"{value} is out of range", f"write a whole number from {low} to {high}")
+    return value
+
+
+def parse_seconds(field: str, value: object, high: float) -> float:
+    """90s, 15m, 2h30m, or a number of seconds."""
+    hint = "write 90s, 15m, 2h30m or a number of seconds"
+    if isinstance(value, str):
+        text = value.strip()
+        parts = _PARTS.findall(text)
+        if "".join(number + unit for number, unit in parts) == text and parts:
+            value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
+        else:
+            try:
+                value = float(text)
+            except ValueError:
+                raise BadField(field, f"'{text[:40]}' is not a duration", hint) from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadField(field, "is not a duration", hint)
+    if not 0 <= value <= high:
+        raise BadField(field, f"{value:g} s is out of range", f"write a duration from 0 to {high:g} s")
+    return float(value)
+
+
+def show_size(size: int) -> str:
+    """Bytes as people write them: 7.2 GiB."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit always returns")
+
+
+def show_amount(resource: str, amount: int) -> str:
+    match resource:
+        case "cpu":
+            return f"{amount / 1000:g} cpu"
+        case "memory" | "disk":
+            return show_size(amount)
+        case _:
+            return f"{amount} {resource}"
+
+
+def _bounded(field: str, value: float, high: int, hint: str) -> int:
+    if value != value or value < 0 or value > high:
+        raise BadField(field, f"{value:g} is out of range", hint)
+    return round(value)

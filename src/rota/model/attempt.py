@@ -1,0 +1,110 @@
+"""AttemptBlock: where each task's current attempt is placed. StatusBlock: how it fares."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import msgspec
+
+from rota.model.columns import zeros
+from rota.model.ids import JobId, Key, NodeId
+
+LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
+EVICTED = 2  # flag: must leave its node
+
+
+class OldAttempt(msgspec.Struct, frozen=True, array_like=True):
+    """A superseded attempt, where it was placed."""
+
+    position: int
+    number: int
+    node: NodeId
+    placed_at_ms: int
+
+
+class AttemptBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written by scheduler. Number 0: never placed."""
+
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "number": "u4",
+        "tries": "u2",
+        "node": "u2",
+        "flags": "u1",
+        "placed_at_ms": "i8",
+    }
+
+    job: JobId
+    block: int
+    number: bytes  # of the attempt: grows with each placement, never reused
+    tries: bytes  # the try it serves
+    node: bytes  # position in `nodes`
+    flags: bytes
+    placed_at_ms: bytes
+    nodes: tuple[NodeId, ...] = ()
+    older: tuple[OldAttempt, ...] = ()
+    older_dropped: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(f"attempt/{self.job}/{self.block}")
+
+    @classmethod
+    def new(cls, job: JobId, block: int, size: int) -> Self:
+        return cls(job, block, **zeros(cls, size))
+
+
+class OldStatus(msgspec.Struct, frozen=True, array_like=True):
+    """How a superseded attempt ended."""
+
+    position: int
+    number: int
+    state: int
+    exit_code: int
+    signal: int
+    started_at_ms: int
+    ended_at_ms: int
+    ran_us: int
+    cpu_us: int
+    peak_kib: int
+    reason: str | None
+
+
+class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written by watcher. Where `number` is below the AttemptBlock's, the newer attempt is merely offered."""
+
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "number": "u4",
+        "state": "u1",
+        "exit_code": "i2",
+        "signal": "u1",
+        "started_at_ms": "i8",
+        "ended_at_ms": "i8",
+        "ran_us": "i8",
+        "cpu_us": "i8",
+        "peak_kib": "u4",
+    }
+
+    job: JobId
+    block: int
+    number: bytes
+    state: bytes  # AttemptState
+    exit_code: bytes  # NO_EXIT_CODE where there is none
+    signal: bytes  # 0 where there is none
+    started_at_ms: bytes
+    ended_at_ms: bytes
+    ran_us: bytes
+    cpu_us: bytes
+    peak_kib: bytes
+    reasons: dict[int, str] = {}
+    older: tuple[OldStatus, ...] = ()
+    older_dropped: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(f"status/{self.job}/{self.block}")
+
+    @classmethod
+    def new(cls, job: JobId, block: int, size: int) -> Self:
+        return cls(job, block, **zeros(cls, size))
+
+
+NO_EXIT_CODE = -1

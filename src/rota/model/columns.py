@@ -1,0 +1,66 @@
+"""Packed columns: many small numbers of equal meaning, one `bytes` each, inside a frozen record."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Columned(Protocol):
+    """A record whose columns are named, with their NumPy type, in COLUMNS."""
+
+    COLUMNS: ClassVar[Mapping[str, str]]
+
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+def zeros(kind: type[Columned], size: int) -> dict[str, Any]:
+    """Empty columns for a new record of that kind."""
+    return {name: bytes(size * np.dtype(dtype).itemsize) for name, dtype in kind.COLUMNS.items()}
+
+
+def column(record: Any, name: str) -> Array:
+    """One column, read-only, without a copy."""
+    return np.frombuffer(getattr(record, name), record.COLUMNS[name])
+
+
+class Draft(Generic[B]):
+    """A record being changed: columns are copied when first asked for, and packed again by done()."""
+
+    def __init__(self, record: B) -> None:
+        self.record = record
+        self._open: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._open.get(name)
+        if array is None:
+            array = self._open[name] = column(self.record, name).copy()
+        return array
+
+    def done(self, **changes: Any) -> B:
+        packed = {name: array.tobytes() for name, array in self._open.items()}
+        return msgspec.structs.replace(self.record, **packed, **changes)
+
+
+class Ranges:
+    """Task indices as people read them: 0-99, 103."""
+
+    def __init__(self, indices: list[int]) -> None:
+        self.pairs: list[tuple[int, int]] = []
+        for index in sorted(indices):
+            if self.pairs and self.pairs[-1][1] == index - 1:
+                self.pairs[-1] = (self.pairs[-1][0], index)
+            else:
+                self.pairs.append((index, index))
+
+    @classmethod
+    def of(cls, array: Array) -> Self:
+        return cls(array.tolist())
+
+    def __str__(self) -> str:
+        return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in self.pairs)

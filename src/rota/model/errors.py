@@ -1,0 +1,103 @@
+"""The tree of deliberate errors, told apart by whose fault they are.
+
+RotaError
+  Rejected          the user's: says what would be accepted
+    BadField · NotFound · Conflict · Impossible · QueueFull · NotAllowed
+  Transient         the world's: pause and look again
+    Unavailable · StoreFull · Deposed
+  Bug               ours: park the key, or end and read everything again
+    IllegalTransition · Unsettled · WrongOwner
+"""
+
+
+class RotaError(Exception):
+    """Anything Rota raises on purpose."""
+
+    code = "internal"
+
+
+class Rejected(RotaError):
+    """The request cannot be honoured; `hint` says what would be."""
+
+    code = "bad_request"
+
+    def __init__(self, detail: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = field
+        self.hint = hint
+
+
+class BadField(Rejected):
+    """One named field of the request is not acceptable."""
+
+    code = "bad_field"
+
+    def __init__(self, field: str, problem: str, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {problem}", field=field, hint=hint)
+
+
+class NotFound(Rejected):
+    """What was named does not exist."""
+
+    code = "not_found"
+
+
+class Conflict(Rejected):
+    """It exists, and in a state that does not allow this."""
+
+    code = "conflict"
+
+
+class Impossible(Rejected):
+    """No node, present or known, could ever run it, and the caller did not want to wait."""
+
+    code = "impossible"
+
+
+class QueueFull(Rejected):
+    """A bound of `limits` is reached; later it may be free again."""
+
+    code = "queue_full"
+
+
+class NotAllowed(Rejected):
+    """Known caller, but not for this."""
+
+    code = "not_allowed"
+
+
+class Transient(RotaError):
+    """Nobody's fault here: wait, look again."""
+
+    code = "unavailable"
+
+
+class Unavailable(Transient):
+    """The store or a peer does not answer now."""
+
+
+class StoreFull(Transient):
+    """The disk below the store is full."""
+
+    code = "store_full"
+
+
+class Deposed(Transient):
+    """Somebody else leads with a higher epoch: this process may write nothing more."""
+
+
+class Bug(RotaError):
+    """A rule of our own was broken."""
+
+
+class IllegalTransition(Bug):
+    """A state table has no row for this state and event."""
+
+
+class Unsettled(Bug):
+    """Deciding did not come to rest within its bound."""
+
+
+class WrongOwner(Bug):
+    """A component wrote a record that is not its own."""

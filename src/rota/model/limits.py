@@ -1,0 +1,35 @@
+"""Every bound, with its reason."""
+
+BLOCK_TASKS = 256  # tasks per block record: a rewrite stays under 16 kB, a million tasks are 3,907 keys
+COUNT_MAX = 10_000_000  # tasks of a job: keeps its finished columns below 1 GB
+JOBS_WAITING_MAX = 100_000  # jobs without an end; above it submits are refused, so memory stays bounded
+NAME_LENGTH_MAX = 128  # fits a table column and a file name
+COMMAND_BYTES_MAX = 128 * 1024  # Linux' limit for one argument string
+ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
+WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
+CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error
+AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64
+RETRIES_MAX = 1000  # a try number fits 16 bits, with room for the cluster's own faults
+TRIES_MAX = 60_000  # what the 16-bit column holds; beyond it the task is held as failed
+PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary
+SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted
+BODY_BYTES_MAX = 1024 * 1024  # an API request: before authentication nobody may cost more
+TIMEOUT_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
+GRACE_SECONDS_MAX = 24 * 3600  # a day to stop: above it is a unit mistaken
+
+DECIDE_ROUNDS_MAX = 10_000  # keys decided in one batch before we call it a loop that never rests
+LOOKAHEAD_US = 60_000  # work a node may hold beyond its room: two report intervals and a commit
+LOOKAHEAD_TASKS_MAX = 256  # the same, in tasks per node
+NODE_TASKS_MAX = 10_000  # live attempts on one node, also of tasks that ask for nothing
+SHORT_RUN_US = 50_000  # runs longer than this gain nothing from lookahead
+REFUSAL_MS = 30_000  # a node's refusal of a shape counts this long unless the node reports a change
+RETRY_FIRST_MS = 1_000  # pause before the first retry; doubled each time
+RETRY_LAST_MS = 60_000  # the longest pause
+STALL_MS = 5_000  # a gap in our own ticks beyond this is our stall, not the nodes' silence
+TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a stall is seen
+SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed
+LOST_MS = 30_000  # silence after which a node's work is started elsewhere
+HEARTBEAT_MS = 5_000  # at most a third of the grace
+STALE_ORDER_MS = 5_000  # a node refuses orders that answer a word it said longer ago than this
+EVENTS_KEPT_MS = 24 * 3600 * 1000  # how far back a subscriber may resume
+EVENTS_IN_MEMORY = 20_000  # recent rows served without the store

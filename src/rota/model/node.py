@@ -1,0 +1,74 @@
+"""NodeSpec, who a node is; NodeWish, what an operator wants of it; NodeStatus, how it fares."""
+
+from enum import StrEnum
+
+import msgspec
+
+from rota.model.ids import Key, NodeId
+from rota.model.lifecycle import NodeState
+
+
+class Eligibility(StrEnum):
+    OPEN = "open"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    DRAINED = "drained"  # derived: draining, and nothing is left
+
+
+class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who it is, from its join record. Written by apiserver."""
+
+    id: NodeId
+    name: str
+    cluster: str = "default"
+    labels: dict[str, str] = {}
+    joined_at_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(f"node/{self.id}/spec")
+
+
+class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an operator wants of it. Written by apiserver."""
+
+    id: NodeId
+    eligibility: Eligibility = Eligibility.OPEN
+
+    @property
+    def key(self) -> Key:
+        return Key(f"node/{self.id}/wish")
+
+
+class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What it said of itself, and whether it is there. Written by watcher."""
+
+    id: NodeId
+    state: NodeState
+    machine_id: str
+    boot_id: str
+    version: str
+    capacity: dict[str, int]
+    labels: dict[str, str] = {}  # self-declared: arch, os, kernel, ...
+    reason: str | None = None
+    since_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(f"node/{self.id}/status")
+
+
+class Link(StrEnum):
+    """The node's connection, as seen by this process: an observation, never stored."""
+
+    UNKNOWN = "unknown"  # it has not called since we started
+    UP = "up"
+    DOWN = "down"
+
+
+class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node measured just now: an observation, never stored."""
+
+    cpu_milli: int = 0  # in use
+    memory_free: int | None = None
+    disk_free: int | None = None

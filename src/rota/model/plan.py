@@ -1,0 +1,85 @@
+"""Plan: what to write, what happened, why, and when to look again. Knows nothing of stores."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.cluster import Cluster
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.subscriber import Subscriber
+from rota.model.task import TaskBlock
+
+Record = (
+    JobSpec
+    | JobWish
+    | JobCluster
+    | JobStatus
+    | SubmitKey
+    | Counters
+    | TaskBlock
+    | AttemptBlock
+    | StatusBlock
+    | NodeSpec
+    | NodeWish
+    | NodeStatus
+    | Cluster
+    | Subscriber
+)
+
+OWNERS: dict[type, str] = {  # the only component that may write records of this kind
+    JobSpec: "apiserver",
+    JobWish: "apiserver",
+    SubmitKey: "apiserver",
+    Counters: "apiserver",
+    NodeSpec: "apiserver",
+    NodeWish: "apiserver",
+    Subscriber: "apiserver",
+    JobCluster: "clusters",
+    Cluster: "clusters",
+    JobStatus: "controllers",
+    TaskBlock: "controllers",
+    AttemptBlock: "scheduler",
+    StatusBlock: "watcher",
+    NodeStatus: "watcher",
+}
+
+
+class Instant(NamedTuple):
+    """Cluster time, which never jumps, for deciding; the wall clock, for showing."""
+
+    ms: int
+    wall_ms: int
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened, as a sentence and as data. Tasks of one plan share one event."""
+
+    kind: str
+    why: str
+    job: JobId | None = None
+    node: NodeId | None = None
+    indices: tuple[tuple[int, int], ...] = ()
+    attempt: int | None = None  # where all have the same
+    exit_code: int | None = None  # where all have the same
+    state: str | None = None
+
+
+class Plan(NamedTuple):
+    """One decision."""
+
+    puts: tuple[Record, ...] = ()
+    deletes: tuple[Key, ...] = ()
+    events: tuple[Event, ...] = ()
+    why: str = ""
+    wake_at_ms: int | None = None  # cluster time at which to look at the same key again
+    answer: Any = None  # for whoever asked, once it is on disk
+
+
+NOTHING = Plan()
+
+
+def look_again(at_ms: int) -> Plan:
+    return Plan(wake_at_ms=at_ms)

@@ -1,0 +1,116 @@
+"""What a node and the control plane say to each other: claims and inventory up, orders down."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, RunMode
+from rota.model.node import Load
+
+
+class Said(IntEnum):
+    """What a node says of an attempt. Numbers are part of the wire and never change."""
+
+    QUEUED = 1
+    ACCEPTED = 2
+    RUNNING = 3
+    STOPPING = 4
+    EXITED = 5
+    STOPPED = 6
+    TIMED_OUT = 7
+    LOST = 8
+    REFUSED = 9
+    WITHDRAWN = 10
+    UNKNOWN = 11
+
+
+SAID_FIRST_END = Said.EXITED  # this and every higher number: nothing more will come of the attempt
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A node's word on one attempt. It is a claim: only `watcher/sessions` makes it a fact."""
+
+    index: int
+    attempt: int
+    said: int
+    exit_code: int = -1
+    signal: int = 0
+    started_at_ms: int = 0
+    ended_at_ms: int = 0
+    ran_us: int = 0
+    cpu_us: int = 0
+    peak_kib: int = 0
+    reason: str | None = None
+
+
+class JobClaims(NamedTuple):
+    job: JobId
+    claims: list[Claim]
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """A node's first word on a connection: who it is and everything it holds."""
+
+    machine_id: str
+    boot_id: str
+    version: str
+    capacity: dict[str, int]
+    labels: dict[str, str]
+    epoch_seen: int
+    inventory: list[JobClaims]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What changed on a node since its last word."""
+
+    n: int
+    claims: list[JobClaims]
+    load: Load | None = None
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a node must know of a job to run its tasks."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    workdir: str | None
+    needs: dict[str, int]
+    count: int
+    grace_ms: int
+    timeout_ms: int | None
+    run: RunMode
+
+
+def work_of(spec: JobSpec) -> Work:
+    return Work(
+        name=spec.name,
+        argv=spec.command,
+        env=spec.env,
+        workdir=spec.workdir,
+        needs=spec.needs,
+        count=spec.count,
+        grace_ms=round(spec.grace_seconds * 1000),
+        timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
+        run=spec.run,
+    )
+
+
+class Start(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    attempt: int
+    firm: bool  # room is reserved for it; else it waits on the node until there is some
+
+
+class Stop(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    attempt: int
+
+
+class JobOrders(NamedTuple):
+    job: JobId
+    work: Work | None  # once per connection
+    start: list[Start]
+    stop: list[Stop]

@@ -1,0 +1,35 @@
+"""TaskBlock: which try of each of up to 256 consecutive tasks is wanted, or how the task ended."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import msgspec
+
+from rota.model.columns import zeros
+from rota.model.ids import JobId, Key
+
+
+class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written by controllers, from a task's first end or unwanting on. No record means: all wanted, try 0."""
+
+    COLUMNS: ClassVar[Mapping[str, str]] = {"state": "u1", "wanted": "u2", "failures": "u2", "not_before": "i8"}
+
+    job: JobId
+    block: int
+    state: bytes  # TaskState
+    wanted: bytes  # number of the wanted try
+    failures: bytes  # tries that count against the job's retries
+    not_before: bytes  # cluster time from which the wanted try may be placed
+    reasons: dict[int, str] = {}  # position in the block -> sentence
+
+    @property
+    def key(self) -> Key:
+        return Key(f"task/{self.job}/{self.block}")
+
+    @property
+    def size(self) -> int:
+        return len(self.state)
+
+    @classmethod
+    def new(cls, job: JobId, block: int, size: int) -> Self:
+        return cls(job, block, **zeros(cls, size))

@@ -1,0 +1,92 @@
+"""View: what deciding code may see of the cluster, read-only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.cluster import Cluster
+from rota.model.ids import JobId, NodeId
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
+from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.room import Room
+from rota.model.task import TaskBlock
+
+
+class Tally(Protocol):
+    """How many tasks of a job are in which state; `pending` are all the others."""
+
+    @property
+    def ended(self) -> int: ...
+    @property
+    def live(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    def as_dict(self) -> dict[str, int]: ...
+
+
+class JobView(Protocol):
+    @property
+    def spec(self) -> JobSpec: ...
+    @property
+    def wish(self) -> JobWish | None: ...
+    @property
+    def cluster(self) -> JobCluster | None: ...
+    @property
+    def status(self) -> JobStatus | None: ...
+    @property
+    def tasks(self) -> Mapping[int, TaskBlock]: ...
+    @property
+    def attempts(self) -> Mapping[int, AttemptBlock]: ...
+    @property
+    def statuses(self) -> Mapping[int, StatusBlock]: ...
+    @property
+    def phases(self) -> Mapping[int, bytes]:
+        """Per block a Phase per task; a block without an entry is all pending."""
+    @property
+    def tally(self) -> Tally: ...
+    @property
+    def run_us(self) -> float | None:
+        """Observed run time of its tasks, a moving average."""
+    def ready(self, now_ms: int, most: int) -> list[int]:
+        """Indices of pending tasks that may be placed now, lowest first, at most so many."""
+    def next_ready_ms(self) -> int | None:
+        """When the earliest of its pauses after a failure ends."""
+
+
+class NodeView(Protocol):
+    @property
+    def spec(self) -> NodeSpec: ...
+    @property
+    def wish(self) -> NodeWish | None: ...
+    @property
+    def status(self) -> NodeStatus | None: ...
+    @property
+    def link(self) -> Link: ...
+    @property
+    def heard_at_ms(self) -> int: ...
+    @property
+    def load(self) -> Load | None: ...
+    @property
+    def assigned(self) -> Mapping[tuple[JobId, int], int]:
+        """Live attempts on it: (job, index) -> attempt number."""
+
+
+class View(Protocol):
+    @property
+    def jobs(self) -> Mapping[JobId, JobView]: ...
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeView]: ...
+    @property
+    def room(self) -> Room: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def clusters(self) -> Mapping[str, Cluster]: ...
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have not ended."""
+    def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
+    def waiting(self) -> Iterable[tuple[Shape, Sequence[tuple[int, int]]]]:
+        """Per shape the jobs with pending tasks, each as its place in the order, first in turn first."""
+    def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
+        """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""

@@ -1,0 +1,1 @@
+"""WHERE MACHINES COME FROM. Has no idea of tasks."""

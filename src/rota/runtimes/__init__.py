@@ -1,0 +1,1 @@
+"""HOW A COMMAND IS STARTED. Has no idea of jobs."""

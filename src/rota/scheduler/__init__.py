@@ -1,0 +1,1 @@
+"""WHICH TASK RUNS WHERE. Knows shapes and room, no agents."""

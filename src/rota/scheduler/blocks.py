@@ -1,0 +1,61 @@
+"""Attempt blocks being written in one round: a new number for each placement, the old one kept in the list."""
+
+import numpy as np
+
+from rota.model.attempt import AttemptBlock, OldAttempt
+from rota.model.columns import Draft
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
+from rota.model.view import JobView
+
+
+class Blocks:
+    """Attempt blocks being written in one round."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
+
+    def add(self, job: JobView, indices: list[int], nodes: list[NodeId], flags: int, wall_ms: int) -> None:
+        for index, node in zip(indices, nodes, strict=True):
+            block, position = divmod(index, BLOCK_TASKS)
+            draft = self._drafts.get((job.spec.id, block))
+            if draft is None:
+                draft = self._drafts[job.spec.id, block] = _BlockDraft(job, block)
+            draft.place(position, node, flags, wall_ms)
+
+    def done(self) -> tuple[AttemptBlock, ...]:
+        return tuple(draft.done() for draft in self._drafts.values())
+
+
+class _BlockDraft:
+    def __init__(self, job: JobView, block: int) -> None:
+        spec = job.spec
+        self._record = job.attempts.get(block) or AttemptBlock.new(spec.id, block, spec.block_size(block))
+        self._draft = Draft(self._record)
+        self._task = job.tasks.get(block)
+        self._wanted = None if self._task is None else np.frombuffer(self._task.wanted, "u2")
+        self._nodes = {node: place for place, node in enumerate(self._record.nodes)}
+        self._older: list[OldAttempt] = []
+
+    def place(self, position: int, node: NodeId, flags: int, wall_ms: int) -> None:
+        draft = self._draft
+        number = int(draft["number"][position])
+        if number:
+            self._supersede(position, number)
+        draft["number"][position] = number + 1
+        draft["tries"][position] = 0 if self._wanted is None else self._wanted[position]
+        draft["node"][position] = self._nodes.setdefault(node, len(self._nodes))
+        draft["flags"][position] = flags
+        draft["placed_at_ms"][position] = wall_ms
+
+    def done(self) -> AttemptBlock:
+        older = self._record.older + tuple(self._older)
+        dropped = max(0, len(older) - SUPERSEDED_KEPT)
+        return self._draft.done(
+            nodes=tuple(self._nodes), older=older[dropped:], older_dropped=self._record.older_dropped + dropped
+        )
+
+    def _supersede(self, position: int, number: int) -> None:
+        nodes = tuple(self._nodes)
+        node = nodes[int(self._draft["node"][position])]
+        self._older.append(OldAttempt(position, number, node, int(self._draft["placed_at_ms"][position])))

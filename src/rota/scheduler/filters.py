@@ -1,0 +1,54 @@
+"""May a shape run on a node? By its labels; vectorised over all nodes, kept while labels do not change."""
+
+import numpy as np
+
+from rota.model.columns import Array
+from rota.model.job import Constraint, Op
+from rota.model.room import Room
+
+
+def satisfies(constraint: Constraint, labels: dict[str, str]) -> bool:
+    value = labels.get(constraint.label)
+    match constraint.op:
+        case Op.EXISTS:
+            return value is not None
+        case Op.EQUAL | Op.IN:
+            return value in constraint.values
+        case Op.UNEQUAL | Op.NOT_IN:
+            return value not in constraint.values
+        case Op.LESS:
+            return value is not None and _compare(value, constraint.values[0]) < 0
+        case Op.MORE:
+            return value is not None and _compare(value, constraint.values[0]) > 0
+
+
+def _compare(left: str, right: str) -> int:
+    """Versions and numbers by their numeric parts (1.10 is more than 1.9), other words by spelling."""
+    one, two = _parts(left), _parts(right)
+    return (one > two) - (one < two)
+
+
+def _parts(text: str) -> list[tuple[int, float, str]]:
+    try:
+        return [(0, float(text), "")] if text.count(".") < 2 else [_part(part) for part in text.split(".")]
+    except ValueError:
+        return [_part(part) for part in text.split(".")]
+
+
+def _part(text: str) -> tuple[int, float, str]:
+    return (0, float(text), "") if text.isdecimal() else (1, 0.0, text)
+
+
+class Masks:
+    """Per set of constraints the nodes that satisfy all of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Constraint, ...], tuple[int, int, Array]] = {}
+
+    def of(self, room: Room, where: tuple[Constraint, ...]) -> Array:
+        known = self._known.get(where)
+        if known is not None and known[:2] == (room.labels_version, room.size):
+            return known[2]
+        mask = np.array([all(satisfies(one, dict(labels)) for one in where) for labels in room.labels], np.bool_)
+        self._known[where] = (room.labels_version, room.size, mask)
+        return mask

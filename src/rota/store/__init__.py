@@ -1,0 +1,1 @@
+"""WHERE RECORDS ARE KEPT. Knows keys and bytes, no rules of the domain."""

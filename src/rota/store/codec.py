@@ -1,0 +1,52 @@
+"""Records as bytes: msgpack with field names, so that fields can be added; the kind is told by the key."""
+
+from typing import Any
+
+import msgspec
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.cluster import Cluster
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.plan import Event, Record
+from rota.model.subscriber import Subscriber
+from rota.model.task import TaskBlock
+
+_KINDS: dict[tuple[str, str], type] = {
+    ("job", "spec"): JobSpec,
+    ("job", "wish"): JobWish,
+    ("job", "cluster"): JobCluster,
+    ("job", "status"): JobStatus,
+    ("node", "spec"): NodeSpec,
+    ("node", "wish"): NodeWish,
+    ("node", "status"): NodeStatus,
+    ("task", ""): TaskBlock,
+    ("attempt", ""): AttemptBlock,
+    ("status", ""): StatusBlock,
+    ("submit", ""): SubmitKey,
+    ("cluster", ""): Cluster,
+    ("subscriber", ""): Subscriber,
+    ("meta", ""): Counters,
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS.values()}
+_EVENTS = msgspec.msgpack.Decoder(tuple[int, tuple[Event, ...]])
+
+
+def encode(record: Record) -> bytes:
+    return _ENCODER.encode(record)
+
+
+def decode(key: str, value: bytes) -> Record:
+    head, _, rest = key.partition("/")
+    part = rest.rpartition("/")[2] if head in ("job", "node") else ""
+    record: Record = _DECODERS[_KINDS[head, part]].decode(value)
+    return record
+
+
+def encode_events(wall_ms: int, events: tuple[Event, ...]) -> bytes:
+    return _ENCODER.encode((wall_ms, events))
+
+
+def decode_events(row: bytes) -> tuple[int, tuple[Event, ...]]:
+    return _EVENTS.decode(row)

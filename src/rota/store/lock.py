@@ -1,0 +1,27 @@
+"""One process per data directory: an flock that dies with its holder."""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class AlreadyRunning(RuntimeError):
+    """Somebody else holds the directory."""
+
+
+class DirectoryLock:
+    def __init__(self, directory: Path, name: str = "lock") -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = directory / name
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._fd)
+            raise AlreadyRunning(f"{directory} is in use by process {holder}") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)

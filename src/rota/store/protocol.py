@@ -1,0 +1,50 @@
+"""Store: the medium below the engine. Keys and bytes, one fenced transaction a batch; no rules of the domain."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Snapshot(NamedTuple):
+    """Everything, at one revision."""
+
+    revision: int
+    epoch: int
+    time_ms: int  # the cluster time of the last commit
+    records: Mapping[str, bytes]
+
+
+class Batch(NamedTuple):
+    """One transaction: all of it or nothing, and only while `epoch` is still the highest."""
+
+    epoch: int
+    time_ms: int
+    wall_ms: int
+    puts: Sequence[tuple[str, bytes]]
+    deletes: Sequence[str]
+    events: bytes | None  # one packed row
+
+
+class EventRow(NamedTuple):
+    revision: int
+    row: bytes
+
+
+class Store(Protocol):
+    """Five verbs. Failures are `Unavailable`, `StoreFull` or `Deposed`, never anything else."""
+
+    name: str
+
+    async def lead(self) -> int:
+        """Raise the epoch and return it; who led before can write nothing from here on."""
+
+    async def read(self) -> Snapshot: ...
+
+    async def commit(self, batch: Batch) -> int:
+        """Make it durable and return its revision: one more than the last."""
+
+    async def events(self, after: int, most: int) -> list[EventRow]:
+        """Rows of the revisions above `after`, oldest first."""
+
+    async def forget_events(self, before_wall_ms: int) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""WHAT TESTS SHARE. Contract suites and builders, for plugins too."""

@@ -1,0 +1,1 @@
+"""HOW NODES AND ATTEMPTS FARE. Knows reports and silence."""

@@ -1,0 +1,180 @@
+"""A node's word on attempts -> what is true of them, for live attempts of that node only."""
+
+from collections.abc import Iterable
+
+from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
+from rota.model.columns import Array, Draft, Ranges, column
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
+from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
+from rota.model.plan import Event
+from rota.model.sync import Claim, JobClaims, Said
+from rota.model.view import JobView, View
+
+
+class Ledger:
+    """Status blocks being changed by one report. What is stale, foreign or out of turn is passed over."""
+
+    def __init__(self, view: View, node: NodeId) -> None:
+        self._view = view
+        self._node = node
+        self._blocks: dict[tuple[JobId, int], _StatusDraft] = {}
+        self._happened: dict[tuple[JobId, AttemptState, int], list[int]] = {}
+        self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
+
+    def hear(self, said: Iterable[JobClaims]) -> None:
+        for one in said:
+            job = self._view.jobs.get(one.job)
+            if job is not None:
+                for claim in one.claims:
+                    self.enter(job, claim, event_of(claim))
+
+    def enter(self, job: JobView, claim: Claim, event: AttemptEvent) -> None:
+        block, position = divmod(claim.index, BLOCK_TASKS)
+        draft = self._block(job, block)
+        if draft is None:
+            return
+        state = draft.enter(position, claim, event, self._node)
+        if state is not None:
+            kind = (job.spec.id, state, claim.exit_code)
+            self._happened.setdefault(kind, []).append(claim.index)
+            if claim.reason:
+                self._reasons[kind] = claim.reason
+
+    def puts(self) -> tuple[StatusBlock, ...]:
+        return tuple(draft.done() for draft in self._blocks.values() if draft.changed)
+
+    def events(self, node_name: str) -> tuple[Event, ...]:
+        return tuple(
+            self._event(*kind, indices, node_name)
+            for kind, indices in self._happened.items()
+            if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
+        )
+
+    def _block(self, job: JobView, block: int) -> "_StatusDraft | None":
+        key = (job.spec.id, block)
+        draft = self._blocks.get(key)
+        if draft is None:
+            attempts = job.attempts.get(block)
+            if attempts is None:
+                return None
+            status = job.statuses.get(block) or StatusBlock.new(job.spec.id, block, job.spec.block_size(block))
+            draft = self._blocks[key] = _StatusDraft(attempts, status)
+        return draft
+
+    def _event(self, job: JobId, state: AttemptState, exit_code: int, indices: list[int], node_name: str) -> Event:
+        ranges = Ranges(indices)
+        word = state.name.lower()
+        ended = state >= ATTEMPT_FIRST_END
+        reason = self._reasons.get((job, state, exit_code))
+        code = f" with {exit_code}" if state is AttemptState.FAILED and exit_code != NO_EXIT_CODE else ""
+        tasks = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job}"
+        why = f"{tasks} {word}{code} on {node_name}" + (f": {reason}" if reason else "")
+        kind = "task.ended" if ended else "task.started"
+        return Event(
+            kind,
+            why,
+            job=job,
+            node=self._node,
+            indices=tuple(ranges.pairs),
+            exit_code=exit_code if ended and exit_code != NO_EXIT_CODE else None,
+            state=word,
+        )
+
+
+def event_of(claim: Claim) -> AttemptEvent:
+    match Said(claim.said):
+        case Said.QUEUED:
+            return AttemptEvent.HELD
+        case Said.ACCEPTED:
+            return AttemptEvent.TAKEN
+        case Said.RUNNING:
+            return AttemptEvent.STARTED
+        case Said.STOPPING:
+            return AttemptEvent.STOP_ORDERED
+        case Said.EXITED:
+            return AttemptEvent.EXITED_0 if claim.exit_code == 0 and not claim.signal else AttemptEvent.EXITED
+        case Said.STOPPED:
+            return AttemptEvent.STOPPED
+        case Said.TIMED_OUT:
+            return AttemptEvent.OVERTIME
+        case Said.LOST | Said.UNKNOWN:
+            return AttemptEvent.FORGOTTEN
+        case Said.REFUSED:
+            return AttemptEvent.REFUSED
+        case Said.WITHDRAWN:
+            return AttemptEvent.WITHDRAWN
+
+
+class _StatusDraft:
+    """One block: reads through plain columns, writes through a draft."""
+
+    def __init__(self, attempts: AttemptBlock, status: StatusBlock) -> None:
+        self._status = status
+        self._draft = Draft(status)
+        self._number: list[int] = column(attempts, "number").tolist()
+        self._node: list[int] = column(attempts, "node").tolist()
+        self._nodes = attempts.nodes
+        self._reasons = dict(status.reasons)
+        self._older: list[OldStatus] = []
+        self.changed = False
+
+    def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
+        number = self._number[position] if position < len(self._number) else 0
+        if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
+            return None
+        draft = self._draft
+        known = int(draft["number"][position])
+        before = AttemptState(draft["state"][position]) if known == number else AttemptState.OFFERED
+        state = ATTEMPT.get((before, event))
+        if state is None:
+            return None
+        if known and known != number:
+            self._older.append(self._old(position))
+            self._reasons.pop(position, None)
+        self._write(position, claim, state)
+        return state
+
+    def _write(self, position: int, claim: Claim, state: AttemptState) -> None:
+        draft = self._draft
+        self.changed = True
+        for name, value in (
+            ("number", claim.attempt),
+            ("state", state),
+            ("exit_code", claim.exit_code),
+            ("signal", claim.signal),
+            ("started_at_ms", claim.started_at_ms),
+            ("ended_at_ms", claim.ended_at_ms),
+            ("ran_us", claim.ran_us),
+            ("cpu_us", claim.cpu_us),
+            ("peak_kib", claim.peak_kib),
+        ):
+            draft[name][position] = value
+        if claim.reason:
+            self._reasons[position] = claim.reason
+
+    def _old(self, position: int) -> OldStatus:
+        def at(name: str) -> int:
+            array: Array = self._draft[name]
+            return int(array[position])
+
+        return OldStatus(
+            position,
+            at("number"),
+            at("state"),
+            at("exit_code"),
+            at("signal"),
+            at("started_at_ms"),
+            at("ended_at_ms"),
+            at("ran_us"),
+            at("cpu_us"),
+            at("peak_kib"),
+            self._reasons.get(position),
+        )
+
+    def done(self) -> StatusBlock:
+        older = self._status.older + tuple(self._older)
+        dropped = max(0, len(older) - SUPERSEDED_KEPT)
+        return self._draft.done(
+            reasons=self._reasons, older=older[dropped:], older_dropped=self._status.older_dropped + dropped
+        )

@@ -1,0 +1,75 @@
+"""A node's silence + the time -> suspect, lost, ready again."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rota.engine.reconciler import Reconciler
+from rota.model.ids import NodeId
+from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
+from rota.model.limits import LOST_MS, SUSPECT_MS
+from rota.model.node import Link, NodeStatus
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.view import NodeView, View
+from rota.watcher.sessions import gone, withdraw
+
+NAME = "liveness"
+
+
+def reconciler(lost_ms: int = LOST_MS) -> Reconciler:
+    def decide(view: View, key: str, now: Instant) -> Plan:
+        return judge(view, NodeId(key), now, lost_ms)
+
+    return Reconciler(NAME, "watcher", _wakes, decide, lambda view: list(view.nodes))
+
+
+def _wakes(record: Record) -> Iterable[str]:
+    return (record.id,) if isinstance(record, NodeStatus) else ()
+
+
+def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
+    entry = view.nodes.get(node)
+    if entry is None or entry.status is None:
+        return NOTHING
+    silent_ms = now.ms - entry.heard_at_ms
+    suspect_ms = min(SUSPECT_MS, lost_ms // 2)
+    match entry.status.state:
+        case NodeState.READY if entry.link is Link.DOWN:
+            return _suspect(view, entry, "its connection broke", now, lost_ms)
+        case NodeState.READY if silent_ms >= suspect_ms:
+            return _suspect(view, entry, f"silent for {silent_ms // 1000} s", now, lost_ms)
+        case NodeState.READY:
+            return look_again(entry.heard_at_ms + suspect_ms)
+        case NodeState.SUSPECT if silent_ms >= lost_ms:
+            return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
+        case NodeState.SUSPECT if entry.link is Link.UP and silent_ms < suspect_ms:
+            return _recovered(entry, now)
+        case NodeState.SUSPECT:
+            return look_again(entry.heard_at_ms + lost_ms)
+        case NodeState.LOST | NodeState.LEFT:
+            return NOTHING
+
+
+def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:
+    """From now on it gets no work; offers it has not answered go elsewhere; the rest has its grace."""
+    assert entry.status is not None
+    node = entry.spec.id
+    state = step(NODE, entry.status.state, NodeEvent.SILENT)
+    status = msgspec.structs.replace(entry.status, state=state, reason=reason, since_ms=now.wall_ms)
+    ledger = withdraw(view, node, now)
+    why = f"node {entry.spec.name} is suspect: {reason}"
+    event = Event("node.suspect", why, node=node, state=state.value)
+    return Plan(
+        (status, *ledger.puts()),
+        events=(event, *ledger.events(entry.spec.name)),
+        why=why,
+        wake_at_ms=entry.heard_at_ms + lost_ms,
+    )
+
+
+def _recovered(entry: NodeView, now: Instant) -> Plan:
+    assert entry.status is not None
+    state = step(NODE, entry.status.state, NodeEvent.HELLO)
+    status = msgspec.structs.replace(entry.status, state=state, reason=None, since_ms=now.wall_ms)
+    why = f"node {entry.spec.name} is heard again"
+    return Plan((status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why)

@@ -1,0 +1,185 @@
+"""A node's words -> what to write; what is assigned and what it was told -> what to tell it."""
+
+import msgspec
+
+from rota.model.attempt import EVICTED, LOOKAHEAD
+from rota.model.columns import column
+from rota.model.errors import NotFound
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import NodeStatus
+from rota.model.plan import Event, Instant, Plan
+from rota.model.sync import (
+    SAID_FIRST_END,
+    Claim,
+    Hello,
+    JobClaims,
+    JobOrders,
+    Report,
+    Said,
+    Start,
+    Stop,
+    work_of,
+)
+from rota.model.view import JobView, NodeView, View
+from rota.watcher.claims import Ledger
+
+
+def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
+    """A node calls: it is ready, and what it holds and does not hold is entered."""
+    entry = view.nodes.get(node)
+    if entry is None:
+        raise NotFound(f"node {node} is not known here", hint="join it again with a new join token")
+    ledger = Ledger(view, node)
+    ledger.hear(word.inventory)
+    _miss(view, entry, word, ledger)
+    status = _greeted(entry, word, now)
+    events = ledger.events(entry.spec.name)
+    if entry.status is None or status.state is not entry.status.state:
+        events = (_arrival(entry, node), *events)
+    changed = () if status == entry.status else (status,)
+    return Plan((*changed, *ledger.puts()), events=events, why=f"node {entry.spec.name} said hello")
+
+
+def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
+    """What changed on a node."""
+    del now
+    entry = view.nodes.get(node)
+    if entry is None:
+        raise NotFound(f"node {node} is not known here")
+    ledger = Ledger(view, node)
+    ledger.hear(word.claims)
+    return Plan(ledger.puts(), events=ledger.events(entry.spec.name), why=f"node {entry.spec.name} reported")
+
+
+def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
+    """A node says that it goes: nothing waits for its silence."""
+    entry = view.nodes.get(node)
+    if entry is None or entry.status is None or entry.status.state is NodeState.LEFT:
+        return Plan()
+    return gone(view, node, NodeEvent.LEFT, reason, now)
+
+
+def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) -> Plan:
+    """A node is lost or has left: so has everything on it."""
+    entry = view.nodes[node]
+    assert entry.status is not None
+    state = step(NODE, entry.status.state, event)
+    status = msgspec.structs.replace(entry.status, state=state, reason=reason, since_ms=now.wall_ms)
+    ledger = Ledger(view, node)
+    sentence = f"node {entry.spec.name} {'left' if state is NodeState.LEFT else 'was lost'}: {reason}"
+    for (job, index), attempt in sorted(entry.assigned.items()):
+        claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence)
+        ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
+    told = Event(f"node.{state.value}", sentence, node=node, state=state.value)
+    return Plan((status, *ledger.puts()), events=(told, *ledger.events(entry.spec.name)), why=sentence)
+
+
+def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
+    """Offers a silent node has not answered go elsewhere."""
+    ledger = Ledger(view, node)
+    for (job_id, index), attempt in sorted(view.nodes[node].assigned.items()):
+        job = view.jobs[job_id]
+        if _state(job, index, attempt) is AttemptState.OFFERED:
+            claim = Claim(index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent")
+            ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
+    return ledger
+
+
+class Told:
+    """What one connection's node knows: computed against what is assigned, it gives the orders."""
+
+    def __init__(self, inventory: list[JobClaims]) -> None:
+        self._attempts: dict[tuple[JobId, int], int] = {}
+        self._stopping: dict[tuple[JobId, int], int] = {}
+        self._works: dict[JobId, None] = {}
+        for one in inventory:
+            for claim in one.claims:
+                if claim.said < SAID_FIRST_END:
+                    self._attempts[one.job, claim.index] = claim.attempt
+
+    def heard(self, claims: list[JobClaims]) -> None:
+        """What the node says is over needs no order any more."""
+        for one in claims:
+            for claim in one.claims:
+                key = (one.job, claim.index)
+                if claim.said >= SAID_FIRST_END and self._attempts.get(key) == claim.attempt:
+                    del self._attempts[key]
+                    self._stopping.pop(key, None)
+
+    def orders(self, view: View, node: NodeId) -> list[JobOrders]:
+        assigned = view.nodes[node].assigned
+        found: dict[JobId, JobOrders] = {}
+        for key, attempt in assigned.items():
+            if self._attempts.get(key) != attempt:
+                if not _unwanted(view.jobs[key[0]], key[1]):
+                    self._start(found, view, key, attempt)
+            elif self._stopping.get(key) != attempt and _unwanted(view.jobs[key[0]], key[1]):
+                self._stop(found, key, attempt)
+        for key, attempt in self._attempts.items():
+            if key not in assigned and self._stopping.get(key) != attempt:
+                self._stop(found, key, attempt)
+        return list(found.values())
+
+    def _start(self, found: dict[JobId, JobOrders], view: View, key: tuple[JobId, int], attempt: int) -> None:
+        job_id, index = key
+        job = view.jobs[job_id]
+        orders = found.get(job_id)
+        if orders is None:
+            work = None if job_id in self._works else work_of(job.spec)
+            self._works[job_id] = None
+            orders = found[job_id] = JobOrders(job_id, work, [], [])
+        block, position = divmod(index, BLOCK_TASKS)
+        firm = not job.attempts[block].flags[position] & LOOKAHEAD
+        orders.start.append(Start(index, attempt, firm))
+        self._attempts[key] = attempt
+
+    def _stop(self, found: dict[JobId, JobOrders], key: tuple[JobId, int], attempt: int) -> None:
+        orders = found.setdefault(key[0], JobOrders(key[0], None, [], []))
+        orders.stop.append(Stop(key[1], attempt))
+        self._stopping[key] = attempt
+
+
+def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
+    before = entry.status
+    state = NodeState.READY if before is None else step(NODE, before.state, NodeEvent.HELLO)
+    since_ms = before.since_ms if before is not None and before.state is state else now.wall_ms
+    return NodeStatus(
+        entry.spec.id, state, word.machine_id, word.boot_id, word.version, word.capacity, word.labels, None, since_ms
+    )
+
+
+def _arrival(entry: NodeView, node: NodeId) -> Event:
+    kind = "node.joined" if entry.status is None else "node.recovered"
+    return Event(kind, f"node {entry.spec.name} is ready", node=node, state=NodeState.READY.value)
+
+
+def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
+    """What we believe to be there and the node does not name: offered again if it cannot have begun, else lost."""
+    named = {(one.job, claim.index, claim.attempt) for one in word.inventory for claim in one.claims}
+    rebooted = entry.status is not None and entry.status.boot_id != word.boot_id
+    begun = (AttemptState.RUNNING, AttemptState.STOPPING)
+    for (job_id, index), attempt in sorted(entry.assigned.items()):
+        if (job_id, index, attempt) in named:
+            continue
+        job = view.jobs[job_id]
+        state = _state(job, index, attempt)
+        if state in begun or (rebooted and state is not AttemptState.OFFERED):
+            reason = "its node restarted" if rebooted else "its node no longer knows it"
+            ledger.enter(job, Claim(index, attempt, Said.LOST, reason=reason), AttemptEvent.FORGOTTEN)
+
+
+def _state(job: JobView, index: int, attempt: int) -> AttemptState:
+    block, position = divmod(index, BLOCK_TASKS)
+    status = job.statuses.get(block)
+    if status is None or int(column(status, "number")[position]) != attempt:
+        return AttemptState.OFFERED
+    return AttemptState(status.state[position])
+
+
+def _unwanted(job: JobView, index: int) -> bool:
+    block, position = divmod(index, BLOCK_TASKS)
+    task = job.tasks.get(block)
+    evicted = job.attempts[block].flags[position] & EVICTED
+    return bool(evicted) or (task is not None and task.state[position] == TaskState.UNWANTED)

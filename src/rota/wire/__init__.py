@@ -1,0 +1,1 @@
+"""MESSAGES INTO MODEL AND BACK. The only place that knows both."""

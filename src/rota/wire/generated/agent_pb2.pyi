@@ -1,0 +1,266 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromNode(_message.Message):
+    __slots__ = ("n", "hello", "report", "beat", "leave")
+    N_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    n: int
+    hello: Hello
+    report: Report
+    beat: Beat
+    leave: Leave
+    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
+    class CapacityEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MACHINE_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    machine_id: str
+    boot_id: str
+    version: str
+    protocol: int
+    capacity: _containers.ScalarMap[str, int]
+    labels: _containers.ScalarMap[str, str]
+    epoch_seen: int
+    inventory: _containers.RepeatedCompositeFieldContainer[JobClaims]
+    def __init__(self, machine_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., capacity: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., epoch_seen: _Optional[int] = ..., inventory: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("load",)
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    load: Load
+    def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("jobs", "load")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobClaims]
+    load: Load
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+
+class JobClaims(_message.Message):
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons")
+    class ReasonsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RAN_US_FIELD_NUMBER: _ClassVar[int]
+    CPU_US_FIELD_NUMBER: _ClassVar[int]
+    PEAK_KIB_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    index: _containers.RepeatedScalarFieldContainer[int]
+    attempt: _containers.RepeatedScalarFieldContainer[int]
+    said: _containers.RepeatedScalarFieldContainer[int]
+    exit_code: _containers.RepeatedScalarFieldContainer[int]
+    signal: _containers.RepeatedScalarFieldContainer[int]
+    started_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    ended_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    ran_us: _containers.RepeatedScalarFieldContainer[int]
+    cpu_us: _containers.RepeatedScalarFieldContainer[int]
+    peak_kib: _containers.RepeatedScalarFieldContainer[int]
+    reasons: _containers.ScalarMap[int, str]
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("cpu_milli", "memory_free", "disk_free")
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_free: int
+    disk_free: int
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ...) -> None: ...
+
+class ToNode(_message.Message):
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_LOG_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_LOG_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    welcome: Welcome
+    orders: Orders
+    open_log: OpenLog
+    close_log: CloseLog
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("name", "heartbeat_ms", "report_interval_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    heartbeat_ms: int
+    report_interval_ms: int
+    def __init__(self, name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("echo", "stored", "jobs", "forget")
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    echo: int
+    stored: int
+    jobs: _containers.RepeatedCompositeFieldContainer[JobOrders]
+    forget: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JobOrders(_message.Message):
+    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    START_INDEX_FIELD_NUMBER: _ClassVar[int]
+    START_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    START_FIRM_FIELD_NUMBER: _ClassVar[int]
+    STOP_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STOP_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    work: Work
+    start_index: _containers.RepeatedScalarFieldContainer[int]
+    start_attempt: _containers.RepeatedScalarFieldContainer[int]
+    start_firm: _containers.RepeatedScalarFieldContainer[bool]
+    stop_index: _containers.RepeatedScalarFieldContainer[int]
+    stop_attempt: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class NeedsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    WORKDIR_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    env: _containers.ScalarMap[str, str]
+    workdir: str
+    needs: _containers.ScalarMap[str, int]
+    count: int
+    grace_ms: int
+    timeout_ms: int
+    run: str
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+
+class OpenLog(_message.Message):
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    job: str
+    index: int
+    attempt: int
+    stream: str
+    offset: int
+    follow: bool
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class CloseLog(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("id", "offset", "data", "missing", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    offset: int
+    data: bytes
+    missing: int
+    error: str
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class LogDone(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("csr",)
+    CSR_FIELD_NUMBER: _ClassVar[int]
+    csr: bytes
+    def __init__(self, csr: _Optional[bytes] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("certificate", "ca")
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    ca: bytes
+    def __init__(self, certificate: _Optional[bytes] = ..., ca: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,110 @@
+"""The table -> import-linter's contracts, for the modules that exist."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.architecture.table import (
+    BEHIND_THE_API,
+    LAYERS,
+    NAME_CONCRETE_CLASSES,
+    OUTSIDE,
+    PORTS,
+    PURE,
+    THE_WORLD,
+    modules,
+)
+
+Contract = dict[str, str | bool | list[str]]
+
+
+def complaints(source: Path, scratch: Path) -> str:
+    """What import-linter says against the tree below `source`; nothing when every contract holds."""
+    settings = scratch / "contracts.toml"
+    settings.write_text(as_toml(contracts(source)))
+    lint = ["lint", "--config", str(settings), "--no-cache", "--no-logo"]
+    linted = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import import_linter; import_linter()", *lint],
+        env=os.environ | {"PYTHONPATH": str(source), "COLUMNS": "200", "NO_COLOR": "1"},
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if linted.returncode == 0 else linted.stdout + linted.stderr
+
+
+def contracts(source: Path) -> list[Contract]:
+    # import-linter refuses a contract that names a module which is not there.
+    there = modules(source)
+    drafts: list[Contract] = [
+        layers(there),
+        forbidden("deciding code touches nothing", PURE, THE_WORLD),
+        forbidden("the keeper imports nothing else of ours", ("rota.keeper",), packages_but("keeper")),
+        forbidden("outside is outside", OUTSIDE, BEHIND_THE_API) | {"allow_indirect_imports": True},
+        protected("only the wiring names concrete classes", concrete(there)),
+        {"name": "no cycles", "type": "acyclic_siblings", "ancestors": ["rota"]},
+    ]
+    return [contract for draft in drafts if (contract := only_what_exists(draft, there))]
+
+
+def layers(there: dict[str, Path]) -> Contract:
+    existing = [[name for name in names if f"rota.{name}" in there] for names in LAYERS]
+    return {
+        "name": "imports go downward only",
+        "type": "layers",
+        "containers": ["rota"],
+        "exhaustive": True,
+        "layers": [" | ".join(names) for names in existing if names],
+    }
+
+
+def forbidden(name: str, sources: tuple[str, ...], targets: tuple[str, ...]) -> Contract:
+    return {
+        "name": name,
+        "type": "forbidden",
+        "source_modules": list(sources),
+        "forbidden_modules": list(targets),
+    }
+
+
+def protected(name: str, targets: tuple[str, ...]) -> Contract:
+    return {
+        "name": name,
+        "type": "protected",
+        "protected_modules": list(targets),
+        # A concrete class may be spread over several files of its own package.
+        "allowed_importers": [*NAME_CONCRETE_CLASSES, *PORTS],
+    }
+
+
+def packages_but(name: str) -> tuple[str, ...]:
+    return tuple(f"rota.{other}" for names in LAYERS for other in names if other != name)
+
+
+def concrete(there: dict[str, Path]) -> tuple[str, ...]:
+    """Each module directly below a port's package, the port itself aside."""
+    below = (name.rpartition(".") for name in there)
+    return tuple(f"{package}.{leaf}" for package, _, leaf in below if leaf not in PORTS.get(package, (leaf,)))
+
+
+def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
+    """The contract without our missing modules; empty when nothing is left to hold it against."""
+    lists = ("source_modules", "forbidden_modules", "protected_modules", "allowed_importers")
+    kept = dict(draft)
+    for key in lists:
+        names = draft.get(key)
+        if isinstance(names, list):
+            kept[key] = [name for name in names if name in there or not name.startswith("rota.")]
+    return kept if all(kept.get(key, True) for key in lists) else {}
+
+
+def as_toml(drawn_up: list[Contract]) -> str:
+    """Strings, booleans and lists of strings are written alike in JSON and TOML."""
+    head = '[tool.importlinter]\nroot_package = "rota"\ninclude_external_packages = true\n'
+    tables = (
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in contract.items()) for contract in drawn_up
+    )
+    return head + "".join(f"\n[[tool.importlinter.contracts]]\n{table}" for table in tables)

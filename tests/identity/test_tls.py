@@ -1,0 +1,136 @@
+"""The certificates at work: real handshakes, with OpenSSL in memory and with gRPC over loopback."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rota.identity.authority import SERVER_NAME, Authority, KeyPair
+from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from tests.identity.handshake import shake
+
+
+def joined(directory: Path, authority: Authority, now: datetime) -> NodeIdentity:
+    cert_pem = authority.sign_node(make_request(directory), "n-17", "laptop", now)
+    return store_identity(directory, cert_pem, authority.ca_pem)
+
+
+@pytest.fixture
+def server(authority: Authority, now: datetime) -> KeyPair:
+    return authority.server_identity(["10.0.0.5"], now)
+
+
+@pytest.fixture
+def node(tmp_path: Path, authority: Authority, now: datetime) -> NodeIdentity:
+    return joined(tmp_path / "node", authority, now)
+
+
+def test_a_joined_node_is_accepted_under_its_own_id(server: KeyPair, node: NodeIdentity) -> None:
+    assert shake(server, node, ca_pem=node.ca_pem).peer_uri == "rota://node/n-17"
+
+
+def test_every_name_and_address_of_the_server_is_accepted(server: KeyPair, node: NodeIdentity) -> None:
+    for host in ("rota-server", "localhost", "127.0.0.1", "::1", "10.0.0.5"):
+        assert shake(server, node, ca_pem=node.ca_pem, host=host).accepted, host
+
+
+def test_a_server_under_a_foreign_name_is_refused(server: KeyPair, node: NodeIdentity) -> None:
+    outcome = shake(server, node, ca_pem=node.ca_pem, host="elsewhere.example")
+
+    assert "Hostname mismatch" in outcome.error
+
+
+def test_a_node_without_a_certificate_is_refused(server: KeyPair) -> None:
+    assert "PEER_DID_NOT_RETURN_A_CERTIFICATE" in shake(server, None, ca_pem=server.ca_pem).error
+
+
+def test_a_node_of_another_cluster_is_refused(server: KeyPair, tmp_path: Path, now: datetime) -> None:
+    stranger = joined(tmp_path / "stranger", Authority.open(tmp_path / "other-ca", now), now)
+
+    assert "CERTIFICATE_VERIFY_FAILED" in shake(server, stranger, ca_pem=server.ca_pem).error
+
+
+def test_a_server_of_another_cluster_is_refused(node: NodeIdentity, tmp_path: Path, now: datetime) -> None:
+    other = Authority.open(tmp_path / "other-ca", now).server_identity([], now)
+
+    assert "CERTIFICATE_VERIFY_FAILED" in shake(other, node, ca_pem=node.ca_pem).error
+
+
+def test_an_expired_node_certificate_is_refused(
+    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+) -> None:
+    late = joined(tmp_path / "late", authority, now - timedelta(hours=25))
+
+    assert "certificate has expired" in shake(server, late, ca_pem=server.ca_pem).error
+
+
+def test_a_node_whose_clock_is_four_minutes_behind_can_use_its_certificate(
+    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+) -> None:
+    early = joined(tmp_path / "early", authority, now + timedelta(minutes=4))
+    too_early = joined(tmp_path / "too-early", authority, now + timedelta(minutes=6))
+
+    assert shake(server, early, ca_pem=server.ca_pem).accepted
+    assert "not yet valid" in shake(server, too_early, ca_pem=server.ca_pem).error
+
+
+def test_a_node_cannot_pose_as_the_server(node: NodeIdentity) -> None:
+    posing = KeyPair(node.key_pem, node.cert_pem, node.ca_pem)
+
+    assert "CERTIFICATE_VERIFY_FAILED" in shake(posing, node, ca_pem=node.ca_pem).error
+
+
+def test_the_server_certificate_is_no_node_certificate(server: KeyPair) -> None:
+    posing = NodeIdentity("n-17", server.key_pem, server.cert_pem, server.ca_pem)
+
+    assert "unsuitable certificate purpose" in shake(server, posing, ca_pem=server.ca_pem).error
+
+
+def test_grpc_accepts_a_joined_node_and_tells_its_id(server: KeyPair, node: NodeIdentity) -> None:
+    with grpc_server(server) as port:
+        assert ask(port, node) == b"rota://node/n-17"
+
+
+def test_grpc_refuses_strangers_and_the_expired(
+    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+) -> None:
+    stranger = joined(tmp_path / "stranger", Authority.open(tmp_path / "other-ca", now), now)
+    trusting_stranger = NodeIdentity("n-17", stranger.key_pem, stranger.cert_pem, authority.ca_pem)
+    late = joined(tmp_path / "late", authority, now - timedelta(hours=25))
+
+    with grpc_server(server) as port:
+        for refused in (trusting_stranger, late):
+            with pytest.raises(grpc.RpcError) as caught:
+                ask(port, refused)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@contextmanager
+def grpc_server(identity: KeyPair) -> Iterator[int]:
+    """Answers every call with the names in the caller's certificate."""
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.cert_pem)], identity.ca_pem, require_client_auth=True
+    )
+    answer: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        lambda _, context: b" ".join(context.peer_identities() or ())
+    )
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"who": answer})])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(grace=None).wait()
+
+
+def ask(port: int, node: NodeIdentity) -> bytes:
+    credentials = grpc.ssl_channel_credentials(node.ca_pem, node.key_pem, node.cert_pem)
+    options = [("grpc.ssl_target_name_override", SERVER_NAME)]
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+        who: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/who")
+        return who(b"", timeout=5)

@@ -1,0 +1,243 @@
+"""Tokens given out: a join token works once, over threads, processes, restarts and kill -9."""
+
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from rota.identity import vault as vault_module
+from rota.identity.errors import JoinRefused, Refused, Unsafe
+from rota.identity.tokens import Role, new_secret
+from rota.identity.vault import DAY_MS, HOUR_MS, MINUTE_MS, Vault
+
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "vault"
+
+
+@pytest.fixture
+def vault(directory: Path) -> Vault:
+    return Vault.open(directory)
+
+
+def join_secret(vault: Vault) -> str:
+    return vault.make_join_token(NOW, labels={"rack": "r1"}, cluster="main")
+
+
+def test_a_join_token_tells_the_nodes_labels_and_cluster(vault: Vault) -> None:
+    token = vault.use_join_token(join_secret(vault), "n-1", NOW + 1)
+
+    assert (token.labels, token.cluster, token.used_by) == ({"rack": "r1"}, "main", "n-1")
+
+
+def test_a_join_token_works_once(vault: Vault) -> None:
+    secret = join_secret(vault)
+    vault.use_join_token(secret, "n-1", NOW)
+
+    with pytest.raises(JoinRefused, match=r"^join token was already used$"):
+        vault.use_join_token(secret, "n-2", NOW)
+
+
+def test_a_join_token_works_once_over_a_restart(vault: Vault, directory: Path) -> None:
+    secret = join_secret(vault)
+    Vault.open(directory).use_join_token(secret, "n-1", NOW)
+
+    with pytest.raises(JoinRefused, match="already used"):
+        Vault.open(directory).use_join_token(secret, "n-2", NOW)
+
+
+def test_a_join_token_works_once_over_kill_9_right_after_the_answer(vault: Vault, directory: Path) -> None:
+    secret = join_secret(vault)
+    program = (
+        "import os, signal, sys; from pathlib import Path; from rota.identity.vault import Vault\n"
+        f"Vault.open(Path(sys.argv[1])).use_join_token(sys.argv[2], 'n-1', {NOW})\n"
+        "os.write(1, b'used'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", program, str(directory), secret]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=20, check=False)
+
+    assert (child.returncode, child.stdout) == (-signal.SIGKILL, b"used")
+    with pytest.raises(JoinRefused, match="already used"):
+        vault.use_join_token(secret, "n-2", NOW)
+
+
+def test_of_many_threads_using_one_join_token_exactly_one_wins(vault: Vault, directory: Path) -> None:
+    secret = join_secret(vault)
+    vaults = [vault, vault, Vault.open(directory), Vault.open(directory)]
+    start = Barrier(len(vaults))
+
+    def use(number: int) -> str:
+        start.wait()
+        try:
+            return str(vaults[number].use_join_token(secret, f"n-{number}", NOW).used_by)
+        except JoinRefused:
+            return "refused"
+
+    with ThreadPoolExecutor(len(vaults)) as pool:
+        answers = list(pool.map(use, range(len(vaults))))
+
+    winners = [answer for answer in answers if answer != "refused"]
+    assert len(winners) == 1
+    assert [token.used_by for token in vault.list_join_tokens()] == winners
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "told"),
+    [(0, "0 s"), (59_999, "59 s"), (3 * MINUTE_MS, "3 min"), (2 * HOUR_MS, "2 h"), (3 * DAY_MS, "3 d")],
+)
+def test_a_late_join_token_is_told_how_late(vault: Vault, late_ms: int, told: str) -> None:
+    secret = join_secret(vault)
+
+    with pytest.raises(JoinRefused, match=f"^join token expired {told} ago$"):
+        vault.use_join_token(secret, "n-1", NOW + 30 * MINUTE_MS + late_ms)
+
+
+def test_a_join_token_works_until_its_last_millisecond(vault: Vault) -> None:
+    secret = join_secret(vault)
+
+    assert vault.use_join_token(secret, "n-1", NOW + 30 * MINUTE_MS - 1).used_by == "n-1"
+
+
+@pytest.mark.parametrize("secret", ["", "join_x", new_secret("join_"), "\udcff"])
+def test_a_wrong_join_token_is_not_known(vault: Vault, secret: str) -> None:
+    join_secret(vault)
+
+    with pytest.raises(JoinRefused, match=r"^join token is not known$"):
+        vault.use_join_token(secret, "n-1", NOW)
+
+
+def test_an_api_token_does_not_join(vault: Vault) -> None:
+    secret = vault.make_api_token("ci", Role.ADMIN, ["*"], NOW)
+
+    with pytest.raises(JoinRefused, match="not known"):
+        vault.use_join_token(secret, "n-1", NOW)
+
+
+def test_old_join_tokens_go_a_day_after_they_expired(vault: Vault) -> None:
+    join_secret(vault)
+    end = NOW + 30 * MINUTE_MS + DAY_MS
+    vault.make_join_token(end - 1, labels={}, cluster="main")
+    assert len(vault.list_join_tokens()) == 2
+
+    vault.make_join_token(end, labels={}, cluster="main")
+
+    assert [token.made_at_ms for token in vault.list_join_tokens()] == [end - 1, end]
+
+
+def test_an_api_token_is_known_by_its_secret(vault: Vault, directory: Path) -> None:
+    secret = vault.make_api_token("ci", Role.SUBMITTER, ["ml", "web"], NOW)
+
+    for known in (vault.who(secret, NOW), Vault.open(directory).who(secret, NOW)):
+        assert known is not None
+        assert (known.name, known.role, known.namespaces) == ("ci", Role.SUBMITTER, ("ml", "web"))
+
+
+def test_nobody_is_known_by_a_wrong_secret_a_digest_or_a_join_token(vault: Vault) -> None:
+    vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW)
+    stored = vault.list_api_tokens()[0].digest
+
+    for wrong in ("", new_secret("rota_"), stored, join_secret(vault)):
+        assert vault.who(wrong, NOW) is None
+
+
+def test_an_api_token_ends_when_it_expires_and_goes_a_day_later(vault: Vault) -> None:
+    secret = vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW, expires_at_ms=NOW + 1000)
+    assert vault.who(secret, NOW + 999) is not None
+    assert vault.who(secret, NOW + 1000) is None
+
+    vault.make_join_token(NOW + 1000 + DAY_MS, labels={}, cluster="main")
+
+    assert vault.list_api_tokens() == ()
+
+
+def test_a_revoked_api_token_is_nobody_at_once_and_after_a_restart(vault: Vault, directory: Path) -> None:
+    secret = vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW)
+    other = vault.make_api_token("cd", Role.ADMIN, ["ml"], NOW)
+
+    assert vault.revoke_api_token(vault.list_api_tokens()[0].id)
+    assert vault.who(secret, NOW) is None
+    assert Vault.open(directory).who(secret, NOW) is None
+    assert vault.who(other, NOW) is not None
+
+
+def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:
+    assert not vault.revoke_api_token("nobody")
+
+
+def test_a_change_by_another_process_is_seen_at_once(vault: Vault, directory: Path) -> None:
+    beside = Vault.open(directory)
+    secret = beside.make_api_token("ci", Role.VIEWER, ["ml"], NOW)
+    assert vault.who(secret, NOW) is not None
+
+    beside.revoke_api_token(vault.list_api_tokens()[0].id)
+
+    assert vault.who(secret, NOW) is None
+
+
+def test_no_secret_is_in_the_file_and_only_the_owner_reads_it(vault: Vault, directory: Path) -> None:
+    secrets = [join_secret(vault), vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW)]
+    path = directory / "vault.json"
+
+    assert not [secret for secret in secrets if secret in path.read_text()]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_a_full_disk_refuses_the_change_and_spoils_nothing(vault: Vault, directory: Path) -> None:
+    secret = join_secret(vault)
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        vault.use_join_token(secret, "n-1", NOW)
+
+    assert sorted(path.name for path in directory.iterdir()) == [".vault.lock", "vault.json"]
+    assert Vault.open(directory).use_join_token(secret, "n-2", NOW).used_by == "n-2"
+
+
+def test_there_is_a_limit_to_the_number_of_tokens(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault_module, "MAX_TOKENS", 2)
+    join_secret(vault)
+    join_secret(vault)
+
+    with pytest.raises(Refused, match="2 tokens already"):
+        join_secret(vault)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"api_tokens": [{}]}', b"\xff"])
+def test_a_damaged_vault_is_refused_and_kept(vault: Vault, directory: Path, content: bytes) -> None:
+    join_secret(vault)
+    (directory / "vault.json").write_bytes(content)
+
+    with pytest.raises(Unsafe, match="damaged"):
+        Vault.open(directory)
+    assert (directory / "vault.json").read_bytes() == content
+
+
+def test_a_vault_of_a_newer_version_is_refused(vault: Vault, directory: Path) -> None:
+    join_secret(vault)
+    (directory / "vault.json").write_bytes(b'{"version": 2}')
+
+    with pytest.raises(Unsafe, match="newer Rota"):
+        Vault.open(directory)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow beyond 100 bytes."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)

@@ -1,0 +1,195 @@
+"""A keeper in a directory of its own, and the smallest agent that can talk to it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rota.keeper
+
+Row = list[Any]
+Message = dict[str, Any]
+PATIENCE_SECONDS = 10.0
+ROOM = {"cpu": 4000, "memory": 1 << 30}
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < give_up_at, f"never came: {what}"
+        time.sleep(0.01)
+
+
+class Agent:
+    """One connection, and everything it has been told."""
+
+    def __init__(self, root: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(PATIENCE_SECONDS)
+        handle = os.open(root, os.O_RDONLY)
+        try:
+            self._socket.connect(f"/proc/self/fd/{handle}/keeper.sock")
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            os.close(handle)
+        self._lines = self._socket.makefile("rb")
+        self.started: list[Row] = []
+        self.ended: list[Row] = []
+        self.refused: list[Row] = []
+
+    def send(self, **message: Any) -> None:
+        self.send_line(json.dumps(message).encode())
+
+    def send_line(self, line: bytes) -> None:
+        self._socket.sendall(line + b"\n")
+
+    def receive(self) -> Message:
+        line = self._lines.readline()
+        assert line, "the keeper has hung up"
+        message: Message = json.loads(line)
+        if message["op"] == "events":
+            self.started += message["started"]
+            self.ended += message["ended"]
+            self.refused += message["refused"]
+        return message
+
+    def receive_op(self, op: str) -> Message:
+        while (message := self.receive())["op"] != op:
+            pass
+        return message
+
+    def hello(self, **room: Any) -> Message:
+        self.send(op="hello", protocol=1)
+        state = self.receive_op("state")
+        self.send(op="configure", node="n1", amounts=room.pop("amounts", ROOM), gpus=room.pop("gpus", []))
+        return state
+
+    def start(self, job: str, *argv: str, tasks: list[Row] | None = None, **spec: Any) -> None:
+        full = {"name": "test", "argv": list(argv), "env": {}, "workdir": None, "needs": {"cpu": 1000}}
+        full |= {"count": 1, "grace_ms": 5000, "timeout_ms": None, "run": "at_least_once"} | spec
+        self.send(op="start", job=job, spec=full, tasks=tasks or [[0, 1, 1]])
+
+    def stop(self, *keys: Row) -> None:
+        self.send(op="stop", attempts=keys)
+
+    def wait_started(self, count: int = 1) -> list[Row]:
+        while len(self.started) < count:
+            self.receive()
+        return self.started
+
+    def wait_ended(self, count: int = 1) -> list[Row]:
+        while len(self.ended) < count:
+            self.receive()
+        return self.ended
+
+    def wait_refused(self, count: int = 1) -> list[Row]:
+        while len(self.refused) < count:
+            self.receive()
+        return self.refused
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+class Keeper:
+    """A real keeper process; started again after a kill, it finds its directory as it was."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._agents: list[Agent] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def start(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / "keeper.sock").unlink()
+        with open(self.root / "keeper.log", "ab") as log:
+            self._process = subprocess.Popen(
+                keeper_command(self.root), stderr=log, start_new_session=True, env=keeper_env()
+            )
+        wait_until(self.answers, "an answering keeper")
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.log()
+        try:
+            Agent(self.root).close()
+        except OSError:
+            return False
+        return True
+
+    def agent(self) -> Agent:
+        agent = Agent(self.root)
+        self._agents.append(agent)
+        return agent
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> str:
+        return (self.root / "keeper.log").read_text()
+
+    def output(self, job: str, index: int = 0, attempt: int = 1, stream: str = "out") -> str:
+        return (self.root / "logs" / job / f"{index}.{attempt}.{stream}").read_text()
+
+    def mark(self) -> bytes:
+        return b"ROTA_KEEPER=" + (self.root / "keeper.id").read_bytes().strip()
+
+    def work(self) -> list[int]:
+        """Every living process on the machine that carries this keeper's mark."""
+        found = []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                if self.mark() in Path(f"/proc/{int(name)}/environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+        return found
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.close()
+        self.kill()
+        for pid in self.work():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def keeper_command(root: Path) -> list[str]:
+    return [sys.executable, "-m", "rota.keeper", str(root)]
+
+
+def keeper_env() -> dict[str, str]:
+    """Find the package where the tests found it, installed or not."""
+    return os.environ | {"PYTHONPATH": str(Path(rota.keeper.__file__).parents[2])}
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    keeper = Keeper(tmp_path)
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+@pytest.fixture
+def agent(keeper: Keeper) -> Agent:
+    agent = keeper.agent()
+    agent.hello()
+    return agent

@@ -1,0 +1,96 @@
+"""The journal file alone."""
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.keeper import journal
+from rota.keeper.journal import Journal, Memory
+from rota.keeper.rules import Key
+from rota.keeper.wire import encode, parse_spec
+
+SPEC = parse_spec({"argv": ["true"], "needs": {"cpu": 500}})
+KEY: Key = ("7", 0, 3)
+ROW = encode([*KEY, "exited", 0, None, 1, 2, 3, 4, 5, None])
+
+
+def empty(path: Path) -> Journal:
+    return Journal(str(path), journal.compact(Memory(boot="b")))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    book = empty(path)
+    book.write([journal.spec_line("7", SPEC), journal.start_line(KEY, 9), journal.start_line(("7", 1, 1), 9)])
+    book.write([journal.end_line(ROW)])
+    memory = journal.read(str(path))
+
+    assert memory == Memory("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
+
+
+def test_a_rewritten_journal_says_the_same(path: Path) -> None:
+    memory = Memory("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
+    Journal(str(path), journal.compact(memory))
+
+    assert journal.read(str(path)) == memory
+
+
+def test_an_acknowledged_attempt_leaves_only_its_number(path: Path) -> None:
+    book = empty(path)
+    book.write([journal.start_line(KEY, 9), journal.end_line(ROW), journal.ack_line([KEY])])
+
+    assert journal.read(str(path)) == Memory("b", highest={"7": {0: 3}})
+
+
+def test_a_forgotten_job_leaves_nothing(path: Path) -> None:
+    book = empty(path)
+    book.write([journal.spec_line("7", SPEC), journal.end_line(ROW), journal.forget_line(["7"])])
+
+    assert journal.read(str(path)) == Memory("b")
+
+
+def test_a_torn_last_line_is_left_out(path: Path) -> None:
+    book = empty(path)
+    book.write([journal.start_line(KEY, 9)])
+    with open(path, "a") as file:
+        file.write(journal.end_line(ROW)[:-5])
+
+    assert journal.read(str(path)).started == {KEY: 9}
+
+
+def test_a_line_of_nonsense_costs_only_itself(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text('["boot","b"]\n{}\n\x00\x00\n["ack",3]\n' + journal.start_line(KEY, 9))
+
+    assert journal.read(str(path)).started == {KEY: 9}
+    assert capsys.readouterr().err.count("cannot be read") == 3
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_cut_short_leaves_no_trace_and_pending_lines_wait(path: Path, full_disk: None) -> None:
+    book = empty(path)
+    before = path.read_text()
+    book.later(journal.end_line(ROW))
+    with pytest.raises(OSError, match="No space left"):
+        book.write([journal.start_line(KEY, 9)])
+
+    assert path.read_text() == before
+    assert not book.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+    assert book.flush()
+    assert path.read_text() == before + journal.end_line(ROW)

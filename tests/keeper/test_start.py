@@ -1,0 +1,167 @@
+"""What becomes of a started attempt: its result, its output, its surroundings."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+
+def test_a_result_tells_exit_code_times_and_use(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "exit 3")
+
+    job, index, attempt, state, code, signum, started_ms, ended_ms, ran_us, cpu_us, peak_kib, reason = (
+        agent.wait_ended()[0]
+    )
+    assert [job, index, attempt, state, code, signum, reason] == ["7", 0, 1, "exited", 3, None, None]
+    assert started_ms <= ended_ms
+    assert min(ran_us, cpu_us, peak_kib) > 0
+
+
+def test_a_death_by_signal_is_told_as_one(agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "kill -9 $$")
+
+    assert agent.wait_ended()[0][3:6] == ["exited", None, signal.SIGKILL]
+
+
+def test_both_streams_go_to_files_in_the_order_written(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "for i in 1 2 3; do echo out $i; echo err $i >&2; done")
+    agent.wait_ended()
+
+    assert keeper.output("7") == "out 1\nout 2\nout 3\n"
+    assert keeper.output("7", stream="err") == "err 1\nerr 2\nerr 3\n"
+
+
+def test_a_command_that_does_not_exist_ends_with_127(agent: Agent) -> None:
+    agent.start("7", "no-such-command")
+    agent.start("8", "./no-such-file")
+
+    assert [row[3:5] + row[-1:] for row in agent.wait_ended(2)] == [
+        ["exited", 127, "command not found: no-such-command"],
+        ["exited", 127, "command not found: ./no-such-file"],
+    ]
+
+
+def test_a_file_that_may_not_be_executed_ends_with_126(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("hello")
+    agent.start("7", str(tmp_path / "plain"))
+
+    assert agent.wait_ended()[0][4] == 126
+    assert agent.ended[0][-1] == f"permission denied: {tmp_path}/plain"
+
+
+def test_a_missing_working_directory_ends_with_126(agent: Agent) -> None:
+    agent.start("7", "true", workdir="/no/such/directory")
+
+    assert agent.wait_ended()[0][4] == 126
+    assert agent.ended[0][-1] == "working directory /no/such/directory: No such file or directory"
+
+
+def test_a_command_that_cannot_start_gives_its_room_to_the_next(agent: Agent) -> None:
+    agent.start("7", "no-such-command", needs={"cpu": 4000})
+    agent.start("8", "true", needs={"cpu": 4000})
+
+    assert [row[4] for row in agent.wait_ended(2)] == [127, 0]
+
+
+def test_each_job_starts_in_its_own_directory(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "pwd")
+    agent.start("8", "pwd", workdir="/")
+    agent.start("9", "pwd")
+    agent.wait_ended(3)
+
+    assert keeper.output("7") == f"{keeper.root}/work/7\n"
+    assert keeper.output("8") == "/\n"
+    assert keeper.output("9") == f"{keeper.root}/work/9\n"
+
+
+def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) -> None:
+    agent.start(
+        "7", "env", tasks=[[4, 2, 1]], name="fit", count=9, env={"MINE": "1"}, needs={"cpu": 500, "memory": 64}
+    )
+    agent.wait_ended()
+    env = dict(line.split("=", 1) for line in keeper.output("7", 4, 2).splitlines())
+
+    assert {name: value for name, value in env.items() if name.startswith(("ROTA_", "MINE"))} == {
+        "MINE": "1",
+        "ROTA_ATTEMPT": "2",
+        "ROTA_COUNT": "9",
+        "ROTA_CPUS": "0.5",
+        "ROTA_GPUS": "",
+        "ROTA_INDEX": "4",
+        "ROTA_JOB_ID": "7",
+        "ROTA_JOB_NAME": "fit",
+        "ROTA_KEEPER": (keeper.root / "keeper.id").read_text().strip(),
+        "ROTA_MEMORY_BYTES": "64",
+        "ROTA_NODE": "n1",
+        "ROTA_OUTPUT_DIR": f"{keeper.root}/work/7/out",
+    }
+    assert os.path.isdir(env["ROTA_OUTPUT_DIR"])
+    assert "PYTEST_CURRENT_TEST" not in env
+
+
+def test_gpus_are_named_to_the_work_that_holds_them(keeper: Keeper) -> None:
+    agent = keeper.agent()
+    agent.hello(amounts={"cpu": 4000, "gpu": 2}, gpus=["5", "6"])
+    agent.start("7", "sh", "-c", "echo $ROTA_GPUS $CUDA_VISIBLE_DEVICES", needs={"gpu": 2})
+    agent.wait_ended()
+
+    assert keeper.output("7") == "5,6 5,6\n"
+
+
+def test_work_gets_no_descriptor_but_the_three_and_default_signals(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; grep SigIgn /proc/$$/status; :")
+    agent.wait_ended()
+    *descriptors, _, ignored = keeper.output("7").split()
+
+    assert descriptors == ["0", "1", "2", "/dev/null"]
+    assert int(ignored, 16) & ~(3 << 31) == 0  # the C library keeps signals 32 and 33 for itself
+
+
+def test_an_at_most_once_attempt_is_on_disk_before_it_starts(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "cat", f"{keeper.root}/journal", run="at_most_once")
+    agent.wait_ended()
+
+    assert '["start","7",0,1,' in keeper.output("7")
+
+
+def test_one_at_a_time_is_refused(agent: Agent) -> None:
+    agent.start("7", "true", run="one_at_a_time")
+
+    assert agent.wait_refused() == [["7", 0, 1, "this node cannot hold run leases yet"]]
+
+
+def test_what_does_not_fit_waits_and_what_never_can_is_refused(agent: Agent) -> None:
+    agent.start("7", "sleep", "60", needs={"cpu": 3000})
+    agent.start("8", "true", needs={"cpu": 2000})
+    agent.start("9", "true", needs={"cpu": 5000})
+
+    assert agent.wait_refused() == [["9", 0, 1, "needs 5000 of cpu, this node has 4000"]]
+    assert not agent.ended
+    agent.stop(["7", 0, 1])
+    assert [row[:4] for row in agent.wait_ended(2)] == [["7", 0, 1, "stopped"], ["8", 0, 1, "exited"]]
+
+
+def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:
+    descriptors = f"/proc/{keeper.process.pid}/fd"
+    before = len(os.listdir(descriptors))
+    agent.start("7", "true", count=2000, tasks=[[index, 1, 0] for index in range(2000)])
+    agent.wait_ended(2000)
+
+    assert {row[1] for row in agent.ended} == set(range(2000))
+    assert {row[4] for row in agent.ended} == {0}
+    assert len(agent.ended) == 2000
+    assert len(os.listdir(descriptors)) == before
+    wait_until(lambda: not children_of(keeper.process.pid), "the last zombie buried")
+
+
+def children_of(parent: int) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(path.parent.name)
+    return found
