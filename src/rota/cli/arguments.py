@@ -1,4 +1,4 @@
-"""What is typed after a flag -> values, or a usage error that names the flag and says what would be accepted."""
+"""What is typed after a flag -> values, or an error that names the flag and says what would be accepted."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -14,6 +14,7 @@ from rota import __version__
 
 BROKEN_PIPE = 141
 INTERRUPTED = 130
+COMPLETING = "_ROTA_COMPLETE"
 
 # The texts stand here so that `rota --help` need not import any command; a test keeps them equal.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -92,8 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def outcome(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; errors are told on stderr and become the exit code."""
     try:
-        code = cli.main(args=arguments, prog_name="rota", standalone_mode=False)
+        code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
     except BrokenPipeError:
         return _reader_is_gone()
     except (KeyboardInterrupt, click.Abort):
@@ -103,6 +106,14 @@ def outcome(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # the outermost edge: no traceback reaches a user
         return _explain(error)
     return code if isinstance(code, int) else 0
+
+
+def _invoke(arguments: list[str]) -> object:
+    if COMPLETING in os.environ:
+        return cli.main(args=arguments, prog_name="rota", complete_var=COMPLETING)
+    # Not `cli.main`: it turns a broken pipe into exit code 1.
+    with cli.make_context("rota", arguments) as context:
+        return cli.invoke(context)
 
 
 def nearest(word: str, known: Any) -> str:
@@ -122,7 +133,13 @@ def _explain_usage(error: click.ClickException) -> int:
         return error.exit_code
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context is not None else None
-    tell_error("usage", error.format_message().rstrip("."), hint)
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        known = (
+            [flag for option in context.command.params for flag in option.opts] if context is not None else []
+        )
+        message = f"there is no option {error.option_name!r}{nearest(error.option_name, known)}"
+    tell_error("usage", message, hint)
     return error.exit_code
 
 

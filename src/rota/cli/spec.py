@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -97,9 +98,9 @@ def job_spec(
 
 
 def read_job_file(path: str) -> dict[str, Any]:
-    """A job file, by its ending; stdin by what it looks like."""
+    """A job file, by its ending; stdin and pipes by what they look like."""
     text = sys.stdin.read() if path == "-" else _read(path)
-    kind = Path(path).suffix.lower() or (".json" if text.lstrip().startswith("{") else ".toml")
+    kind = Path(path).suffix.lower() or _looks_like(text)
     try:
         spec = _PARSERS[kind](text)
     except KeyError:
@@ -109,6 +110,12 @@ def read_job_file(path: str) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise click.BadParameter(f"{path}: a job is a table of fields", param_hint="--file")
     return spec
+
+
+def _looks_like(text: str) -> str:
+    if text.lstrip().startswith("{"):
+        return ".json"
+    return ".toml" if re.search(r"^\s*[\w.\"-]+\s*=", text, re.MULTILINE) else ".yaml"
 
 
 def _read(path: str) -> str:

@@ -28,7 +28,11 @@ def command(cluster: Cluster, jobs: tuple[str, ...], timeout: str | None, quiet:
     timeout_seconds = seconds(timeout, "--timeout")
     found = [cluster.job(ref) for ref in job_refs(jobs)]
     for job in found:
-        job.wait(timeout_seconds)
+        try:
+            job.wait(timeout_seconds)
+        except KeyboardInterrupt:
+            tell(f"\njob {job.id} goes on: rota wait {job.id}")
+            raise
         if not quiet:
             _tell_end(job)
     if output not in ("table", "wide"):

@@ -56,12 +56,13 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
     """Each change of a job, the last one final; `deadline` is an instant of the monotonic clock."""
     ended = False
 
-    def attach() -> Iterator[JobStatus]:
+    def attach(pauses: Pauses) -> Iterator[JobStatus]:
         nonlocal ended
         request = Request(
             "GET", f"/v1/jobs/{segment(job_id)}/follow", headers={"Accept": "text/event-stream"}
         )
         with transport.stream(request, _silence(deadline)) as lines:
+            pauses.attached(REATTACH_SECONDS)
             for message in _messages(lines):
                 if message.kind == "status":
                     status = read(JobStatus, message.value())
@@ -76,7 +77,7 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
     """The output there is now."""
-    return _chunks(transport, query, cursor, follow=False)
+    return _chunks(transport, query, cursor, None)
 
 
 def follow_logs(
@@ -84,7 +85,7 @@ def follow_logs(
 ) -> Iterator[Chunk]:
     """The output until the task, or all tasks, have ended and all of it was read."""
     return _again(
-        lambda: _chunks(transport, query, cursor, follow=True),
+        lambda pauses: _chunks(transport, query, cursor, pauses),
         has_ended or (lambda: _has_ended(transport, query)),
         transport,
     )
@@ -94,11 +95,12 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
     """Events as they happen, for ever."""
     last = since
 
-    def attach() -> Iterator[Event]:
+    def attach(pauses: Pauses) -> Iterator[Event]:
         nonlocal last
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
         request = Request("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
+            pauses.attached(REATTACH_SECONDS)
             for message in _messages(lines):
                 event = read(Event, message.value())
                 last = event.seq
@@ -108,19 +110,16 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
 
 
 def _again(
-    attach: Callable[[], Iterator[Item]],
+    attach: Callable[[Pauses], Iterator[Item]],
     has_ended: Callable[[], bool],
     transport: Transport,
     deadline: float | None = None,
 ) -> Iterator[Item]:
-    # Short patience for a server never reached; once it has answered it is worth waiting for.
     pauses = Pauses(transport.patience_seconds, transport.on_wait)
     while True:
         problem = Unavailable("unavailable", "the server ended the stream early")
         try:
-            for item in attach():
-                pauses = Pauses(max(REATTACH_SECONDS, transport.patience_seconds), transport.on_wait)
-                yield item
+            yield from attach(pauses)
             if has_ended():
                 return
         except Unavailable as error:
@@ -129,11 +128,17 @@ def _again(
         pauses.wait(problem)
 
 
-def _chunks(transport: Transport, query: LogQuery, cursor: LogCursor, *, follow: bool) -> Iterator[Chunk]:
+def _chunks(
+    transport: Transport, query: LogQuery, cursor: LogCursor, pauses: Pauses | None
+) -> Iterator[Chunk]:
+    """With `pauses` the output is followed, without it is what there is now."""
+    follow = pauses is not None
     asked = {"index": query.index, "attempt": query.attempt, "stream": query.stream, "follow": follow or None}
     request = Request("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
     # Work may be silent for hours; dead peers are noticed by the kernel.
     with transport.stream(request, None if follow else SILENCE_SECONDS) as lines:
+        if pauses is not None:
+            pauses.attached(REATTACH_SECONDS)
         for line in lines:
             if line.strip():
                 chunk = cursor.news(_chunk(line))

@@ -43,20 +43,27 @@ class Request:
 
 
 class Pauses:
-    """Growing pauses until patience ends; any sign of life starts them anew."""
+    """Growing pauses until patience ends; a stream that lasted a while starts them anew."""
 
     def __init__(self, patience_seconds: float, on_wait: OnWait | None = None) -> None:
         self._patience_seconds = patience_seconds
         self._on_wait = on_wait
-        self.reset()
-
-    def reset(self) -> None:
         self._since: float | None = None
+        self._attached_at: float | None = None
         self._next_seconds = FIRST_PAUSE_SECONDS
+
+    def attached(self, patience_seconds: float) -> None:
+        """The server has answered with a stream; it has earned more patience."""
+        self._attached_at = time.monotonic()
+        self._patience_seconds = max(patience_seconds, self._patience_seconds)
 
     def wait(self, problem: Unavailable) -> None:
         """Sleep a little, or raise the problem when patience is over."""
         now = time.monotonic()
+        # A server that cuts every stream at once is as good as away.
+        if self._attached_at is not None and now - self._attached_at >= LONGEST_PAUSE_SECONDS:
+            self._since, self._next_seconds = None, FIRST_PAUSE_SECONDS
+        self._attached_at = None
         self._since = now if self._since is None else self._since
         left = self._since + self._patience_seconds - now
         if left <= 0:
@@ -102,22 +109,20 @@ class Transport:
             connection = self._connect()
         try:
             with _as_unavailable(self._endpoint.addr):
+                connection.sock.settimeout(silence_seconds)
                 response = self._send(connection, request)
                 if response.status >= 300:
                     raise _problem(response)
-                if connection.sock is not None:
-                    connection.sock.settimeout(silence_seconds)
             yield _lines(response, self._endpoint.addr)
         finally:
             connection.close()
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        while (connection := self._kept()) is not None:
+            connection.close()
 
     def _once(self, request: Request) -> Any:
-        while self._idle:
-            connection = self._idle.pop()
+        while (connection := self._kept()) is not None:
             try:
                 return self._exchange(connection, request)
             except Unavailable as problem:
@@ -127,6 +132,12 @@ class Transport:
         with _as_unavailable(self._endpoint.addr):
             connection = self._connect()
         return self._exchange(connection, request)
+
+    def _kept(self) -> HTTPConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # asked this way round because threads share the list
+            return None
 
     def _exchange(self, connection: HTTPConnection, request: Request) -> Any:
         try:

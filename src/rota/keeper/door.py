@@ -31,7 +31,6 @@ class Door:
         self._unsent = bytearray()
         self._waits_for_room = False
         self._sent_at = 0.0
-        self._due_at = 0.0  # when events that are being gathered go out; 0: none are
 
     def serve(self, work: Work, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -48,8 +47,8 @@ class Door:
         self._send(work)  # the last results
 
     def _patience_seconds(self, work: Work) -> float | None:
-        if self._due_at:
-            return max(0.0, self._due_at - time.monotonic())
+        if work.outbox.has_mail() and not self._unsent:
+            return max(0.0, self._sent_at + GATHER_SECONDS - time.monotonic())
         return QUIT_POLL_SECONDS if work.quitting else None
 
     def _welcome(self, work: Work) -> None:
@@ -71,7 +70,6 @@ class Door:
         self._incoming.clear()
         self._unsent.clear()
         self._waits_for_room = False
-        self._due_at = 0.0
 
     def _receive(self, work: Work) -> None:
         assert self._agent is not None
@@ -140,15 +138,11 @@ class Door:
 
     def _collect(self, work: Work) -> None:
         """Take the pending events: the first one at once, those close behind it together."""
-        if not work.outbox.has_mail():
-            return
         now = time.monotonic()
-        if now < self._sent_at + GATHER_SECONDS:
-            self._due_at = self._sent_at + GATHER_SECONDS
-            return
-        with work.lock:
-            self._unsent += work.outbox.take()
-        self._sent_at, self._due_at = now, 0.0
+        if work.outbox.has_mail() and now >= self._sent_at + GATHER_SECONDS:
+            self._sent_at = now
+            with work.lock:
+                self._unsent += work.outbox.take()
 
 
 def listen(root_fd: int) -> socket.socket:

@@ -146,8 +146,9 @@ class Journal:
 
     def flush(self) -> bool:
         """Write what is pending if the disk takes it; the next write or flush tries again otherwise."""
-        with contextlib.suppress(OSError):
-            self.write()
+        if self._pending:
+            with contextlib.suppress(OSError):
+                self.write()
         return not self._pending
 
     def sync(self) -> None:

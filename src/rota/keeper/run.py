@@ -17,6 +17,7 @@ from rota.keeper.warden import Warden
 from rota.keeper.work import Work, lose, now_ns
 
 KILL_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
 LEAVE_NS = 10 * 10**9  # beyond the longest grace; then it leaves, and unkillable work behind
 
 
@@ -36,7 +37,10 @@ def keep(root: str) -> None:
     door = Door(root, listen(root_fd), wake_read)
     discard(root, [])  # what an earlier keeper did not come to delete
     farewell = Farewell(work)
-    threading.Thread(target=_reap_for_ever, args=(work,), daemon=True).start()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    turn = threading.Lock()
+    for _ in range(max(2, os.cpu_count() or 0)):
+        threading.Thread(target=_reap_for_ever, args=(work, turn), daemon=True).start()
     threading.Thread(target=Warden(work, mark).run, daemon=True).start()
     door.serve(work, farewell.is_due)
     os.unlink("keeper.sock", dir_fd=root_fd)
@@ -121,13 +125,15 @@ def _make_alarm() -> tuple[int, Callable[[], None]]:
     return read_fd, wake
 
 
-def _reap_for_ever(work: Work) -> None:
-    """One thread is enough: os.posix_spawn holds the interpreter's lock, a second one only adds switches."""
+def _reap_for_ever(work: Work, turn: threading.Lock) -> None:
+    """One waits and buries at a time, so that no end wakes two; meanwhile the others start what comes next."""
     while True:
-        try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            work.wait_for_children()
-            continue
-        if found:
-            work.reap(found.si_pid)
+        with turn:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                work.wait_for_children()
+                continue
+            room_was_left = found is not None and work.reap(found.si_pid)
+        if room_was_left:
+            work.fill()

@@ -1,10 +1,11 @@
 """A job's spec and one attempt of it -> a process in its own session, its output going straight to files."""
 
+import ctypes
 import errno
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec
@@ -13,8 +14,15 @@ PASSED_ON = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 # What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
-RESET = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM]
+RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+
+# os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start, and has
+# no working directory to give. The C function has neither fault: two threads start nearly twice as much as one.
+SETSIGDEF, SETSIGMASK, SETSID = 0x04, 0x08, 0x80
+OPAQUE_BYTES = 1024  # more than any C library's spawn attributes, file actions or signal set
+_waiting = ctypes.CDLL(None)  # calls let other threads run
+_quick = ctypes.PyDLL(None)  # calls do not: they take less time than the handing over would
 
 
 class CannotRun(Exception):
@@ -34,23 +42,21 @@ class Short(Exception):
 class Recipe:
     """What all attempts of a job have in common, worked out once."""
 
-    spec: Spec
-    argv: tuple[str, ...]
-    env: dict[str, str]
+    argv: ctypes.Array[ctypes.c_char_p]
+    path: str
+    env: list[bytes]
     cwd: str
     logs: str
-    program: str | None = field(default=None)  # found at the first start
+    program: bytes | None = None  # found at the first start
 
 
 class Spawner:
-    """Not safe against itself: the working directory of the keeper is the one its next child starts in."""
-
     def __init__(self, root: str, mark: str) -> None:
         self._root = root
         self._mark = mark
         self._node = ""
         self._recipes: dict[str, Recipe] = {}
-        self._cwd: str | None = None
+        self._attributes = _make_attributes()
 
     def name_node(self, node: str) -> None:
         if node != self._node:
@@ -59,40 +65,44 @@ class Spawner:
 
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
-        self._cwd = None  # it may be the directory that goes now
 
     def spawn(self, key: Key, spec: Spec, gpus: Sequence[str]) -> int:
         """Start it and return its pid, which is also its session and its process group."""
         job, index, attempt = key
         try:
             recipe = self._recipes.get(job) or self._prepare(job, spec)
-            self._enter(recipe)
-            program = recipe.program or _find(recipe)
-            env = recipe.env
-            env["ROTA_INDEX"] = str(index)
-            env["ROTA_ATTEMPT"] = str(attempt)
+            if recipe.program is None:
+                recipe.program = os.fsencode(_find(spec.argv[0], recipe))
+            own = [b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt]
             if spec.asks_for("gpu"):
-                env["ROTA_GPUS"] = env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-            return self._posix_spawn(program, recipe, f"{recipe.logs}/{index}.{attempt}")
-        except OSError as error:
-            self._recipes.pop(job, None)  # what was worked out may be out of date
-            if error.errno in NODE_IS_SHORT:
-                raise Short(f"{os.strerror(error.errno)} on this node") from error
-            raise _explain(error, spec.argv[0]) from error
+                devices = os.fsencode(",".join(gpus))
+                own += [b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices]
+            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), f"{recipe.logs}/{index}.{attempt}")
+        except OSError as problem:  # of the job's directories
+            pid, error = 0, problem.errno or errno.EIO
+        if not error:
+            return pid
+        outdated = self._recipes.pop(job, None)
+        if error in NODE_IS_SHORT or outdated is None or not os.path.isdir(outdated.logs):
+            raise Short(f"{os.strerror(error)} on this node")
+        raise _explain(error, spec.argv[0], outdated.cwd)
 
-    def _posix_spawn(self, program: str, recipe: Recipe, log: str) -> int:
-        return os.posix_spawn(
-            program,
-            recipe.argv,
-            recipe.env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 1, log + ".out", APPEND, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, log + ".err", APPEND, 0o600),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=RESET,
-        )
+    def _posix_spawn(self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], log: str) -> tuple[int, int]:
+        """The new pid and 0, or 0 and the number of the error."""
+        actions = ctypes.create_string_buffer(OPAQUE_BYTES)
+        output = os.fsencode(log)
+        pid = ctypes.c_int(0)
+        _quick.posix_spawn_file_actions_init(actions)
+        _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(recipe.cwd))
+        _quick.posix_spawn_file_actions_addopen(actions, 1, output + b".out", APPEND, 0o600)
+        _quick.posix_spawn_file_actions_addopen(actions, 2, output + b".err", APPEND, 0o600)
+        try:
+            error = _waiting.posix_spawn(
+                ctypes.byref(pid), recipe.program, actions, self._attributes, recipe.argv, env
+            )
+        finally:
+            _quick.posix_spawn_file_actions_destroy(actions)
+        return pid.value, error
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
         work, logs = f"{self._root}/work/{job}", f"{self._root}/logs/{job}"
@@ -102,6 +112,7 @@ class Spawner:
         env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
+        path = env["PATH"]
         needs = dict(spec.needs)
         env |= {
             "ROTA_KEEPER": self._mark,
@@ -111,37 +122,47 @@ class Spawner:
             "ROTA_NODE": self._node,
             "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
             "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
-            "ROTA_GPUS": "",
             "ROTA_OUTPUT_DIR": f"{work}/out",
         }
-        recipe = Recipe(spec, spec.argv, env, os.path.join(work, spec.workdir or ""), logs)
+        for name in ("ROTA_INDEX", "ROTA_ATTEMPT", "ROTA_GPUS") + ("CUDA_VISIBLE_DEVICES",) * ("gpu" in needs):
+            env.pop(name, None)  # each attempt has its own
+        if "gpu" not in needs:
+            env["ROTA_GPUS"] = ""
+        encoded = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+        cwd = os.path.join(work, spec.workdir) if spec.workdir else work
+        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, encoded, cwd, logs)
         self._recipes[job] = recipe
         return recipe
 
-    def _enter(self, recipe: Recipe) -> None:
-        """posix_spawn has no working directory of its own to give: the child takes over the keeper's."""
-        if recipe.cwd == self._cwd:
-            return
-        try:
-            os.chdir(recipe.cwd)
-        except OSError as error:
-            raise CannotRun(126, f"working directory {recipe.cwd}: {os.strerror(error.errno or 0)}") from error
-        self._cwd = recipe.cwd
+
+def _make_attributes() -> ctypes.Array[ctypes.c_char]:
+    """A session of its own, no signal blocked, none ignored."""
+    attributes = ctypes.create_string_buffer(OPAQUE_BYTES)
+    signals = ctypes.create_string_buffer(OPAQUE_BYTES)
+    _quick.posix_spawnattr_init(attributes)
+    _quick.sigemptyset(signals)
+    _quick.posix_spawnattr_setsigmask(attributes, signals)
+    for signum in RESET:
+        _quick.sigaddset(signals, int(signum))
+    _quick.posix_spawnattr_setsigdefault(attributes, signals)
+    _quick.posix_spawnattr_setflags(attributes, ctypes.c_short(SETSIGDEF | SETSIGMASK | SETSID))
+    return attributes
 
 
-def _find(recipe: Recipe) -> str:
+def _strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * (len(parts) + 1))(*parts, None)
+
+
+def _find(command: str, recipe: Recipe) -> str:
     """The program, by the PATH of the work itself."""
-    command = recipe.argv[0]
     if "/" in command:
-        recipe.program = command
         return command
     forbidden = None
-    for directory in recipe.env["PATH"].split(":"):
-        path = os.path.join(directory or ".", command)
+    for directory in recipe.path.split(":"):
+        path = os.path.join(recipe.cwd, directory, command)
         if not os.path.isfile(path):
             continue
         if os.access(path, os.X_OK):
-            recipe.program = path
             return path
         forbidden = path
     if forbidden:
@@ -149,13 +170,16 @@ def _find(recipe: Recipe) -> str:
     raise CannotRun(127, f"command not found: {command}")
 
 
-def _explain(error: OSError, command: str) -> CannotRun:
-    match error.errno:
-        case errno.ENOENT if "/" in command and os.path.exists(command):
+def _explain(error: int, command: str, cwd: str) -> CannotRun:
+    """The child could enter its directory, open its output, or execute: find out which of them failed."""
+    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+        return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
+    match error:
+        case errno.ENOENT if "/" in command and os.path.exists(os.path.join(cwd, command)):
             return CannotRun(127, f"interpreter not found: {command}")
         case errno.ENOENT | errno.ENOTDIR:
             return CannotRun(127, f"command not found: {command}")
         case errno.EACCES | errno.EPERM | errno.EISDIR:
             return CannotRun(126, f"permission denied: {command}")
         case number:
-            return CannotRun(126, f"cannot execute {command}: {os.strerror(number or 0)}")
+            return CannotRun(126, f"cannot execute {command}: {os.strerror(number)}")

@@ -1,6 +1,7 @@
 """Time limits, stops and orphans: signals whole trees when due, sweeps up what ended work left behind."""
 
 import signal
+import time
 from collections import defaultdict
 
 from rota.keeper import trees
@@ -18,13 +19,14 @@ class Warden:
         self._suspects: dict[Child, frozenset[Key]] = {}
 
     def run(self) -> None:
-        busy = False
+        busy, swept_at = False, 0.0
         while True:
             due = self._work.wait_due(SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
-            busy = self._sweep()
-            self._work.keep_up()
+            if time.monotonic() >= swept_at + SWEEP_SECONDS or not busy:
+                busy, swept_at = self._sweep(), time.monotonic()
+                self._work.keep_up()
 
     def _tend(self, due: dict[Key, bool]) -> None:
         """One look at the machine serves every attempt that is due."""
@@ -36,6 +38,7 @@ class Warden:
             signum, pids = self._work.tend(key, was_gone=was_gone, tree=found[key])
             for pid in pids if signum else ():
                 trees.signal_marked(pid, self._mark, signum)
+        self._work.fill()
 
     def _sweep(self) -> bool:
         """Kill the orphans of ended attempts; True while there is something to watch.
@@ -43,16 +46,16 @@ class Warden:
         An orphan without a mark may belong to any attempt that ran when it was first seen: it dies with the last.
         """
         children = trees.find_children()
-        with self._work.lock:  # after the look: a child spawned before it is in the books by now
+        with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
         suspects = {}
         for child in children:
             if child.pid not in by_pid:
                 suspects[child] = self._suspects.get(child) or self._owners(child, by_pid, live)
-        self._suspects = suspects
+        before, self._suspects = self._suspects, suspects
         for child, owners in suspects.items():
-            if not owners & live:
+            if child in before and not owners & live:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)
         return bool(live or suspects)
 

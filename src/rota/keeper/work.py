@@ -7,19 +7,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
-from rota.keeper.rules import Grant, Key, Room
+from rota.keeper.rules import Key, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
 FIRST_LOOK_NS = 20_000_000
 LAST_LOOK_NS = 1_000_000_000
+SIGKILL = int(signal.SIGKILL)
+GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left to signal
 
 
 @dataclass(slots=True)
@@ -38,9 +40,10 @@ class Outcome:
 class Running:
     key: Key
     spec: Spec
-    pid: int
+    gpus: tuple[str, ...]
     started_ms: int
     started_ns: int
+    pid: int = 0  # until it is spawned
     ending: str | None = None  # "stopped" or "timed_out", once it has been decided
     asked: bool = False  # to end, by SIGTERM
     kill_at_ns: int = 0
@@ -58,7 +61,7 @@ def now_ms() -> int:
 
 
 class Work:
-    """One lock guards it all, and is held while spawning: nobody can see a child that is not in the books."""
+    """One lock guards it all, and is not held while a process is spawned, which takes longer than all the rest."""
 
     def __init__(self, memory: Memory, journal: Journal, spawner: Spawner, wake: Callable[[], None]) -> None:
         self.lock = threading.Lock()
@@ -72,8 +75,10 @@ class Work:
         self._room = Room()
         self.running: dict[Key, Running] = {}
         self.by_pid: dict[int, Running] = {}
+        self._spawned = threading.Condition(self.lock)
+        self._spawning = 0
         self._due: list[tuple[int, Key]] = []
-        self.ended_since_sweep = False
+        self._warden_idles = False
 
     # Orders of the agent.
 
@@ -82,7 +87,7 @@ class Work:
             self._spawner.name_node(order.node)
             for refusal in self._room.configure(order.amounts, order.gpus):
                 self.outbox.refused(refusal.key, refusal.reason)
-            self._fill()
+        self.fill()
 
     def start(self, order: wire.Start) -> None:
         with self.lock:
@@ -91,13 +96,13 @@ class Work:
                 key = (order.job, wanted.index, wanted.attempt)
                 if refusal := reason or self._accept(key, firm=wanted.firm):
                     self.outbox.refused(key, refusal)
-            self._fill()
+        self.fill()
 
     def stop(self, keys: Sequence[Key]) -> None:
         with self.lock:
             for key in keys:
                 self._stop(key)
-            self._fill()
+        self.fill()
 
     def ack(self, keys: Sequence[Key]) -> None:
         with self.lock:
@@ -139,17 +144,19 @@ class Work:
 
     # What the reaper and the warden find.
 
-    def reap(self, pid: int) -> None:
-        """Bury a child that has ended, and start what waits for its room."""
+    def reap(self, pid: int) -> bool:
+        """Bury a child that has ended; True if this left room for something else."""
         with self.lock:
+            while pid not in self.by_pid and self._spawning:
+                self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:  # an orphan that came to us, or a spawn that failed and was reaped already
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-                return
+                return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
+                with GONE:
+                    os.killpg(pid, SIGKILL)
             _, status, usage = os.wait4(pid, 0)
             code = os.waitstatus_to_exitcode(status)
             attempt.outcome = Outcome(
@@ -163,6 +170,16 @@ class Work:
                 self._finish(attempt)
             else:
                 self._look(attempt, now_ns())
+            return attempt.ending is None
+
+    def fill(self) -> None:
+        """Start what fits. Until one has failed, and left its room to others, once is enough."""
+        failed = True
+        while failed:
+            with self.lock:
+                attempts = self._reserve()
+            started = [self._launch(attempt) for attempt in attempts]
+            failed = not all(started)
 
     def wait_for_children(self) -> None:
         """Wait until something was spawned, a second at most: orphans come without notice."""
@@ -176,7 +193,9 @@ class Work:
             if not self._due or self._due[0][0] > now_ns():
                 if self._due:  # a second at most: the wait's own clock stands still while the machine sleeps
                     seconds = max(0.0, min(1.0, (self._due[0][0] - now_ns()) / 1e9))
+                self._warden_idles = seconds is None
                 self.something_due.wait(seconds)
+                self._warden_idles = False
             due = {}
             while self._due and self._due[0][0] <= now_ns():
                 when, key = heapq.heappop(self._due)
@@ -194,6 +213,9 @@ class Work:
             now = now_ns()
             if attempt.ending is None:
                 self._begin_end(attempt, "timed_out", now)
+            if not attempt.pid:
+                self._look(attempt, now + FIRST_LOOK_NS)
+                return 0, []
             leader = attempt.outcome is None
             rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
             if was_gone and not rest:
@@ -201,7 +223,7 @@ class Work:
                 return 0, []
             signum = self._next_signal(attempt, now)
             if leader and signum:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+                with GONE:
                     os.killpg(attempt.pid, signum)
             return signum, rest
 
@@ -249,50 +271,62 @@ class Work:
             self.memory.raise_highest(key)
         return refusal
 
-    def _fill(self) -> None:
-        """Start what fits, and write what is pending; the record of a start is written before it happens."""
-        while grants := list(self._grants()):
-            started_ms = now_ms()
-            try:
-                self._journal.write([lines.start_line(grant.key, started_ms) for grant in grants])
-                if any(self.memory.specs[grant.key[0]].run is Run.AT_MOST_ONCE for grant in grants):
-                    self._journal.sync()
-            except OSError as error:
-                for grant in grants:
-                    self._drop(grant.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
-                continue
-            for grant in grants:
-                self._launch(grant, started_ms)
-        self._journal.flush()
-
-    def _grants(self) -> Iterator[Grant]:
-        while grant := self._room.next():
-            yield grant
-
-    def _launch(self, grant: Grant, started_ms: int) -> None:
-        key = grant.key
-        spec = self.memory.specs[key[0]]
-        started_ns = now_ns()
+    def _reserve(self) -> list[Running]:
+        """Take room for what starts now, and write pending records and those of the starts, before they happen."""
+        grants = list(iter(self._room.next, None))
+        started_ms, started_ns = now_ms(), now_ns()
+        attempts = []
+        for grant in grants:
+            spec = self.memory.specs[grant.key[0]]
+            attempts.append(Running(grant.key, spec, grant.gpus, started_ms, started_ns))
         try:
-            pid = self._spawner.spawn(key, spec, grant.gpus)
-        except Short as short:
-            self._drop(key, str(short))
-            self._journal.later(lines.ack_line([key]))
-            return
-        except CannotRun as error:
-            outcome = Outcome(exit_code=error.exit_code, reason=error.reason)
-            self._close(key, "exited", outcome, started_ms)
-            self._room.release(key)
-            return
-        attempt = Running(key, spec, pid, started_ms, started_ns)
-        self.running[key] = self.by_pid[pid] = attempt
-        self.memory.started[key] = started_ms
-        self.outbox.started(key, started_ms)
-        self.has_children.notify()
-        if spec.timeout_ms is not None:
-            self._look(attempt, started_ns + spec.timeout_ms * 1_000_000)
-        elif len(self.running) == 1:
-            self.something_due.notify()  # the warden sweeps while there is work
+            self._journal.write([lines.start_line(attempt.key, started_ms) for attempt in attempts])
+            if any(attempt.spec.run is Run.AT_MOST_ONCE for attempt in attempts):
+                self._journal.sync()
+        except OSError as error:
+            for attempt in attempts:
+                self._drop(attempt.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
+            return []
+        for attempt in attempts:
+            self.running[attempt.key] = attempt
+            self.memory.started[attempt.key] = started_ms
+        self._spawning += len(attempts)
+        return attempts
+
+    def _launch(self, attempt: Running) -> bool:
+        """Spawn it, without the lock; False if it did not start."""
+        try:
+            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus)
+        except (Short, CannotRun) as error:
+            with self.lock:
+                self._fail(attempt, error)
+            return False
+        with self.lock:
+            self._spawning -= 1
+            self._spawned.notify_all()
+            attempt.pid = attempt_pid
+            self.by_pid[attempt_pid] = attempt
+            self.outbox.started(attempt.key, attempt.started_ms)
+            self.has_children.notify_all()
+            if attempt.spec.timeout_ms is not None and attempt.ending is None:
+                self._look(attempt, attempt.started_ns + attempt.spec.timeout_ms * 1_000_000)
+            elif self._warden_idles:
+                self.something_due.notify()  # it sweeps while there is work
+        return True
+
+    def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
+        key = attempt.key
+        self._spawning -= 1
+        self._spawned.notify_all()
+        del self.running[key]
+        match error:
+            case CannotRun(exit_code=exit_code, reason=reason):
+                self._room.release(key)
+                self._close(key, "exited", Outcome(exit_code=exit_code, reason=reason), attempt.started_ms)
+            case Short():
+                self._drop(key, str(error))
+                self.memory.started.pop(key, None)
+                self._journal.later(lines.ack_line([key]))
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -339,10 +373,8 @@ class Work:
     def _finish(self, attempt: Running) -> None:
         assert attempt.outcome is not None
         del self.running[attempt.key]
-        self.ended_since_sweep = True
         self._room.release(attempt.key)
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
-        self._fill()
 
     def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
         row = _row(key, state, outcome, started_ms)
@@ -360,9 +392,13 @@ def lose(memory: Memory, reason: str) -> None:
 
 
 def _row(key: Key, state: str, outcome: Outcome, started_ms: int | None) -> str:
-    return wire.encode(
-        [
-            *key, state, outcome.exit_code, outcome.signum, started_ms, now_ms(),
-            outcome.ran_us, outcome.cpu_us, outcome.peak_kib, outcome.reason,
-        ]
-    )  # fmt: skip
+    job, index, attempt = key
+    return (
+        f'["{job}",{index},{attempt},"{state}",{_or_null(outcome.exit_code)},{_or_null(outcome.signum)}'
+        f",{_or_null(started_ms)},{now_ms()},{outcome.ran_us},{outcome.cpu_us},{outcome.peak_kib}"
+        f",{wire.encode(outcome.reason) if outcome.reason else 'null'}]"
+    )
+
+
+def _or_null(number: int | None) -> int | str:
+    return "null" if number is None else number

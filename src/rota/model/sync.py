@@ -114,3 +114,11 @@ class JobOrders(NamedTuple):
     work: Work | None  # once per connection
     start: list[Start]
     stop: list[Stop]
+
+
+class LogPiece(NamedTuple):
+    """Some bytes of one stream of one attempt."""
+
+    offset: int
+    data: bytes
+    missing: int = 0  # bytes before `offset` that are gone

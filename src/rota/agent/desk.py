@@ -1,0 +1,134 @@
+"""What the agent knows of the work on its machine, and what of it the control plane has not heard yet."""
+
+import asyncio
+
+from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said
+from rota.runtimes.protocol import AttemptName
+
+_SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
+_PATIENCE_SECONDS = 0.1  # what is no end can wait this long for company
+
+
+class Desk:
+    """Claims by attempt; the newest of each counts."""
+
+    def __init__(self) -> None:
+        self.attached = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.gone = False  # the keeper has ended
+        self.epoch: int | None = None
+        self._live: dict[AttemptName, Claim] = {}
+        self._results: dict[AttemptName, Claim] = {}
+        self._unsent: dict[AttemptName, Claim] = {}
+        self._urgent = False
+        self._said: dict[int, list[AttemptName]] = {}
+        self._sent_at = 0.0
+
+    # ---- from the keeper
+
+    def replace_all(self, claims: list[JobClaims]) -> None:
+        """Everything there is, after an attach."""
+        self._live.clear()
+        self._results.clear()
+        self.note(claims)
+        self.gone = False
+        self.attached.set()
+
+    def note(self, claims: list[JobClaims]) -> None:
+        for one in claims:
+            for claim in one.claims:
+                name = AttemptName(one.job, claim.index, claim.attempt)
+                self._unsent[name] = claim
+                if claim.said >= SAID_FIRST_END:
+                    self._live.pop(name, None)
+                    if claim.said != Said.REFUSED:
+                        self._results[name] = claim
+                    self._urgent = True
+                else:
+                    self._live[name] = claim
+        self.changed.set()
+
+    def take(self, orders: JobOrders) -> None:
+        """Orders that were accepted: the keeper has them from here on."""
+        for start in orders.start:
+            name = AttemptName(orders.job, start.index, start.attempt)
+            if name not in self._live and name not in self._results:
+                said = Said.ACCEPTED if start.firm else Said.QUEUED
+                self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
+        self.changed.set()
+
+    def lose_keeper(self) -> None:
+        self.gone = True
+        self.attached.clear()
+        self.changed.set()
+
+    def is_live(self, name: AttemptName) -> bool:
+        return name in self._live
+
+    # ---- to the control plane
+
+    def inventory(self) -> list[JobClaims]:
+        """Everything, for a hello; nothing is unsent after it."""
+        self._unsent.clear()
+        self._said.clear()
+        self._urgent = False
+        return _grouped({**self._live, **self._results})
+
+    async def wait(self, most_seconds: float) -> bool:
+        """Until a report is due; whether for something urgent (else it is a heartbeat or small news)."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + most_seconds
+        small_since: float | None = None
+        while not self.gone:
+            now = loop.time()
+            if self._urgent:
+                due = self._sent_at + _SPACING_SECONDS
+            elif self._unsent:
+                small_since = small_since or now
+                due = small_since + _PATIENCE_SECONDS
+            else:
+                due = until
+            if now >= min(due, until):
+                break
+            self.changed.clear()
+            try:
+                async with asyncio.timeout(min(due, until) - now):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+        self._sent_at = loop.time()
+        return self._urgent
+
+    def take_changes(self) -> list[JobClaims]:
+        unsent, self._unsent = self._unsent, {}
+        self._urgent = False
+        return _grouped(unsent)
+
+    def said(self, n: int, claims: list[JobClaims]) -> None:
+        """Word n carried these; results among them are over once it is stored."""
+        ended = [
+            AttemptName(one.job, claim.index, claim.attempt)
+            for one in claims
+            for claim in one.claims
+            if claim.said >= SAID_FIRST_END and claim.said != Said.REFUSED
+        ]
+        if ended:
+            self._said[n] = ended
+
+    def stored(self, n: int) -> list[AttemptName]:
+        """Results that may be forgotten, now that word n is on disk."""
+        names: list[AttemptName] = []
+        for said_n in [said_n for said_n in self._said if said_n <= n]:
+            names += self._said.pop(said_n)
+        for name in names:
+            self._results.pop(name, None)
+        return names
+
+
+def _grouped(claims: dict[AttemptName, Claim]) -> list[JobClaims]:
+    jobs: dict[str, JobClaims] = {}
+    for name, claim in claims.items():
+        if name.job not in jobs:
+            jobs[name.job] = JobClaims(name.job, [])
+        jobs[name.job].claims.append(claim)
+    return list(jobs.values())

@@ -1,0 +1,55 @@
+"""A channel to the control plane, and a clear reason when there is none. [I/O]"""
+
+import asyncio
+import ssl
+import tempfile
+from pathlib import Path
+
+import grpc
+
+from rota.identity.node_identity import NodeIdentity
+
+SERVER_NAME = "rota-server"
+_DIAGNOSE_SECONDS = 5.0
+_OPTIONS = [
+    ("grpc.ssl_target_name_override", SERVER_NAME),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_retries", 0),
+]
+
+
+def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
+    credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
+async def diagnose(address: str, identity: NodeIdentity) -> str:
+    """gRPC hides what a handshake failed of: repeat it and say."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=identity.ca_pem.decode())
+    with tempfile.NamedTemporaryFile(dir=Path("/dev/shm") if Path("/dev/shm").is_dir() else None) as file:
+        file.write(identity.cert_pem + identity.key_pem)
+        file.flush()
+        context.load_cert_chain(file.name)
+    try:
+        async with asyncio.timeout(_DIAGNOSE_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), ssl=context, server_hostname=SERVER_NAME
+            )
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            await reader.read(1)  # with TLS 1.3 the server's verdict on our certificate comes with its first bytes
+            writer.close()
+    except TimeoutError:
+        return "no answer"
+    except ssl.SSLError as error:
+        return f"TLS: {error.reason or error}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "the server hung up"

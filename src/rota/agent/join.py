@@ -1,0 +1,70 @@
+"""A join line -> this node's certificate: the key is made here, the token is shown only to the right CA. [I/O]"""
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rota.identity.node_identity import NodeIdentity, check_fingerprint, make_request, store_identity
+from rota.identity.tokens import JoinLine
+from rota.model.errors import NotAllowed, Unavailable
+
+_TIMEOUT_SECONDS = 30.0
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+class Joined(NamedTuple):
+    identity: NodeIdentity
+    agent_address: str
+
+
+def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> Joined:
+    """Blocking: nothing else can happen before a node has its identity."""
+    ca_pem = _call(line, None, "GET", "/v1/ca", None)["ca"].encode()
+    if not check_fingerprint(ca_pem, line.fingerprint):
+        raise NotAllowed(
+            f"the server at {line.host}:{line.port} is not the one the join line was made for: its CA differs",
+            hint="get a new line with `rota node token`",
+        )
+    trusted = ssl.create_default_context(cadata=ca_pem.decode())
+    body = {"token": line.token, "csr": make_request(directory).decode(), "name": name, "labels": labels}
+    answer = _call(line, trusted, "POST", "/v1/enroll", body)
+    identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
+    return Joined(identity, answer["agent_address"])
+
+
+def is_loopback(host: str) -> bool:
+    return host.strip("[]").startswith(_LOOPBACK)
+
+
+def _call(
+    line: JoinLine, trusted: ssl.SSLContext | None, method: str, path: str, body: dict[str, Any] | None
+) -> dict[str, Any]:
+    where = f"{line.host}:{line.port}"
+    connection: http.client.HTTPConnection
+    if is_loopback(line.host):
+        connection = http.client.HTTPConnection(line.host, line.port, timeout=_TIMEOUT_SECONDS)
+    else:
+        context = trusted or _unverified()
+        connection = http.client.HTTPSConnection(line.host, line.port, timeout=_TIMEOUT_SECONDS, context=context)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, path, payload, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read() or b"{}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise Unavailable(f"the server at {where} cannot be reached: {error}") from error
+    finally:
+        connection.close()
+    if response.status >= 400:
+        raise NotAllowed(answer.get("detail") or f"the server at {where} answered {response.status}")
+    return answer
+
+
+def _unverified() -> ssl.SSLContext:
+    """For the CA's certificate only: it is checked against the fingerprint before anything secret is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

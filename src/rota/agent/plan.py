@@ -1,0 +1,43 @@
+"""What was ordered + what this machine is -> what to start, what to stop, what to refuse and why."""
+
+from typing import NamedTuple
+
+from rota.model.ids import JobId
+from rota.model.sync import Claim, JobClaims, JobOrders, Said, Work
+
+
+class Facts(NamedTuple):
+    """What the veto looks at."""
+
+    missing_directories: frozenset[str]
+    leaving: bool
+
+
+class Actions(NamedTuple):
+    obey: list[JobOrders]
+    refuse: list[JobClaims]
+
+
+def plan(orders: list[JobOrders], works: dict[JobId, Work], facts: Facts) -> Actions:
+    """The last veto: the node knows best what it cannot do. Stops are always obeyed."""
+    obey: list[JobOrders] = []
+    refuse: list[JobClaims] = []
+    for one in orders:
+        reason = veto(works.get(one.job), facts) if one.start else None
+        if reason is None:
+            obey.append(one)
+            continue
+        refuse.append(JobClaims(one.job, [Claim(s.index, s.attempt, Said.REFUSED, reason=reason) for s in one.start]))
+        if one.stop:
+            obey.append(one._replace(start=[]))
+    return Actions(obey, refuse)
+
+
+def veto(work: Work | None, facts: Facts) -> str | None:
+    if facts.leaving:
+        return "this node is leaving"
+    if work is None:
+        return "the job's spec did not come with its first order"
+    if work.workdir is not None and work.workdir in facts.missing_directories:
+        return f"there is no directory {work.workdir}"
+    return None

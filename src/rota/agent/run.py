@@ -1,0 +1,286 @@
+"""One machine's part: attach to the keeper, call the control plane, obey, report. [I/O]"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from rota.agent import dial, logs, probe
+from rota.agent.desk import Desk
+from rota.agent.plan import Facts, plan
+from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.model.ids import JobId
+from rota.model.limits import STALE_ORDER_MS
+from rota.model.sync import Hello, JobOrders, Work
+from rota.runtimes.protocol import AttemptName, Room, Runtime
+from rota.wire import agent as wire
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import agent_pb2_grpc as pb_grpc
+
+log = structlog.get_logger("rota.agent")
+
+_BACKOFF_FIRST_SECONDS = 0.1
+_BACKOFF_LAST_SECONDS = 5.0
+_LEAVE_SECONDS = 10.0
+Stream = grpc.aio.StreamStreamCall[Any, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    directory: Path
+    address: str
+    name: str
+    version: str
+    labels: dict[str, str]
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+
+
+class _Over(Exception):  # noqa: N818  (not an error: the connection has ended)
+    """This connection is done with."""
+
+
+class Agent:
+    def __init__(self, settings: Settings, identity: NodeIdentity, runtime: Runtime) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._runtime = runtime
+        self._machine = probe.look(settings.directory, settings.cpu_milli, settings.memory_bytes)
+        self._desk = Desk()
+        self._works: dict[JobId, Work] = {}
+        self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
+        self._readings: dict[int, asyncio.Task[None]] = {}
+        self._epoch_file = settings.directory / "epoch"
+        self._leaving = False
+        self._left = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until it has left."""
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._keep())
+            calling = tasks.create_task(self._call())
+            await self._left.wait()
+            keeping.cancel()
+            calling.cancel()
+
+    async def leave(self) -> None:
+        """End the work, say so, go."""
+        self._leaving = True
+        await self._runtime.quit()
+        self._desk.changed.set()
+
+    # ---- the keeper's side
+
+    async def _keep(self) -> None:
+        room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
+        while True:
+            self._desk.replace_all(await self._runtime.attach(room))
+            self._introduced.clear()
+            async for claims in self._runtime.events():
+                self._desk.note(claims)
+            self._desk.lose_keeper()
+            if self._leaving:
+                return
+            log.error("the keeper is gone; a new one is started")
+
+    # ---- the control plane's side
+
+    async def _call(self) -> None:
+        pause = _BACKOFF_FIRST_SECONDS
+        while not self._left.is_set():
+            await self._desk.attached.wait()
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._connection()
+            except grpc.aio.AioRpcError as error:
+                await self._explain(error)
+            if self._leaving and self._desk.gone:
+                self._left.set()
+                return
+            if asyncio.get_running_loop().time() - began > _BACKOFF_LAST_SECONDS:
+                pause = _BACKOFF_FIRST_SECONDS
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _BACKOFF_LAST_SECONDS)
+
+    async def _connection(self) -> None:
+        async with dial.channel(self._settings.address, self._identity) as channel:
+            stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stream: Stream = stub.Connect()
+            conversation = _Conversation(stream)
+            hello = self._hello()
+            self._desk.said(conversation.next_n, hello.inventory)
+            await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
+            try:
+                async with asyncio.TaskGroup() as halves:
+                    halves.create_task(self._hear(stub, conversation, halves))
+                    halves.create_task(self._report(conversation))
+                    halves.create_task(self._renew(stub))
+            except* _Over:
+                pass
+            except* grpc.aio.AioRpcError as group:
+                raise group.exceptions[0] from None
+
+    def _hello(self) -> Hello:
+        return Hello(
+            machine_id=self._machine.machine_id,
+            boot_id=self._machine.boot_id,
+            version=self._settings.version,
+            capacity=self._machine.capacity,
+            labels={**self._machine.labels, **self._settings.labels},
+            epoch_seen=self._epoch_seen(),
+            inventory=self._desk.inventory(),
+        )
+
+    async def _hear(self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup) -> None:
+        async for word in conversation.stream:
+            self._see_epoch(word.epoch)
+            match word.WhichOneof("word"):
+                case "welcome":
+                    conversation.heartbeat_seconds = word.welcome.heartbeat_ms / 1000
+                    conversation.welcomed.set()
+                    log.info("connected", name=word.welcome.name, epoch=word.epoch)
+                case "orders":
+                    conversation.refuse_stale(word.orders.echo)
+                    await self._obey(word.orders)
+                case "open_log":
+                    self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
+                case "close_log":
+                    reading = self._readings.pop(word.close_log.id, None)
+                    if reading is not None:
+                        reading.cancel()
+                case _:
+                    log.warning("a word this version does not know")
+        raise _Over
+
+    async def _obey(self, orders: pb.Orders) -> None:
+        stored = self._desk.stored(orders.stored)
+        if stored:
+            await self._runtime.acknowledge(stored)
+        jobs = [wire.orders_from_wire(one) for one in orders.jobs]
+        self._works.update({one.job: one.work for one in jobs if one.work is not None})
+        actions = plan(jobs, self._works, self._facts(jobs))
+        self._desk.note(actions.refuse)
+        for one in actions.obey:
+            if one.start:
+                self._desk.take(one)
+                work = None if one.job in self._introduced else self._works[one.job]
+                self._introduced[one.job] = None
+                await self._runtime.start(one.job, work, one.start)
+            if one.stop:
+                await self._runtime.stop([AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop])
+        if orders.forget:
+            await self._runtime.forget([JobId(job) for job in orders.forget])
+            for job in orders.forget:
+                self._works.pop(JobId(job), None)
+                self._introduced.pop(JobId(job), None)
+
+    def _facts(self, jobs: list[JobOrders]) -> Facts:
+        wanted = {self._works[one.job].workdir for one in jobs if one.start and one.job in self._works}
+        missing = frozenset(path for path in wanted if path is not None and not Path(path).is_dir())
+        return Facts(missing, self._leaving)
+
+    async def _report(self, conversation: "_Conversation") -> None:
+        await conversation.welcomed.wait()
+        while True:
+            urgent = await self._desk.wait(conversation.heartbeat_seconds)
+            if self._desk.gone:
+                if self._leaving:
+                    await self._say_goodbye(conversation)
+                raise _Over  # with a new keeper everything is told anew
+            claims = self._desk.take_changes()
+            load = probe.measure(self._settings.directory) if not urgent else None
+            wire_load = None if load is None else wire.load_to_wire(load)
+            if claims:
+                self._desk.said(conversation.next_n, claims)
+                report = pb.Report(jobs=wire.claims_to_wire(claims), load=wire_load)
+                await conversation.say(pb.FromNode(report=report))
+            else:
+                await conversation.say(pb.FromNode(beat=pb.Beat(load=wire_load)))
+
+    async def _say_goodbye(self, conversation: "_Conversation") -> None:
+        claims = self._desk.take_changes()
+        if claims:
+            await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
+        await conversation.say(pb.FromNode(leave=pb.Leave(reason="it was told to leave")))
+        await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
+
+    async def _push_log(self, stub: pb_grpc.AgentStub, request: pb.OpenLog) -> None:
+        name = AttemptName(JobId(request.job), request.index, request.attempt)
+
+        async def chunks() -> AsyncIterator[pb.LogChunk]:
+            async for chunk in logs.read(self._settings.directory, request, lambda: self._desk.is_live(name)):
+                yield chunk
+
+        try:
+            await stub.PushLog(chunks())
+        except grpc.aio.AioRpcError as error:
+            log.warning("a log could not be sent", attempt=name, error=error.details())
+        finally:
+            self._readings.pop(request.id, None)
+
+    async def _renew(self, stub: pb_grpc.AgentStub) -> None:
+        """At half its life a certificate is replaced; the next connection uses the new one."""
+        seconds = (self._identity.renew_after - datetime.now(UTC)).total_seconds()
+        await asyncio.sleep(max(1.0, seconds))
+        reply = await stub.Renew(pb.RenewRequest(csr=make_request(self._settings.directory)))
+        self._identity = store_identity(self._settings.directory, reply.certificate, reply.ca)
+        log.info("certificate renewed", until=str(self._identity.expires_at))
+        raise _Over
+
+    async def _explain(self, error: grpc.aio.AioRpcError) -> None:
+        details = error.details() or ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            details = await dial.diagnose(self._settings.address, self._identity)
+        log.warning("not connected", server=self._settings.address, code=error.code().name, reason=details)
+
+    # ---- epochs
+
+    def _epoch_seen(self) -> int:
+        try:
+            return int(self._epoch_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _see_epoch(self, epoch: int) -> None:
+        seen = self._epoch_seen() if self._desk.epoch is None else self._desk.epoch
+        if epoch < seen:
+            log.error("orders of an older epoch are refused", epoch=epoch, seen=seen)
+            raise _Over
+        if epoch > seen:
+            partial = self._epoch_file.with_suffix(".new")
+            partial.write_text(f"{epoch}\n")
+            partial.replace(self._epoch_file)
+        self._desk.epoch = epoch
+
+
+class _Conversation:
+    """One connection's words: numbered, with the time each was said."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.next_n = 1
+        self.heartbeat_seconds = 5.0
+        self.welcomed = asyncio.Event()
+        self._said_at: dict[int, float] = {}
+
+    async def say(self, word: pb.FromNode) -> None:
+        word.n = self.next_n
+        self._said_at[self.next_n] = asyncio.get_running_loop().time()
+        self.next_n += 1
+        await self.stream.write(word)
+
+    def refuse_stale(self, echo: int) -> None:
+        """Orders that answer something we said long ago come from a server that slept: hear everything anew."""
+        newer = [n for n in self._said_at if n > echo]
+        waited = asyncio.get_running_loop().time() - self._said_at[newer[0]] if newer else 0.0
+        if waited * 1000 > STALE_ORDER_MS:
+            log.warning("stale orders are refused", seconds=round(waited, 1))
+            raise _Over
+        for n in [n for n in self._said_at if n <= echo]:
+            del self._said_at[n]

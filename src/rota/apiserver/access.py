@@ -1,0 +1,69 @@
+"""Who may do what: a role says which actions, its namespaces where; what is not granted is denied."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rota.identity.tokens import Role
+from rota.model.errors import NotAllowed
+
+EVERYWHERE = "*"  # as a namespace of a token: all of them, and the cluster itself
+
+
+class Action(StrEnum):
+    LOOK = "look"
+    SUBMIT = "submit jobs"
+    CANCEL = "cancel jobs"
+    DELETE = "delete jobs"
+    CHANGE_NODES = "change nodes"
+    ADD_NODES = "add nodes"
+
+
+LOWEST_ROLE: dict[Action, Role] = {
+    Action.LOOK: Role.VIEWER,
+    Action.SUBMIT: Role.SUBMITTER,
+    Action.CANCEL: Role.SUBMITTER,
+    Action.DELETE: Role.SUBMITTER,
+    Action.CHANGE_NODES: Role.OPERATOR,
+    Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    name: str
+    role: Role
+    namespaces: tuple[str, ...]
+
+    @property
+    def everywhere(self) -> bool:
+        return EVERYWHERE in self.namespaces
+
+
+def sees(caller: Caller, namespace: str) -> bool:
+    return caller.everywhere or namespace in caller.namespaces
+
+
+def require(caller: Caller, action: Action, namespace: str) -> None:
+    """In a namespace."""
+    _require_role(caller, action)
+    if not sees(caller, namespace):
+        raise NotAllowed(
+            f"{caller.name} may not {action} in namespace {namespace}",
+            field="namespace",
+            hint=f"this token is for: {', '.join(caller.namespaces) or 'no namespace'}",
+        )
+
+
+def require_everywhere(caller: Caller, action: Action) -> None:
+    """On the cluster itself, which belongs to no namespace."""
+    _require_role(caller, action)
+    if not caller.everywhere:
+        raise NotAllowed(f"{caller.name} may not {action}: its token is for some namespaces only")
+
+
+def _require_role(caller: Caller, action: Action) -> None:
+    lowest = LOWEST_ROLE[action]
+    if caller.role < lowest:
+        raise NotAllowed(
+            f"{caller.name} may not {action}: its role is {caller.role}", hint=f"this needs the role {lowest}"
+        )

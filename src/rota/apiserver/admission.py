@@ -1,0 +1,167 @@
+"""A user's request + the view -> a Plan, or Rejected."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from rota.apiserver import access, fields
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.finding import find_job, find_node
+from rota.apiserver.spec import parse_spec
+from rota.model.amounts import show_amount
+from rota.model.errors import BadField, Conflict, QueueFull
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import Counters, JobSpec, JobWish, SubmitKey
+from rota.model.lifecycle import NodeState
+from rota.model.limits import JOBS_WAITING_MAX, NAME_LENGTH_MAX
+from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
+from rota.model.plan import Event, Instant, Plan
+from rota.model.subscriber import Subscriber
+from rota.model.view import NodeView, View
+
+SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
+
+
+class Submitted(NamedTuple):
+    job: JobId
+    new: bool  # else an earlier submit with the same key made it
+
+
+def submit(view: View, body: object, caller: Caller, key: str | None, now: Instant) -> Plan:
+    wish = parse_spec(body)
+    access.require(caller, Action.SUBMIT, wish.namespace)
+    before = _submitted_before(view, wish, key)
+    if before is not None:
+        return Plan(answer=Submitted(before, new=False))
+    if view.unfinished >= JOBS_WAITING_MAX:
+        raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
+    number = view.counters.jobs + 1
+    spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
+    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, _digest(wish)),)
+    why = _asks_for(spec)
+    return Plan(
+        (spec, Counters(number, view.counters.nodes), *keys),
+        events=(Event("job.submitted", why, job=spec.id),),
+        why=why,
+        answer=Submitted(spec.id, new=True),
+    )
+
+
+def cancel(view: View, ref: str, reason: object, caller: Caller, now: Instant) -> Plan:
+    """The controllers see the wish, and say so in an event."""
+    job = find_job(view, ref, caller)
+    access.require(caller, Action.CANCEL, job.spec.namespace)
+    said = None if reason is None else fields.text("reason", reason)
+    if job.status is not None and job.status.ended:
+        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="there is nothing to cancel")
+    if job.wish is not None and job.wish.cancel:
+        return Plan(answer=job.spec.id)
+    wish = JobWish(job.spec.id, cancel=True, reason=said or f"canceled by {caller.name}", at_ms=now.ms)
+    return Plan((wish,), why=f"{caller.name} cancels job {job.spec.id}", answer=job.spec.id)
+
+
+def delete(view: View, ref: str, caller: Caller) -> Plan:
+    """All records of an ended job but its submit key, so that a late repeat makes no second one."""
+    job = find_job(view, ref, caller)
+    access.require(caller, Action.DELETE, job.spec.namespace)
+    if job.status is None or not job.status.ended:
+        raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
+    parts = ("spec", "wish", "cluster", "status")
+    blocks = {"task": job.tasks, "attempt": job.attempts, "status": job.statuses}
+    keys = [f"job/{job.spec.id}/{part}" for part in parts]
+    keys += [f"{kind}/{job.spec.id}/{block}" for kind, known in blocks.items() for block in known]
+    return Plan(
+        deletes=tuple(Key(key) for key in keys),
+        why=f"{caller.name} deletes job {job.spec.id}",
+        answer=job.spec.id,
+    )
+
+
+def wish_node(view: View, ref: str, eligibility: Eligibility, caller: Caller) -> Plan:
+    access.require_everywhere(caller, Action.CHANGE_NODES)
+    node = find_node(view, ref)
+    wished = Eligibility.OPEN if node.wish is None else node.wish.eligibility
+    if wished is eligibility:
+        return Plan(answer=node.spec.id)
+    why = f"{caller.name} wants node {node.spec.name} to be {eligibility}"
+    event = Event("node.changed", why, node=node.spec.id, state=eligibility.value)
+    return Plan((NodeWish(node.spec.id, eligibility),), events=(event,), why=why, answer=node.spec.id)
+
+
+def delete_node(view: View, ref: str, caller: Caller) -> Plan:
+    access.require_everywhere(caller, Action.CHANGE_NODES)
+    node = find_node(view, ref)
+    gone = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
+    if node.link is Link.UP or not gone:
+        hint = "stop its agent first; a node is deleted when it is lost or has left"
+        raise Conflict(f"node {node.spec.name} is still there", hint=hint)
+    return forget_node(node, f"{caller.name} deletes node {node.spec.name}")
+
+
+def forget_node(node: NodeView, why: str) -> Plan:
+    keys = tuple(Key(f"node/{node.spec.id}/{part}") for part in ("spec", "wish", "status"))
+    event = Event("node.changed", why, node=node.spec.id)
+    return Plan(deletes=keys, events=(event,), why=why, answer=node.spec.id)
+
+
+def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:
+    """A new node with a number never used before, and a name nobody else has."""
+    number = view.counters.nodes + 1
+    spec = NodeSpec(
+        NodeId(f"n{number}"), _free_name(view, name), cluster, dict(labels), joined_at_ms=now.wall_ms
+    )
+    why = f"node {spec.name} is enrolled in cluster {cluster} as {spec.id}"
+    event = Event("node.joined", why, node=spec.id)
+    return Plan((spec, Counters(view.counters.jobs, number)), events=(event,), why=why, answer=spec)
+
+
+def acknowledge(before: Subscriber | None, name: str, revision: int, index: int) -> Plan:
+    """Positions only grow: a late or repeated acknowledgement changes nothing."""
+    if before is not None and (revision, index) <= (before.revision, before.index):
+        return Plan(answer=before)
+    subscriber = Subscriber(fields.name("subscriber", name), revision, index)
+    return Plan((subscriber,), answer=subscriber)
+
+
+def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:
+    if key is None:
+        return None
+    if SUBMIT_KEY.fullmatch(key) is None:
+        raise BadField(
+            "Idempotency-Key", "is not a key", "write 1 to 256 printable characters without spaces"
+        )
+    before = view.submitted(wish.namespace, key)
+    if before is None:
+        return None
+    if before.digest != _digest(wish):
+        raise Conflict(
+            f"this key has made job {before.job}, which asks for something else", hint="use another key"
+        )
+    if before.job not in view.jobs:
+        raise Conflict(f"this key has made job {before.job}, which was deleted", hint="use another key")
+    return before.job
+
+
+def _digest(wish: JobSpec) -> str:
+    """Of what is asked for, however it was written; who asks and when does not count."""
+    return hashlib.sha256(msgspec.msgpack.encode(wish)).hexdigest()
+
+
+def _asks_for(spec: JobSpec) -> str:
+    tasks = "one task" if spec.count == 1 else f"{spec.count} tasks"
+    needs = ", ".join(show_amount(resource, amount) for resource, amount in spec.needs.items())
+    return f"{spec.user} asks for {tasks} of {spec.name}, {'' if spec.count == 1 else 'each '}with {needs}"
+
+
+def _free_name(view: View, name: str) -> str:
+    taken = {node.spec.name for node in view.nodes.values()} | set(view.nodes)
+    if name not in taken:
+        return name
+    short = name[: NAME_LENGTH_MAX - 8]
+    number = 2
+    while f"{short}-{number}" in taken:
+        number += 1
+    return f"{short}-{number}"

@@ -1,0 +1,216 @@
+"""What goes over HTTP: JSON, problems, streams; and what a request says. [I/O]"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rota.apiserver.access import Caller
+from rota.apiserver.api import Api
+from rota.model.amounts import parse_count
+from rota.model.errors import BadField, Rejected, RotaError
+from rota.model.limits import BODY_BYTES_MAX
+
+STATUS_OF_CODE = {
+    "bad_request": 400,
+    "bad_field": 400,
+    "unauthenticated": 401,
+    "not_allowed": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "gone": 410,
+    "too_large": 413,
+    "impossible": 422,
+    "queue_full": 429,
+    "rate_limited": 429,
+    "internal": 500,
+    "unavailable": 503,
+    "store_full": 507,
+}
+RETRY_AFTER_SECONDS = {"queue_full": "5", "unavailable": "1", "store_full": "10"}
+COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Unauthenticated(Rejected):
+    code = "unauthenticated"
+
+
+class TooLarge(Rejected):
+    code = "too_large"
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, COMMON_HEADERS, "application/json")
+
+
+def nothing() -> Response:
+    return Response(status_code=204, headers=COMMON_HEADERS)
+
+
+def problem(error: RotaError) -> Response:
+    """The user's errors in full; of our own only that there was one."""
+    status = STATUS_OF_CODE.get(error.code, 500)
+    detail = "something went wrong inside; the server's log says what" if status == 500 else str(error)
+    said = {"field": getattr(error, "field", None), "hint": getattr(error, "hint", None)}
+    return problem_of(status, error.code, detail, **said)
+
+
+def problem_of(
+    status: int, code: str, detail: str, field: str | None = None, hint: str | None = None
+) -> Response:
+    body = {
+        "status": status,
+        "code": code,
+        "title": HTTPStatus(status).phrase,
+        "detail": detail,
+        "field": field,
+        "hint": hint,
+    }
+    headers = dict(COMMON_HEADERS)
+    if code in RETRY_AFTER_SECONDS:
+        headers["Retry-After"] = RETRY_AFTER_SECONDS[code]
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(msgspec.json.encode(body), status, headers, "application/problem+json")
+
+
+class Stream(Response):
+    """A body that is written while it comes to be, until it ends or the reader goes away.
+
+    Unless `at_once`, nothing is sent before the first byte, so that an error can still be told as a problem.
+    """
+
+    def __init__(self, run: Callable[[Write], Awaitable[None]], media_type: str, *, at_once: bool) -> None:
+        super().__init__(headers=COMMON_HEADERS, media_type=media_type)
+        del self.headers["content-length"]
+        self._run = run
+        self._at_once = at_once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        started = False
+
+        async def begin() -> None:
+            nonlocal started
+            if not started:
+                started = True
+                head = {"status": self.status_code, "headers": self.raw_headers}
+                await send({"type": "http.response.start", **head})
+
+        async def write(data: bytes) -> None:
+            await begin()
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        if self._at_once:
+            await write(b"")
+        if await _until_disconnect(self._run(write), receive):
+            await begin()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_disconnect(running: Awaitable[None], receive: Receive) -> bool:
+    """Whether it came to its end; what it raises is raised."""
+
+    async def disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def run() -> None:
+        await running
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            gone = tasks.create_task(disconnect())
+            main = tasks.create_task(run())
+            await asyncio.wait((gone, main), return_when=asyncio.FIRST_COMPLETED)
+            ended = main.done()
+            gone.cancel()
+            main.cancel()
+    except* RotaError as group:
+        raise _first(group) from None
+    return ended
+
+
+def _first(group: BaseExceptionGroup[RotaError]) -> RotaError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def server_sent(kind: str, value: Any, sequence: str | None = None) -> bytes:
+    head = b"" if sequence is None else f"id: {sequence}\n".encode()
+    return head + f"event: {kind}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
+
+
+KEEP_ALIVE = b": still here\n\n"
+
+
+def api_of(request: Request) -> Api:
+    api: Api = request.app.state.api
+    return api
+
+
+def caller_of(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def noted(request: Request, target: str) -> None:
+    """Whom or what the audit log shall name."""
+    request.state.target = target
+
+
+async def json_body(request: Request) -> Any:
+    """The body as JSON; nothing at all counts as {}."""
+    raw = await request.body()
+    if not raw:
+        return {}
+    try:
+        return msgspec.json.decode(raw)
+    except UnicodeDecodeError as error:
+        raise Rejected(f"the body is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
+    except msgspec.DecodeError as error:
+        raise Rejected(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise Rejected("the body is nested too deeply") from None
+
+
+def limited(receive: Receive) -> Receive:
+    """Count the body while it comes in, and stop reading where it is too large."""
+    size = 0
+
+    async def receive_some() -> Any:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > BODY_BYTES_MAX:
+            raise too_large()
+        return message
+
+    return receive_some
+
+
+def too_large() -> TooLarge:
+    return TooLarge("the body is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
+
+
+def whole(query: Mapping[str, str], field: str, default: int, low: int, high: int) -> int:
+    given = query.get(field)
+    if given is None:
+        return default
+    if not given.isascii() or len(given) > 18:
+        raise BadField(field, "is not a whole number", f"write a whole number from {low} to {high}")
+    return parse_count(field, given, low, high)
+
+
+def flag(query: Mapping[str, str], field: str) -> bool:
+    given = query.get(field, "false").lower()
+    if given not in ("true", "1", "false", "0"):
+        raise BadField(field, f"'{given[:20]}' is neither yes nor no", "write true or false")
+    return given in ("true", "1")

@@ -1,0 +1,65 @@
+"""Api: everything the routes need, handed to them once."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rota.apiserver.logs import Logs
+from rota.apiserver.watch import Changes
+from rota.engine.run import Engine
+from rota.identity.audit import AuditLog
+from rota.identity.authority import Authority
+from rota.identity.vault import Vault
+from rota.model.ids import JobId
+from rota.model.plan import Instant
+from rota.model.view import View
+from rota.model.why import Why
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+Explain = Callable[[View, JobId, Instant], Why]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the three doors are, as others reach them: host:port."""
+
+    http: str
+    agent: str
+    controller: str
+    names: tuple[str, ...] = ()  # further host names under which requests are accepted
+
+    @property
+    def loopback_only(self) -> bool:
+        return host_of(self.http) in LOOPBACK
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset((*LOOPBACK, host_of(self.http), *(name.lower() for name in self.names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    engine: Engine
+    changes: Changes
+    logs: Logs
+    vault: Vault
+    authority: Authority
+    audit: AuditLog
+    explain: Explain
+    addresses: Addresses
+    version: str
+    started_at_ms: int = field(default_factory=lambda: wall_ms())
+
+    def now(self) -> Instant:
+        return Instant(self.engine.now_ms(), wall_ms())
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def host_of(address: str) -> str:
+    """`[::1]:3000` -> `::1`, `Name:3000` -> `name`."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0].lower()
+    return address.partition(":")[0].lower()

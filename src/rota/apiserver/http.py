@@ -1,0 +1,143 @@
+"""The HTTP face: who may come in, and what an error looks like to them. [I/O]"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rota.apiserver import routes_events, routes_jobs, routes_nodes
+from rota.apiserver.access import Caller
+from rota.apiserver.answers import Unauthenticated, limited, problem, problem_of, too_large
+from rota.apiserver.api import Addresses, Api, host_of, wall_ms
+from rota.identity.audit import AuditEntry
+from rota.identity.tokens import API_PREFIX
+from rota.model.errors import Bug, NotAllowed, RotaError
+from rota.model.limits import BODY_BYTES_MAX
+
+OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
+log = structlog.get_logger("rota.apiserver")
+
+
+def make_app(api: Api) -> Starlette:
+    app = Starlette(
+        routes=[*routes_jobs.ROUTES, *routes_nodes.ROUTES, *routes_events.ROUTES],
+        middleware=[Middleware(Door, api=api)],
+        exception_handlers={HTTPException: _not_routed},
+    )
+    app.state.api = api
+    app.router.redirect_slashes = False
+    return app
+
+
+class Door:
+    """Every request passes: host, origin, size, token; every change and refusal is written down."""
+
+    def __init__(self, app: ASGIApp, api: Api) -> None:
+        self._app = app
+        self._api = api
+        self._hosts = api.addresses.hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        state = scope.setdefault("state", {})
+        try:
+            self._let_in(scope, Headers(scope=scope))
+            await self._app(scope, limited(receive), send_noting)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            refused = _told(error, scope)
+            state["code"] = refused.code
+            if not status:  # else the answer has begun, and being cut off is how the reader learns of it
+                await problem(refused)(scope, receive, send_noting)
+        self._note(scope, status)
+
+    def _let_in(self, scope: Scope, headers: Headers) -> None:
+        check_host(headers.get("host", ""), self._hosts)
+        check_origin(headers)
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
+            raise too_large()
+        if scope["path"] not in OPEN_PATHS:
+            scope["state"]["caller"] = who_calls(self._api, headers.get("authorization", ""))
+
+    def _note(self, scope: Scope, status: int) -> None:
+        if scope["method"] == "GET" and status not in (401, 403):
+            return
+        state = scope["state"]
+        caller: Caller | None = state.get("caller")
+        endpoint = scope.get("endpoint")
+        client = scope.get("client")
+        entry = AuditEntry(
+            at_ms=wall_ms(),
+            who=caller.name if caller else "",
+            action=endpoint.__name__ if endpoint else scope["method"],
+            target=state.get("target", scope["path"]),
+            outcome=f"{status} {state.get('code', '')}".rstrip(),
+            origin=client[0] if client else "",
+        )
+        self._api.audit.write(entry)
+
+
+def check_host(host: str, accepted: Iterable[str]) -> None:
+    """A page elsewhere whose name was made to point here is refused."""
+    if host_of(host) not in accepted:
+        raise NotAllowed(f"this server does not answer to the name '{host[:60]}'")
+
+
+def check_origin(headers: Headers) -> None:
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    own = headers.get("host", "")
+    if origin is not None and origin.lower() not in (f"http://{own.lower()}", f"https://{own.lower()}"):
+        raise NotAllowed("requests from pages of other origins are refused")
+    if site is not None and site not in ("same-origin", "none"):
+        raise NotAllowed("requests from pages of other origins are refused")
+
+
+def who_calls(api: Api, authorization: str) -> Caller:
+    scheme, _, secret = authorization.partition(" ")
+    hint = "send the header: Authorization: Bearer TOKEN"
+    if scheme.lower() != "bearer" or not secret:
+        raise Unauthenticated("this needs a token", hint=hint)
+    token = api.vault.who(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
+    if token is None:
+        raise Unauthenticated("this token is not known, or no longer valid")
+    return Caller(token.name, token.role, token.namespaces)
+
+
+def _told(error: Exception, scope: Scope) -> RotaError:
+    """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
+    if isinstance(error, RotaError) and not isinstance(error, Bug):
+        return error
+    log.error("a request failed", method=scope["method"], path=scope["path"], exc_info=error)
+    return Bug("unforeseen")
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_request"
+    request.state.code = code
+    answer = problem_of(status, code, f"there is no {request.method} {request.url.path[:200]}")
+    if isinstance(error, HTTPException) and error.headers:
+        answer.headers.update(error.headers)
+    return answer
+
+
+__all__ = ["Addresses", "Api", "make_app"]

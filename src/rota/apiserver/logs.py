@@ -1,0 +1,233 @@
+"""Output of tasks: which attempts there are to read, over retries and whole arrays, a bounded number at once. [I/O]"""
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rota.apiserver.show import has_ended
+from rota.apiserver.show_tasks import Placed, attempts_of
+from rota.apiserver.watch import Changes, JobNews
+from rota.engine.mirror import JobEntry, Mirror
+from rota.engine.run import Engine
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import column
+from rota.model.errors import NotFound, Unavailable
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.phase import FIRST_END
+
+STREAMS = ("stdout", "stderr")
+OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
+
+
+class LogPiece(NamedTuple):
+    """Bytes of a stream from `offset` on; the `missing` bytes right before them are gone for good."""
+
+    offset: int
+    data: bytes
+    missing: int
+
+
+class LogSource(Protocol):
+    def open(
+        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        """What was written so far; with `follow` until the attempt has ended. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    job: JobId
+    index: int | None = None  # None: all tasks
+    attempt: int | None = None  # None: the newest; while following, also those to come
+    from_first: bool = False  # begin with the oldest attempt that is known
+    streams: tuple[str, ...] = STREAMS
+    offset: int = 0
+    follow: bool = False
+
+
+class Begun(NamedTuple):
+    """An attempt that has, or may have, something to read."""
+
+    index: int
+    attempt: int
+    node: NodeId
+
+
+class Chunk(NamedTuple):
+    """A piece of one stream, or why there is none."""
+
+    index: int
+    attempt: int
+    stream: str
+    offset: int
+    data: bytes
+    missing: int
+    reason: str | None
+
+
+Write = Callable[[Chunk], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    engine: Engine
+    changes: Changes
+    source: LogSource
+
+    async def copy(self, wanted: Wanted, write: Write) -> None:
+        """Every chunk, the streams of a task each in order, different ones as they come."""
+        writing, slots = asyncio.Lock(), asyncio.Semaphore(OPEN_AT_ONCE)
+        before: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+        async def write_alone(chunk: Chunk) -> None:
+            async with writing:
+                await write(chunk)
+
+        async def read(begun: Begun, stream: str, earlier: asyncio.Task[None] | None) -> None:
+            try:
+                if earlier is not None:
+                    await asyncio.wait([earlier])
+                await self._copy_stream(wanted, begun, stream, write_alone)
+            finally:
+                slots.release()
+
+        async with asyncio.TaskGroup() as readers, aclosing(self._begun(wanted)) as found:
+            async for begun in found:
+                for stream in wanted.streams:
+                    await slots.acquire()
+                    for key in [key for key, reader in before.items() if reader.done()]:
+                        del before[key]
+                    earlier = before.get((begun.index, stream))
+                    before[begun.index, stream] = readers.create_task(read(begun, stream, earlier))
+
+    async def copy_text(self, wanted: Wanted, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """The bytes of one stream of one task, attempt after attempt."""
+        async with aclosing(self._begun(wanted)) as found:
+            async for begun in found:
+                pieces = self._open(wanted, begun, wanted.streams[0])
+                async for piece in pieces:
+                    await write(piece.data)
+
+    async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
+        next_offset = wanted.offset
+        try:
+            async for piece in self._open(wanted, begun, stream):
+                if piece.missing:
+                    reason = "dropped at the head: more was written than is kept"
+                    lost_from = piece.offset - piece.missing
+                    await write(Chunk(*begun[:2], stream, lost_from, b"", piece.missing, reason))
+                if piece.data:
+                    await write(Chunk(*begun[:2], stream, piece.offset, piece.data, 0, None))
+                next_offset = piece.offset + len(piece.data)
+        except Unavailable as error:
+            await write(Chunk(*begun[:2], stream, next_offset, b"", 0, str(error)))
+
+    def _open(self, wanted: Wanted, begun: Begun, stream: str) -> AsyncIterator[LogPiece]:
+        return self.source.open(
+            begun.node, wanted.job, begun.index, begun.attempt, stream, wanted.offset, wanted.follow
+        )
+
+    async def _begun(self, wanted: Wanted) -> AsyncIterator[Begun]:
+        """Attempts to read, each once: those there are, then, while following, those that begin."""
+        search = _Search(wanted)
+        with self.changes.following(wanted.job) as news:
+            while True:
+                ended = await self.engine.read(search.has_ended)  # looked at first: nothing begins after it
+                for block in await self.engine.read(search.changed_blocks):
+                    for begun in await self._look(search, block):
+                        yield begun
+                if ended or not wanted.follow:
+                    return
+                await _some_news(news)
+
+    async def _look(self, search: "_Search", block: int) -> list[Begun]:
+        return await self.engine.read(lambda mirror: search.look(mirror, block))
+
+
+async def _some_news(news: JobNews) -> None:
+    while not await news.wait():
+        pass
+
+
+class _Search:
+    """Which attempts of a job have begun since the last look. Only blocks that changed are looked at."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._looked_at: dict[int, tuple[AttemptBlock | None, StatusBlock | None]] = {}
+        self._found: defaultdict[int, array[int]] = defaultdict(lambda: array("I", [0] * BLOCK_TASKS))
+
+    def has_ended(self, mirror: Mirror) -> bool:
+        entry = mirror.jobs.get(self._wanted.job)
+        if entry is None or has_ended(entry):
+            return True
+        if self._wanted.index is None:
+            return False
+        block, position = divmod(self._wanted.index, BLOCK_TASKS)
+        return block in entry.phases and entry.phases[block][position] >= FIRST_END
+
+    def changed_blocks(self, mirror: Mirror) -> list[int]:
+        entry = mirror.jobs.get(self._wanted.job)
+        if entry is None:
+            return []
+        blocks = sorted(entry.attempts)
+        if self._wanted.index is not None:
+            own = self._wanted.index // BLOCK_TASKS
+            blocks = [own] if own in entry.attempts else []
+        return [block for block in blocks if self._looked_at.get(block) != _records(entry, block)]
+
+    def look(self, mirror: Mirror, block: int) -> list[Begun]:
+        entry = mirror.jobs.get(self._wanted.job)
+        if entry is None or block not in entry.attempts:
+            return []
+        self._looked_at[block] = _records(entry, block)
+        found: list[Begun] = []
+        for position in self._positions(entry, block):
+            found += self._news_of(entry, block, position)
+        return found
+
+    def _positions(self, entry: JobEntry, block: int) -> list[int]:
+        """Of tasks that have a newer attempt than those found."""
+        numbers = column(entry.attempts[block], "number").tolist()
+        if self._wanted.index is not None:
+            position = self._wanted.index % BLOCK_TASKS
+            return [position] if numbers[position] > self._found[block][position] else []
+        known = self._found[block]
+        return [position for position, number in enumerate(numbers) if number > known[position]]
+
+    def _news_of(self, entry: JobEntry, block: int, position: int) -> list[Begun]:
+        index, known = block * BLOCK_TASKS + position, self._found[block]
+        news = [
+            placed for placed in attempts_of(entry, index) if placed.number > known[position] and _is_begun(placed)
+        ]
+        if not news:
+            return []
+        first_look = known[position] == 0
+        known[position] = news[-1].number
+        if self._wanted.attempt is not None:
+            news = [placed for placed in news if placed.number == self._wanted.attempt]
+        elif first_look and not self._wanted.from_first:
+            news = news[-1:]
+        return [Begun(index, placed.number, placed.node) for placed in news]
+
+
+def check_attempt(entry: JobEntry, index: int, attempt: int) -> None:
+    known = [placed.number for placed in attempts_of(entry, index)]
+    if attempt not in known:
+        hint = f"it has: {', '.join(map(str, known))}" if known else "it has none yet"
+        raise NotFound(f"task {entry.spec.id}.{index} has no attempt {attempt}", field="attempt", hint=hint)
+
+
+def _records(entry: JobEntry, block: int) -> tuple[AttemptBlock | None, StatusBlock | None]:
+    return entry.attempts.get(block), entry.statuses.get(block)
+
+
+def _is_begun(placed: Placed) -> bool:
+    """Or about to begin; what was refused or withdrawn never did."""
+    return AttemptState.ACCEPTED <= placed.state < AttemptState.REFUSED

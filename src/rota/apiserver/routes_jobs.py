@@ -1,0 +1,233 @@
+"""Routes of jobs and tasks: one function each, no rules. [I/O]"""
+
+from base64 import b64encode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rota.apiserver import admission, answers, fields, show, show_tasks
+from rota.apiserver.access import sees
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.finding import find_job
+from rota.apiserver.logs import STREAMS, Chunk, Wanted, check_attempt
+from rota.engine.mirror import JobEntry, Mirror
+from rota.model.errors import BadField, NotFound
+from rota.model.ids import JobId
+from rota.model.lifecycle import JobState
+from rota.model.phase import Phase
+
+JOBS_PAGE_MAX = 1000
+TASKS_PAGE_MAX = 10_000
+SCANNED_MAX = 50_000  # numbers looked at for one page: keeps a rare filter from stopping everybody else
+
+
+async def submit_job(request: Request) -> Response:
+    api, caller, body = api_of(request), caller_of(request), await json_body(request)
+    key = request.headers.get("idempotency-key")
+    done: admission.Submitted = await api.engine.ask(
+        "apiserver", lambda view, now: admission.submit(view, body, caller, key, now)
+    )
+    noted(request, f"job {done.job}")
+    return answer(await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job))), 201 if done.new else 200)
+
+
+async def list_jobs(request: Request) -> Response:
+    caller, query = caller_of(request), request.query_params
+    limit = answers.whole(query, "limit", 100, 1, JOBS_PAGE_MAX)
+    before = answers.whole(query, "before", 0, 0, 10**18)
+    name, namespace, state = query.get("name"), query.get("namespace"), _job_states(query.get("state"))
+
+    def fits(entry: JobEntry) -> bool:
+        return (
+            (state is None or show.state_of(entry) in state)
+            and (name is None or entry.spec.name == name)
+            and (namespace is None or entry.spec.namespace == namespace)
+            and sees(caller, entry.spec.namespace)
+        )
+
+    return answer(
+        await api_of(request).engine.read(lambda mirror: show.jobs_page(mirror, before, fits, limit))
+    )
+
+
+async def show_job(request: Request) -> Response:
+    return answer(await api_of(request).engine.read(lambda mirror: show.job(_asked(mirror, request))))
+
+
+async def delete_job(request: Request) -> Response:
+    caller, ref = caller_of(request), request.path_params["ref"]
+    deleted = await api_of(request).engine.ask(
+        "apiserver", lambda view, _: admission.delete(view, ref, caller)
+    )
+    noted(request, f"job {deleted}")
+    return nothing()
+
+
+async def cancel_job(request: Request) -> Response:
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    said = fields.known_fields(await json_body(request), ("reason",))
+    canceled: JobId = await api.engine.ask(
+        "apiserver", lambda view, now: admission.cancel(view, ref, said.get("reason"), caller, now)
+    )
+    noted(request, f"job {canceled}")
+    return answer(await api.engine.read(lambda mirror: show.job(_entry(mirror, canceled))), 202)
+
+
+async def list_tasks(request: Request) -> Response:
+    query = request.query_params
+    limit = answers.whole(query, "limit", 1000, 1, TASKS_PAGE_MAX)
+    after = answers.whole(query, "after", -1, -1, 10**18)
+    state = _task_state(query.get("state"))
+    return answer(
+        await api_of(request).engine.read(
+            lambda mirror: show_tasks.tasks_page(mirror, _asked(mirror, request), state, after, limit)
+        )
+    )
+
+
+async def show_task(request: Request) -> Response:
+    def look(mirror: Mirror) -> show.Json:
+        entry = _asked(mirror, request)
+        return show_tasks.task(mirror, entry, _index(entry, request.path_params["index"]))
+
+    return answer(await api_of(request).engine.read(look))
+
+
+async def explain_job(request: Request) -> Response:
+    api = api_of(request)
+    now = api.now()
+
+    def look(mirror: Mirror) -> show.Json:
+        job = _asked(mirror, request).spec.id
+        return show.why(job, api.explain(mirror, job, now))
+
+    return answer(await api.engine.read(look))
+
+
+async def follow_job(request: Request) -> Response:
+    api = api_of(request)
+    job = await api.engine.read(lambda mirror: _asked(mirror, request).spec.id)
+
+    async def run(write: answers.Write) -> None:
+        told: show.Json | None = None
+        with api.changes.following(job) as news:
+            while True:
+                line = await api.engine.read(lambda mirror: _line(mirror, job))
+                if line is None:
+                    return
+                if line != told:
+                    await write(answers.server_sent("status", line))
+                    told = line
+                if JobState(line["state"]) in show.ENDS:
+                    return
+                while not await news.wait():
+                    await write(answers.KEEP_ALIVE)
+
+    return answers.Stream(run, "text/event-stream", at_once=False)
+
+
+async def read_logs(request: Request) -> Response:
+    api, query = api_of(request), request.query_params
+    chunks = query.get("format", "text")
+    if chunks not in ("text", "chunks"):
+        raise BadField("format", f"'{chunks[:20]}' is not a format", "write chunks, or leave it out")
+    wanted = await api.engine.read(lambda mirror: _wanted(_asked(mirror, request), request))
+
+    async def run_text(write: answers.Write) -> None:
+        await api.logs.copy_text(wanted, write)
+
+    async def run_chunks(write: answers.Write) -> None:
+        await api.logs.copy(wanted, lambda chunk: write(_ndjson(chunk)))
+
+    if chunks == "chunks":
+        return answers.Stream(run_chunks, "application/x-ndjson", at_once=wanted.follow)
+    return answers.Stream(run_text, "text/plain; charset=utf-8", at_once=wanted.follow)
+
+
+def _wanted(entry: JobEntry, request: Request) -> Wanted:
+    """For text one stream of one task; for chunks, unless said otherwise, all of both."""
+    query = request.query_params
+    text, follow = query.get("format") != "chunks", answers.flag(query, "follow")
+    index = _index(entry, query["index"]) if "index" in query else 0 if text else None
+    attempt = answers.whole(query, "attempt", 0, 1, 2**32) or None
+    stream = query.get("stream", "stdout" if text else None)
+    if stream not in (*STREAMS, None):
+        raise BadField("stream", f"'{stream[:20]}' is not a stream", "write stdout or stderr")
+    if index is not None and attempt is not None and not follow:
+        check_attempt(entry, index, attempt)
+    return Wanted(
+        entry.spec.id,
+        index,
+        attempt,
+        from_first=follow and not text,
+        streams=STREAMS if stream is None else (stream,),
+        offset=answers.whole(query, "offset", 0, 0, 2**62) if index is not None else 0,
+        follow=follow,
+    )
+
+
+def _ndjson(chunk: Chunk) -> bytes:
+    said: show.Json = {"index": chunk.index, "attempt": chunk.attempt, "stream": chunk.stream}
+    if chunk.reason is None:
+        said |= {"offset": chunk.offset, "data": b64encode(chunk.data).decode()}
+    else:
+        said |= {"missing": chunk.missing, "reason": chunk.reason}
+    return msgspec.json.encode(said) + b"\n"
+
+
+def _asked(mirror: Mirror, request: Request) -> JobEntry:
+    return _entry(mirror, find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id)
+
+
+def _entry(mirror: Mirror, job: JobId) -> JobEntry:
+    entry = mirror.jobs.get(job)
+    if entry is None:
+        raise NotFound(f"job {job} was deleted")
+    return entry
+
+
+def _line(mirror: Mirror, job: JobId) -> show.Json | None:
+    entry = mirror.jobs.get(job)
+    return None if entry is None else show.job_line(entry)
+
+
+def _index(entry: JobEntry, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) >= entry.spec.count:
+        hint = f"its tasks are 0 to {entry.spec.count - 1}"
+        raise NotFound(f"job {entry.spec.id} has no task '{text[:20]}'", field="index", hint=hint)
+    return int(text)
+
+
+def _job_states(text: str | None) -> frozenset[JobState] | None:
+    match text:
+        case None:
+            return None
+        case "active":
+            return frozenset(JobState) - show.ENDS
+        case "ended":
+            return show.ENDS
+        case _:
+            return frozenset({fields.one_of("state", text, JobState)})
+
+
+def _task_state(text: str | None) -> str | None:
+    known = [phase.name.lower() for phase in Phase]
+    if text is not None and text not in known:
+        raise BadField("state", f"'{text[:20]}' is not a task's state", f"write one of: {', '.join(known)}")
+    return text
+
+
+ROUTES = [
+    Route("/v1/jobs", submit_job, methods=["POST"]),
+    Route("/v1/jobs", list_jobs),
+    Route("/v1/jobs/{ref}", show_job),
+    Route("/v1/jobs/{ref}", delete_job, methods=["DELETE"]),
+    Route("/v1/jobs/{ref}/cancel", cancel_job, methods=["POST"]),
+    Route("/v1/jobs/{ref}/follow", follow_job),
+    Route("/v1/jobs/{ref}/logs", read_logs),
+    Route("/v1/jobs/{ref}/tasks", list_tasks),
+    Route("/v1/jobs/{ref}/tasks/{index}", show_task),
+    Route("/v1/jobs/{ref}/why", explain_job),
+]

@@ -1,0 +1,233 @@
+"""Entries of the mirror -> jobs, nodes and events as the API shows them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rota.engine.mirror import JobEntry, Mirror, NodeEntry
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec
+from rota.model.lifecycle import JobState, NodeState
+from rota.model.limits import HEARTBEAT_MS
+from rota.model.node import Eligibility
+from rota.model.phase import Phase
+from rota.model.plan import Event
+from rota.model.why import Why
+
+Json = dict[str, Any]
+
+_COUNTED_AS: dict[Phase, str] = {phase: phase.name.lower() for phase in Phase} | {
+    Phase.ACCEPTED: "queued",  # on its node, about to start
+    Phase.STOPPING: "running",
+}
+_ENDED_SENTENCE: dict[JobState, str] = {
+    JobState.SUCCEEDED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "was canceled",
+    JobState.TIMED_OUT: "ran over its time limit",
+    JobState.REJECTED: "was rejected",
+}
+
+
+def job(entry: JobEntry) -> Json:
+    return {**job_line(entry), "spec": spec(entry.spec)}
+
+
+def job_line(entry: JobEntry) -> Json:
+    """A job without its spec."""
+    status, wanted = entry.status, entry.spec
+    return {
+        "id": wanted.id,
+        "name": wanted.name,
+        "namespace": wanted.namespace,
+        "state": state_of(entry).value,
+        "reason": status.reason if status else None,
+        "sentence": sentence(entry),
+        "count": wanted.count,
+        "priority": wanted.priority,
+        "counts": counts(entry),
+        "submitted_at_ms": wanted.submitted_at_ms,
+        "started_at_ms": status.started_at_ms if status else None,
+        "ended_at_ms": status.ended_at_ms if status else None,
+        "exit_code": status.exit_code if status else None,
+        "signal": status.signal if status else None,
+        "user": wanted.user,
+        "cluster": entry.cluster.cluster if entry.cluster else None,
+    }
+
+
+def state_of(entry: JobEntry) -> JobState:
+    return entry.status.state if entry.status else JobState.SUBMITTED
+
+
+def has_ended(entry: JobEntry) -> bool:
+    return entry.status is not None and entry.status.ended
+
+
+def counts(entry: JobEntry) -> dict[str, int]:
+    """Tasks by state; what never began in an ended job counts as canceled."""
+    found = dict.fromkeys(_COUNTED_AS.values(), 0)
+    for phase, count in zip(Phase, entry.tally.by_phase, strict=True):
+        found[_COUNTED_AS[phase]] += count
+    if has_ended(entry):
+        found["canceled"] += found["pending"]
+        found["pending"] = 0
+    return found
+
+
+def sentence(entry: JobEntry) -> str:
+    """The job's status as a person would say it."""
+    status, count = entry.status, entry.spec.count
+    if status is not None and status.ended:
+        return f"{_what_became(status.state, counts(entry), count)}{_took(entry)}{_because(status.reason)}."
+    numbers = counts(entry)
+    waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
+    parts = {"run": numbers["running"], "succeeded": numbers["succeeded"], "wait": waiting}
+    parts["failed"] = count - sum(parts.values())
+    said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
+    if count == 1:
+        said = "runs" if numbers["running"] else "waits to be started"
+    canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
+    return f"{canceling}{said if count == 1 else f'of {count} tasks {said}'}."
+
+
+def _what_became(state: JobState, numbers: dict[str, int], count: int) -> str:
+    became = _ENDED_SENTENCE[state]
+    if count == 1 or state is JobState.REJECTED:
+        return became
+    if numbers["succeeded"] == count:
+        return f"{became}, all {count} tasks"
+    ends = ("succeeded", "failed", "timed_out", "lost", "canceled")
+    said = ", ".join(f"{numbers[end]} {end.replace('_', ' ')}" for end in ends if numbers[end])
+    return f"{became}: of {count} tasks {said}"
+
+
+def _took(entry: JobEntry) -> str:
+    status = entry.status
+    if status is None or status.started_at_ms is None or status.ended_at_ms is None:
+        return ""
+    return f" in {max(0, status.ended_at_ms - status.started_at_ms) / 1000:.1f} s"
+
+
+def _because(reason: str | None) -> str:
+    return f" ({reason.rstrip('.')})" if reason else ""
+
+
+def spec(wanted: JobSpec) -> Json:
+    needs = dict(wanted.needs)
+    return {
+        "name": wanted.name,
+        "namespace": wanted.namespace,
+        "command": wanted.command,
+        "env": wanted.env,
+        "workdir": wanted.workdir,
+        "count": wanted.count,
+        "parallel": wanted.parallel,
+        "cpu": needs.pop("cpu", 0) / 1000,
+        "memory": needs.pop("memory", 0),
+        "disk": needs.pop("disk", 0),
+        "gpu": needs.pop("gpu", 0),
+        "resources": needs,
+        "where": [str(constraint) for constraint in wanted.where],
+        "priority": wanted.priority,
+        "retries": wanted.retries,
+        "timeout": wanted.timeout_seconds,
+        "grace": wanted.grace_seconds,
+        "run": wanted.run.value,
+        "when_unschedulable": wanted.when_unschedulable.value,
+        "recovery": wanted.recovery.value,
+        "labels": wanted.labels,
+    }
+
+
+def jobs_page(entries: Iterable[JobEntry], fits: Callable[[JobEntry], bool], limit: int) -> Json:
+    """The newest that fit, and where to go on; entries come newest first."""
+    found: list[Json] = []
+    for entry in entries:
+        if fits(entry):
+            if len(found) == limit:
+                return {"jobs": found, "next": found[-1]["id"]}
+            found.append(job_line(entry))
+    return {"jobs": found, "next": None}
+
+
+def why(job_id: JobId, reasons: Why) -> Json:
+    return {
+        "job": job_id,
+        "waits": reasons.waits,
+        "sentence": reasons.sentence,
+        "reasons": reasons.reasons,
+        "changes": reasons.changes,
+        "position": reasons.position,
+    }
+
+
+def node_name(mirror: Mirror, node_id: NodeId) -> str:
+    entry = mirror.nodes.get(node_id)
+    return entry.spec.name if entry else node_id
+
+
+def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
+    status = entry.status
+    queued = int(mirror.room.queued[mirror.room.slot[entry.id]])
+    return {
+        "id": entry.id,
+        "name": entry.spec.name,
+        "state": (status.state if status else NodeState.LEFT).value,
+        "eligibility": _eligibility(entry).value,
+        "cluster": entry.spec.cluster,
+        "labels": {**(status.labels if status else {}), **entry.spec.labels},
+        "capacity": _amounts(status.capacity if status else {}),
+        "reserved": _reserved(mirror, entry),
+        "used": _used(entry),
+        "running": len(entry.assigned) - queued,
+        "queued": queued,
+        "agent_version": status.version if status else None,
+        "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
+        "report_interval_ms": HEARTBEAT_MS,
+        "reason": status.reason if status else "has not connected yet",
+    }
+
+
+def _eligibility(entry: NodeEntry) -> Eligibility:
+    wished = entry.wish.eligibility if entry.wish else Eligibility.OPEN
+    return Eligibility.DRAINED if wished is Eligibility.DRAINING and not entry.assigned else wished
+
+
+def _amounts(amounts: dict[str, int]) -> Json:
+    shown: Json = {"cpu": 0.0, "memory": 0, "disk": 0, "gpu": 0, **amounts}
+    shown["cpu"] /= 1000
+    return shown
+
+
+def _reserved(mirror: Mirror, entry: NodeEntry) -> Json:
+    room = mirror.room
+    column = room.reserved[:, room.slot[entry.id]].tolist()
+    known = entry.status.capacity if entry.status else {}
+    return _amounts({resource: column[row] for resource, row in room.rows.items() if resource in known})
+
+
+def _used(entry: NodeEntry) -> Json | None:
+    if entry.load is None or entry.status is None:
+        return None
+    capacity = entry.status.capacity
+    used: Json = {"cpu": entry.load.cpu_milli / 1000}
+    for resource, free in (("memory", entry.load.memory_free), ("disk", entry.load.disk_free)):
+        used[resource] = None if free is None else max(0, capacity.get(resource, 0) - free)
+    return used
+
+
+def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
+    tasks = sum(last - first + 1 for first, last in happened.indices) or 1
+    code = happened.exit_code
+    return {
+        "seq": sequence,
+        "at_ms": at_ms,
+        "kind": happened.kind,
+        "job": happened.job,
+        "node": None if happened.node is None else node_name(mirror, happened.node),
+        "indices": happened.indices or None,
+        "attempts": happened.attempt,
+        "exit_codes": None if code is None else {str(code): tasks},
+        "state": happened.state,
+        "why": happened.why,
+    }

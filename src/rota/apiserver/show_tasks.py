@@ -1,0 +1,176 @@
+"""Blocks of a job -> its tasks and attempts as the API shows them."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rota.apiserver.show import Json, has_ended, node_name
+from rota.engine.mirror import JobEntry, Mirror
+from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
+from rota.model.columns import column
+from rota.model.ids import NodeId
+from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.phase import Phase
+
+_PHASES = [phase.name.lower() for phase in Phase]
+_ATTEMPT_STATES = [state.name.lower() for state in AttemptState]
+
+
+class Placed(NamedTuple):
+    """One attempt: where it was placed and how it fares."""
+
+    number: int
+    node: NodeId
+    placed_at_ms: int
+    status: OldStatus | None  # none: merely offered
+
+    @property
+    def state(self) -> int:
+        return AttemptState.OFFERED if self.status is None else self.status.state
+
+
+def tasks_page(mirror: Mirror, entry: JobEntry, state: str | None, after: int, limit: int) -> Json:
+    """Up to `limit` tasks of the indices above `after`, and the index to go on from."""
+    found: list[Json] = []
+    for block in range((after + 1) // BLOCK_TASKS, entry.spec.blocks):
+        positions = _positions(entry, block, state)
+        if not positions:
+            continue
+        rows = _Rows(mirror, entry, block)
+        for position in positions:
+            if block * BLOCK_TASKS + position > after:
+                if len(found) == limit:
+                    return {"tasks": found, "next": found[-1]["index"]}
+                found.append(rows.task(position))
+    return {"tasks": found, "next": None}
+
+
+def task(mirror: Mirror, entry: JobEntry, index: int) -> Json:
+    """One task and all its known attempts, oldest first."""
+    block, position = divmod(index, BLOCK_TASKS)
+    shown = _Rows(mirror, entry, block).task(position)
+    return {**shown, "attempts": [_attempt(mirror, placed) for placed in attempts_of(entry, index)]}
+
+
+def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
+    """All known attempts of a task, oldest first."""
+    block, position = divmod(index, BLOCK_TASKS)
+    attempt, status = entry.attempts.get(block), entry.statuses.get(block)
+    if attempt is None:
+        return []
+    past = {old.number: old for old in status.older if old.position == position} if status else {}
+    found = [
+        Placed(old.number, old.node, old.placed_at_ms, past.get(old.number))
+        for old in attempt.older
+        if old.position == position
+    ]
+    number = int(column(attempt, "number")[position])
+    if number:
+        node = attempt.nodes[int(column(attempt, "node")[position])]
+        placed_at_ms = int(column(attempt, "placed_at_ms")[position])
+        found.append(Placed(number, node, placed_at_ms, _current(status, position, number)))
+    return found
+
+
+def _current(status: StatusBlock | None, position: int, number: int) -> OldStatus | None:
+    if status is None or int(column(status, "number")[position]) != number:
+        return None
+    cells = {name: int(column(status, name)[position]) for name in status.COLUMNS}
+    return OldStatus(position=position, reason=status.reasons.get(position), **cells)
+
+
+def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
+    """Of the tasks in a block that are in this state."""
+    size = entry.spec.block_size(block)
+    if state is None:
+        return list(range(size))
+    phases = entry.phases.get(block) or bytes(size)
+    wanted = [phase for phase in Phase if _shown(phase, ended=has_ended(entry)) == state]
+    return [position for position, phase in enumerate(phases) if phase in wanted]
+
+
+def _shown(phase: int, *, ended: bool) -> str:
+    """What never began in an ended job is shown as canceled."""
+    return "canceled" if ended and phase == Phase.PENDING else _PHASES[phase]
+
+
+class _Rows:
+    """The columns of one block as plain lists, made once for all of its tasks."""
+
+    def __init__(self, mirror: Mirror, entry: JobEntry, block: int) -> None:
+        self._job = entry.spec.id
+        self._first = block * BLOCK_TASKS
+        self._ended = has_ended(entry)
+        self._phases = entry.phases.get(block) or bytes(entry.spec.block_size(block))
+        attempt, status, task_block = (
+            entry.attempts.get(block),
+            entry.statuses.get(block),
+            entry.tasks.get(block),
+        )
+        self._attempt = _lists(attempt) if attempt else None
+        self._status = _lists(status) if status else None
+        self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
+        self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
+
+    def task(self, position: int) -> Json:
+        attempt, status = self._attempt, self._status
+        number = attempt["number"][position] if attempt else 0
+        shown: Json = {
+            "job": self._job,
+            "index": self._first + position,
+            "state": _shown(self._phases[position], ended=self._ended),
+            "tries": attempt["tries"][position] + 1 if attempt and number else 0,
+            "attempt": number or None,
+            "node": self._nodes[attempt["node"][position]] if attempt and number else None,
+            "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
+            "reason": self._reasons.get(position),
+            **_UNKNOWN,
+        }
+        if status and number and status["number"][position] == number:
+            fields = _FARED if status["state"][position] >= ATTEMPT_FIRST_END else _FARES
+            for field in fields:
+                shown[field] = _MADE[field](status, position)
+        return shown
+
+
+_UNKNOWN: Json = dict.fromkeys(
+    ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_ms", "cpu_ms", "peak_memory_bytes")
+)
+_FARES = ("started_at_ms",)
+_FARED = tuple(_UNKNOWN)
+_MADE: dict[str, Any] = {
+    "exit_code": lambda row, at: None if row["exit_code"][at] == NO_EXIT_CODE else row["exit_code"][at],
+    "signal": lambda row, at: row["signal"][at] or None,
+    "started_at_ms": lambda row, at: row["started_at_ms"][at] or None,
+    "ended_at_ms": lambda row, at: row["ended_at_ms"][at] or None,
+    "ran_ms": lambda row, at: row["ran_us"][at] / 1000 if row["started_at_ms"][at] else None,
+    "cpu_ms": lambda row, at: row["cpu_us"][at] / 1000 if row["started_at_ms"][at] else None,
+    "peak_memory_bytes": lambda row, at: row["peak_kib"][at] * 1024 or None,
+}
+
+
+def _lists(block: AttemptBlock | StatusBlock) -> dict[str, list[int]]:
+    return {name: column(block, name).tolist() for name in block.COLUMNS}
+
+
+def _attempt(mirror: Mirror, placed: Placed) -> Json:
+    shown: Json = {
+        "attempt": placed.number,
+        "state": _ATTEMPT_STATES[placed.state],
+        "node": node_name(mirror, placed.node),
+        "placed_at_ms": placed.placed_at_ms,
+        "reason": placed.status.reason if placed.status else None,
+        **_UNKNOWN,
+    }
+    if placed.status is not None:
+        row = {name: [getattr(placed.status, name)] for name in StatusBlock.COLUMNS}
+        for field in _FARED if placed.state >= ATTEMPT_FIRST_END else _FARES:
+            shown[field] = _MADE[field](row, 0)
+    return shown
+
+
+def live_or_ended(entry: JobEntry, index: int) -> Iterator[Placed]:
+    """The attempts that have something to show: begun on their node, or about to begin."""
+    for placed in attempts_of(entry, index):
+        if AttemptState.ACCEPTED <= placed.state < AttemptState.REFUSED:
+            yield placed

@@ -1,0 +1,144 @@
+"""The body of a submit -> a JobSpec without a number yet."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver import fields
+from rota.model import limits
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.errors import BadField
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, Recovery, RunMode, Unschedulable
+
+WORKDIR_MAX = 4096  # Linux' PATH_MAX
+GPU_MAX = 1024  # more than any machine has: a typing error
+RESOURCES_MAX = 32  # kinds in one job: each is one more row of the placement columns
+KNOWN = (
+    *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
+    *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
+    *("recovery", "labels"),
+)
+BUILT_IN = (CPU, MEMORY, DISK, GPU)
+
+
+def parse_spec(body: object) -> JobSpec:
+    said = fields.known_fields(body, KNOWN)
+    command = _command(said.get("command"))
+    count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
+    return JobSpec(
+        id=JobId(""),
+        name=_name(said, command),
+        command=command,
+        submitted_at_ms=0,
+        namespace=fields.name("namespace", said.get("namespace", "default")),
+        env=fields.environment("env", said.get("env", {})),
+        workdir=_workdir(said.get("workdir")),
+        count=count,
+        parallel=_parallel(said.get("parallel")),
+        needs=_needs(said),
+        where=fields.constraints("where", said.get("where", [])),
+        priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
+        retries=fields.number("retries", parse_count, said.get("retries", 0), 0, limits.RETRIES_MAX),
+        timeout_seconds=_timeout(said.get("timeout")),
+        grace_seconds=fields.number(
+            "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
+        ),
+        run=_run_mode(said.get("run", RunMode.AT_LEAST_ONCE)),
+        recovery=fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery),
+        when_unschedulable=fields.one_of(
+            "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
+        ),
+        labels=fields.labels("labels", said.get("labels", {})),
+    )
+
+
+def _command(value: object) -> tuple[str, ...]:
+    hint = 'write a list of texts: ["python", "train.py"]'
+    if value is None:
+        raise BadField("command", "is missing", hint)
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise BadField("command", "is not a list of texts", hint)
+    if not value or not value[0]:
+        raise BadField("command", "names no program", hint)
+    for part in value:
+        if len(fields.no_nul("command", part).encode()) >= limits.COMMAND_BYTES_MAX:
+            most = limits.COMMAND_BYTES_MAX - 1
+            raise BadField("command", "has an argument that is too long", f"write at most {most} bytes each")
+    return tuple(value)
+
+
+def _name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:
+    if said.get("name") is None:
+        basename = command[0].rstrip("/").rpartition("/")[2]
+        made = re.sub(r"[^A-Za-z0-9._-]+", "-", basename).strip("._-")[: limits.NAME_LENGTH_MAX]
+        return f"job-{made}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _like_an_id(made) else made
+    given = fields.name("name", said["name"])
+    if _like_an_id(given):
+        raise BadField("name", f"'{given}' would be taken for a job's id", "write at least one letter")
+    return given
+
+
+def _like_an_id(name: str) -> bool:
+    return not name or name.isdecimal() or name == "last"
+
+
+def _workdir(value: object) -> str | None:
+    if value is None:
+        return None
+    given = fields.text("workdir", value, WORKDIR_MAX)
+    if not given.startswith("/"):
+        raise BadField("workdir", f"'{given[:40]}' is not an absolute path", "write /path/to/it")
+    return given
+
+
+def _parallel(value: object) -> int | None:
+    return None if value is None else fields.number("parallel", parse_count, value, 1, limits.COUNT_MAX)
+
+
+def _timeout(value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = fields.number("timeout", parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField("timeout", "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds
+
+
+def _needs(said: Mapping[str, Any]) -> dict[str, int]:
+    cpu = fields.number("cpu", parse_cpu, said.get("cpu", 1))
+    if cpu == 0:
+        # Without any need no node would ever be full.
+        raise BadField("cpu", "0 cores would let any number run at once", "write at least 0.001")
+    needs = {
+        CPU: cpu,
+        MEMORY: fields.number("memory", parse_size, said.get("memory", 0)),
+        DISK: fields.number("disk", parse_size, said.get("disk", 0)),
+        GPU: fields.number("gpu", parse_count, said.get("gpu", 0), 0, GPU_MAX),
+        **_resources(said.get("resources", {})),
+    }
+    return {resource: amount for resource, amount in needs.items() if amount}
+
+
+def _resources(value: object) -> dict[str, int]:
+    hint = 'write {"licence": 1}'
+    if not isinstance(value, dict):
+        raise BadField("resources", "is not an object", hint)
+    if len(value) > RESOURCES_MAX:
+        raise BadField("resources", f"has {len(value)} entries", f"write at most {RESOURCES_MAX}")
+    for resource in value:
+        if resource in BUILT_IN:
+            raise BadField("resources", f"{resource} has a field of its own", f"write it as {resource}")
+        fields.name("resources", resource)
+    return {
+        resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
+        for resource, amount in sorted(value.items())
+    }
+
+
+def _run_mode(value: object) -> RunMode:
+    run = fields.one_of("run", value, RunMode)
+    if run is RunMode.ONE_AT_A_TIME:
+        hint = "write at_least_once, or at_most_once where a second start would do harm"
+        raise BadField("run", "one_at_a_time needs run leases, which nodes do not hold yet", hint)
+    return run

@@ -1,0 +1,184 @@
+"""The process runtime: a client of the keeper's socket, which also starts the keeper where there is none. [I/O]"""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from rota.model.errors import Unavailable
+from rota.model.ids import JobId
+from rota.model.sync import Claim, JobClaims, Said, Start, Work
+from rota.runtimes.protocol import AttemptName, Room
+
+_PROTOCOL = 1
+_START_SECONDS = 15.0
+_LINE_BYTES = 1 << 30  # a full state may be long
+_SAID = {
+    "queued": Said.QUEUED,
+    "running": Said.RUNNING,
+    "stopping": Said.STOPPING,
+    "exited": Said.EXITED,
+    "stopped": Said.STOPPED,
+    "timed_out": Said.TIMED_OUT,
+    "withdrawn": Said.WITHDRAWN,
+    "lost": Said.LOST,
+    "unknown": Said.UNKNOWN,
+}
+
+
+class ProcessRuntime:
+    """Talks to the keeper of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+
+    async def attach(self, room: Room) -> list[JobClaims]:
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await self._connect()
+        self._send({"op": "hello", "protocol": _PROTOCOL})
+        self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
+        state = await self._next()
+        if state is None or state.get("op") != "state":
+            raise Unavailable(f"the keeper of {self._directory} answered {state!r:.200}")
+        return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])])
+
+    async def events(self) -> AsyncIterator[list[JobClaims]]:
+        while (message := await self._next()) is not None:
+            if message["op"] == "events":
+                claims = [
+                    *map(_started, message.get("started", ())),
+                    *map(_ended, message.get("ended", ())),
+                    *map(_refused, message.get("refused", ())),
+                ]
+                yield _grouped(claims)
+
+    async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
+        spec = None if work is None else _spec(work)
+        rows = [[task.index, task.attempt, int(task.firm)] for task in tasks]
+        self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
+        await self._writer.drain()
+
+    async def stop(self, attempts: list[AttemptName]) -> None:
+        self._send({"op": "stop", "attempts": attempts})
+
+    async def acknowledge(self, attempts: list[AttemptName]) -> None:
+        self._send({"op": "ack", "attempts": attempts})
+
+    async def forget(self, jobs: list[JobId]) -> None:
+        self._send({"op": "forget", "jobs": jobs})
+
+    async def quit(self) -> None:
+        self._send({"op": "quit"})
+
+    async def detach(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _connect(self) -> None:
+        """To the keeper that is there, or to one of our own making."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                while not await self._reach():
+                    if self._keeper is None or self._keeper.poll() is not None:
+                        self._keeper = self._spawn()
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            log = self._directory / "keeper.log"
+            raise Unavailable(f"the keeper of {self._directory} does not answer; see {log}") from None
+
+    async def _reach(self) -> bool:
+        directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
+        try:  # through the directory's handle, because a socket's address holds only 107 bytes
+            path = f"/proc/self/fd/{directory}/keeper.sock"
+            self._reader, self._writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
+        except OSError:
+            return False
+        finally:
+            os.close(directory)
+        return True
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with (self._directory / "keeper.log").open("ab") as diary:
+            return subprocess.Popen(
+                [sys.executable, "-m", "rota.keeper", str(self._directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=diary,
+                start_new_session=True,
+            )
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def _next(self) -> dict[str, Any] | None:
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def _spec(work: Work) -> dict[str, Any]:
+    return {
+        "name": work.name,
+        "argv": work.argv,
+        "env": work.env,
+        "workdir": work.workdir,
+        "needs": work.needs,
+        "count": work.count,
+        "grace_ms": work.grace_ms,
+        "timeout_ms": work.timeout_ms,
+        "run": work.run.value,
+    }
+
+
+def _live(row: list[Any]) -> tuple[str, Claim]:
+    job, index, attempt, state, started_ms = row
+    return job, Claim(index, attempt, _SAID[state], started_at_ms=started_ms or 0)
+
+
+def _started(row: list[Any]) -> tuple[str, Claim]:
+    job, index, attempt, started_ms = row
+    return job, Claim(index, attempt, Said.RUNNING, started_at_ms=started_ms)
+
+
+def _refused(row: list[Any]) -> tuple[str, Claim]:
+    job, index, attempt, reason = row
+    return job, Claim(index, attempt, Said.REFUSED, reason=reason)
+
+
+def _ended(row: list[Any]) -> tuple[str, Claim]:
+    job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, reason = row
+    claim = Claim(
+        index,
+        attempt,
+        _SAID[state],
+        -1 if code is None else code,
+        signal or 0,
+        started_ms or 0,
+        ended_ms,
+        ran_us,
+        cpu_us,
+        peak_kib,
+        reason,
+    )
+    return job, claim
+
+
+def _grouped(rows: list[tuple[str, Claim]]) -> list[JobClaims]:
+    jobs: dict[str, list[Claim]] = {}
+    for job, claim in rows:
+        jobs.setdefault(job, []).append(claim)
+    return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

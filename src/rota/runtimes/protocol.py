@@ -1,0 +1,48 @@
+"""Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to. No idea of jobs."""
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
+
+from rota.model.ids import JobId
+from rota.model.sync import JobClaims, Start, Work
+
+
+class AttemptName(NamedTuple):
+    job: JobId
+    task: int
+    attempt: int
+
+
+class Room(NamedTuple):
+    """What the work may use of this machine."""
+
+    node: str
+    amounts: dict[str, int]
+    gpus: tuple[str, ...]
+
+
+class Runtime(Protocol):
+    """Level-driven: a restarted agent attaches and is told everything."""
+
+    async def attach(self, room: Room) -> list[JobClaims]:
+        """Connect, and hear of all that is live and of every result not acknowledged."""
+
+    def events(self) -> AsyncIterator[list[JobClaims]]:
+        """What happens from the attach on, in batches; ends when the runtime is gone."""
+
+    async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
+        """Idempotent by attempt number; `work` once per job and attach."""
+
+    async def stop(self, attempts: list[AttemptName]) -> None:
+        """Gracefully, then by force; what waits is withdrawn."""
+
+    async def acknowledge(self, attempts: list[AttemptName]) -> None:
+        """Their results are stored by the control plane."""
+
+    async def forget(self, jobs: list[JobId]) -> None: ...
+
+    async def quit(self) -> None:
+        """Stop all work and end."""
+
+    async def detach(self) -> None:
+        """Leave it running."""

@@ -1,0 +1,120 @@
+"""Small builders for specs, nodes and views: what a test does not care about has a plain value."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.engine.loop import Decided, Loop, Request
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
+from rota.model.errors import RotaError
+from rota.model.ids import JobId, NodeId
+from rota.model.job import Constraint, JobCluster, JobSpec, JobStatus, Op
+from rota.model.lifecycle import JobState, NodeState
+from rota.model.node import Link, NodeSpec, NodeStatus
+from rota.model.plan import Instant, Plan
+from rota.model.sync import Claim, Hello, JobClaims, Said
+
+GIB = 2**30
+WALL_MS = 1_700_000_000_000  # the wall clock at cluster time 0
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms, WALL_MS + ms)
+
+
+def job_spec(number: int = 1, **fields: Any) -> JobSpec:
+    """A job of one task that asks for one cpu."""
+    plain: dict[str, Any] = {
+        "name": f"job-{number}",
+        "command": ("true",),
+        "submitted_at_ms": WALL_MS,
+        "needs": {"cpu": 1000},
+    }
+    return JobSpec(JobId(str(number)), **(plain | fields))
+
+
+def where(label: str, op: str, *values: str) -> Constraint:
+    return Constraint(label, Op(op), values)
+
+
+def node_status(node: str, capacity: Mapping[str, int] | None = None, **fields: Any) -> NodeStatus:
+    """A ready node of 4 cpu and 8 GiB."""
+    plain: dict[str, Any] = {
+        "state": NodeState.READY,
+        "machine_id": f"m-{node}",
+        "boot_id": "boot-1",
+        "version": "1",
+    }
+    amounts = {"cpu": 4000, "memory": 8 * GIB} if capacity is None else dict(capacity)
+    return NodeStatus(NodeId(node), **(plain | {"capacity": amounts} | fields))
+
+
+def hello(node: str, inventory: list[JobClaims] | None = None, **fields: Any) -> Hello:
+    status = node_status(node)
+    plain: dict[str, Any] = {
+        "machine_id": status.machine_id,
+        "boot_id": status.boot_id,
+        "version": status.version,
+        "capacity": status.capacity,
+        "labels": {},
+        "epoch_seen": 0,
+    }
+    return Hello(**(plain | {"inventory": inventory or []} | fields))
+
+
+def claims(job: int, said: Said, *pairs: tuple[int, int], **fields: Any) -> JobClaims:
+    """The same word on several attempts of a job, each given as (index, attempt)."""
+    return JobClaims(JobId(str(job)), [Claim(index, attempt, said, **fields) for index, attempt in pairs])
+
+
+def add_node(
+    mirror: Mirror, node: str, capacity: Mapping[str, int] | None = None, link: Link = Link.UP, **fields: Any
+) -> NodeId:
+    """A node that has joined and called; it is named like its id."""
+    mirror.apply(NodeSpec(NodeId(node), node))
+    mirror.apply(node_status(node, capacity, **fields))
+    mirror.connect(NodeId(node), link)
+    return NodeId(node)
+
+
+def add_job(mirror: Mirror, spec: JobSpec) -> JobId:
+    """A job whose tasks are wanted and not placed."""
+    mirror.apply(spec)
+    mirror.apply(JobCluster(spec.id, "default"))
+    mirror.apply(JobStatus(spec.id, JobState.ACTIVE))
+    return spec.id
+
+
+def apply(mirror: Mirror, plan: Plan) -> Plan:
+    """What the loop does with a plan's records, without looking further."""
+    for record in plan.puts:
+        mirror.apply(record)
+    return plan
+
+
+def ask(loop: Loop, owner: str, command: Command, now: Instant) -> Decided:
+    """Serve one command and decide to rest; what it was refused with is raised, and so is a bug of ours."""
+    refusals: list[RotaError] = []
+    loop.ask(Request(owner, command, lambda _: None, refusals.append))
+    decided = loop.decide(now)
+    assert decided is not None
+    raise_bugs(loop)
+    for _, refusal in decided.refusals:
+        raise refusal
+    return decided
+
+
+def raise_bugs(loop: Loop) -> None:
+    for parked in loop.parked:
+        raise parked.error
+
+
+def placements(mirror: Mirror, job: JobId) -> dict[int, str]:
+    """Where each task of a job has a live attempt."""
+    found = {
+        index: str(node)
+        for node, entry in mirror.nodes.items()
+        for (owner, index) in entry.assigned
+        if owner == job
+    }
+    return dict(sorted(found.items()))

@@ -1,0 +1,258 @@
+"""The door for agents: one stream a node, its words into the engine, orders out after each commit. [I/O]"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+import structlog
+
+from rota.engine.run import Committed, Engine
+from rota.identity.authority import Authority
+from rota.identity.certificates import node_id_of
+from rota.model.errors import RotaError, Unavailable
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import HEARTBEAT_MS
+from rota.model.node import Link, Load
+from rota.model.sync import Hello, JobOrders, LogPiece
+from rota.watcher import liveness, sessions
+from rota.watcher.logs import LogReadings
+from rota.wire import agent as wire
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import agent_pb2_grpc as pb_grpc
+
+log = structlog.get_logger("rota.watcher")
+
+_REPORT_MS = 2_000
+PLACE = ("place", "round")  # the reconciler that may have room now, by name: components do not know each other
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class _Over(Exception):  # noqa: N818  (not an error: one half of a connection has ended, so the other must)
+    """The connection is done with."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One node's connection."""
+
+    node: NodeId
+    machine_id: str
+    told: sessions.Told
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: list[JobOrders] = field(default_factory=list)
+    forget: list[JobId] = field(default_factory=list)
+    words: list[pb.ToNode] = field(default_factory=list)
+    heard_n: int = 0
+    stored_n: int = 0
+    stored_told: int = 0
+    over: bool = False
+
+    def say(self, word: pb.ToNode) -> None:
+        self.words.append(word)
+        self.wake.set()
+
+    def end(self) -> None:
+        self.over = True
+        self.wake.set()
+
+
+class AgentDoor(pb_grpc.AgentServicer):
+    """Serves agent.proto, and opens logs on nodes for whoever reads them."""
+
+    def __init__(self, engine: Engine, authority: Authority) -> None:
+        self._engine = engine
+        self._authority = authority
+        self._sessions: dict[NodeId, Session] = {}
+        self._readings = LogReadings()
+        engine.listen(self._committed)
+
+    # ---- rpc (gRPC chooses these names)
+
+    async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
+        node = await self._who(context)
+        session = await self._greet(node, request_iterator, context)
+        try:
+            async with asyncio.TaskGroup() as halves:
+                halves.create_task(self._hear(session, request_iterator))
+                halves.create_task(self._speak(session, context))
+        except* _Over:
+            pass
+        finally:
+            self._part(session)
+
+    async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
+        await self._who(context)
+        await self._readings.take(request_iterator)
+        return pb.LogDone()
+
+    async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
+        node = await self._who(context)
+        name = await self._engine.read(lambda mirror: mirror.nodes[node].spec.name)
+        certificate = self._authority.sign_node(request.csr, node, name, datetime.now(UTC))
+        return pb.RenewReply(certificate=certificate, ca=self._authority.ca_pem)
+
+    # ---- logs: what apiserver calls a LogSource
+
+    async def open(
+        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        session = self._sessions.get(node)
+        if session is None:
+            raise Unavailable(f"node {self._name(node)} is not connected")
+        reading_id, reading = self._readings.open()
+        request = pb.OpenLog(
+            id=reading_id, job=job, index=index, attempt=attempt, stream=stream, offset=offset, follow=follow
+        )
+        session.say(pb.ToNode(epoch=self._engine.epoch, open_log=request))
+        try:
+            await reading.begin()
+            while (chunk := await reading.chunks.get()) is not None:
+                if chunk.error:
+                    raise Unavailable(chunk.error)
+                yield LogPiece(chunk.offset, chunk.data, chunk.missing)
+        finally:
+            self._readings.close(reading_id)
+            session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
+
+    # ---- one connection
+
+    async def _who(self, context: Context) -> NodeId:
+        """The node whose certificate the connection shows, if it is still one of ours."""
+        certificates = list(context.auth_context().get("x509_pem_cert", ()))
+        if not certificates:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no client certificate")
+        try:
+            node = NodeId(node_id_of(certificates[0]))
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        known = await self._engine.read(lambda mirror: node in mirror.nodes)
+        if not known:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"node {node} is not known here: join it again")
+        return node
+
+    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], context: Context) -> Session:
+        first = await anext(aiter(words))
+        if first.WhichOneof("word") != "hello":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
+        word = wire.hello_from_wire(first.hello)
+        before = self._sessions.get(node)
+        if before is not None and before.machine_id != word.machine_id:
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"node {self._name(node)} is connected from elsewhere")
+        if word.epoch_seen > self._engine.epoch:
+            reason = f"the node has seen epoch {word.epoch_seen}, this server leads {self._engine.epoch}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        if before is not None:
+            before.end()
+        session = self._sessions[node] = Session(node, word.machine_id, sessions.Told(word.inventory))
+        session.heard_n = first.n
+        try:
+            await self._engine.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
+        except RotaError as error:
+            self._part(session)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        session.stored_n = first.n
+        session.say(self._welcome(node))
+        self._engine.observe(lambda mirror: mirror.connect(node, Link.UP), (liveness.NAME, node), PLACE)
+        self._engine.observe(lambda mirror: mirror.hear(node))
+        self._collect(session)
+        return session
+
+    async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
+        node = session.node
+        async for word in words:
+            session.heard_n = word.n
+            self._engine.observe(lambda mirror: mirror.hear(node))
+            match word.WhichOneof("word"):
+                case "report":
+                    await self._report(session, word)
+                case "beat":
+                    if word.beat.HasField("load"):
+                        self._measure(node, wire.load_from_wire(word.beat.load))
+                case "leave":
+                    reason = word.leave.reason
+                    await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+                    raise _Over
+                case _:
+                    log.warning("unexpected word", node=node)
+        raise _Over
+
+    async def _report(self, session: Session, word: pb.FromNode) -> None:
+        node = session.node
+        report = wire.report_from_wire(word.n, word.report)
+        session.told.heard(report.claims)
+        if report.load is not None:
+            self._measure(node, report.load)
+        try:
+            await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
+        except Unavailable:
+            raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
+        session.stored_n = word.n
+        session.wake.set()
+
+    async def _speak(self, session: Session, context: Context) -> None:
+        while True:
+            await session.wake.wait()
+            session.wake.clear()
+            if session.over:
+                raise _Over
+            words, session.words = session.words, []
+            orders, session.orders = session.orders, []
+            forget, session.forget = session.forget, []
+            for word in words:
+                await context.write(word)
+            if orders or forget or session.stored_n > session.stored_told:
+                session.stored_told = session.stored_n
+                await context.write(self._orders(session, orders, forget))
+
+    def _orders(self, session: Session, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
+        return pb.ToNode(
+            epoch=self._engine.epoch,
+            orders=pb.Orders(
+                echo=session.heard_n,
+                stored=session.stored_n,
+                jobs=[wire.orders_to_wire(one) for one in orders],
+                forget=forget,
+            ),
+        )
+
+    def _welcome(self, node: NodeId) -> pb.ToNode:
+        welcome = pb.Welcome(name=self._name(node), heartbeat_ms=HEARTBEAT_MS, report_interval_ms=_REPORT_MS)
+        return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
+
+    def _measure(self, node: NodeId, load: Load) -> None:
+        self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
+
+    def _part(self, session: Session) -> None:
+        """The stream is broken: the node is suspect at once, unless it has already called again."""
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+            node = session.node
+            self._engine.observe(lambda mirror: mirror.connect(node, Link.DOWN), (liveness.NAME, node))
+
+    # ---- after each commit
+
+    def _committed(self, committed: Committed) -> None:
+        mirror = self._engine.mirror
+        for node in mirror.touched:
+            session = self._sessions.get(node)
+            if session is not None:
+                self._collect(session)
+        mirror.touched.clear()
+        gone = [JobId(key.split("/")[1]) for key in committed.decided.deletes if key.endswith("/spec")]
+        for job in gone:
+            for session in self._sessions.values():
+                session.forget.append(job)
+                session.wake.set()
+
+    def _collect(self, session: Session) -> None:
+        orders = session.told.orders(self._engine.mirror, session.node)
+        if orders:
+            session.orders += orders
+            session.wake.set()
+
+    def _name(self, node: NodeId) -> str:
+        entry = self._engine.mirror.nodes.get(node)
+        return node if entry is None else entry.spec.name

@@ -1,0 +1,151 @@
+"""agent.proto <-> model: claims and hello up, orders down."""
+
+import msgspec
+
+from rota.model.ids import JobId
+from rota.model.job import RunMode
+from rota.model.node import Load
+from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Start, Stop, Work
+from rota.wire.generated import agent_pb2 as pb
+
+PROTOCOL = 1
+
+
+def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
+    return [_claims_to_wire(job) for job in jobs]
+
+
+def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
+    claims = job.claims
+    return pb.JobClaims(
+        job=job.job,
+        index=[claim.index for claim in claims],
+        attempt=[claim.attempt for claim in claims],
+        said=[claim.said for claim in claims],
+        exit_code=[claim.exit_code for claim in claims],
+        signal=[claim.signal for claim in claims],
+        started_at_ms=[claim.started_at_ms for claim in claims],
+        ended_at_ms=[claim.ended_at_ms for claim in claims],
+        ran_us=[claim.ran_us for claim in claims],
+        cpu_us=[claim.cpu_us for claim in claims],
+        peak_kib=[claim.peak_kib for claim in claims],
+        reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
+    )
+
+
+def claims_from_wire(jobs: list[pb.JobClaims]) -> list[JobClaims]:
+    return [_claims_from_wire(job) for job in jobs]
+
+
+def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
+    reasons = job.reasons
+    rows = zip(
+        job.index,
+        job.attempt,
+        job.said,
+        job.exit_code,
+        job.signal,
+        job.started_at_ms,
+        job.ended_at_ms,
+        job.ran_us,
+        job.cpu_us,
+        job.peak_kib,
+        strict=True,
+    )
+    claims = [Claim(*row) for row in rows]
+    for place, reason in reasons.items():
+        claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+    return JobClaims(JobId(job.job), claims)
+
+
+def hello_to_wire(hello: Hello) -> pb.Hello:
+    return pb.Hello(
+        machine_id=hello.machine_id,
+        boot_id=hello.boot_id,
+        version=hello.version,
+        protocol=PROTOCOL,
+        capacity=hello.capacity,
+        labels=hello.labels,
+        epoch_seen=hello.epoch_seen,
+        inventory=claims_to_wire(hello.inventory),
+    )
+
+
+def hello_from_wire(hello: pb.Hello) -> Hello:
+    return Hello(
+        machine_id=hello.machine_id,
+        boot_id=hello.boot_id,
+        version=hello.version,
+        capacity=dict(hello.capacity),
+        labels=dict(hello.labels),
+        epoch_seen=hello.epoch_seen,
+        inventory=claims_from_wire(list(hello.inventory)),
+    )
+
+
+def report_from_wire(n: int, report: pb.Report) -> Report:
+    load = load_from_wire(report.load) if report.HasField("load") else None
+    return Report(n, claims_from_wire(list(report.jobs)), load)
+
+
+def load_to_wire(load: Load) -> pb.Load:
+    return pb.Load(cpu_milli=load.cpu_milli, memory_free=load.memory_free, disk_free=load.disk_free)
+
+
+def load_from_wire(load: pb.Load) -> Load:
+    return Load(
+        load.cpu_milli,
+        load.memory_free if load.HasField("memory_free") else None,
+        load.disk_free if load.HasField("disk_free") else None,
+    )
+
+
+def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
+    return pb.JobOrders(
+        job=orders.job,
+        work=None if orders.work is None else _work_to_wire(orders.work),
+        start_index=[start.index for start in orders.start],
+        start_attempt=[start.attempt for start in orders.start],
+        start_firm=[start.firm for start in orders.start],
+        stop_index=[stop.index for stop in orders.stop],
+        stop_attempt=[stop.attempt for stop in orders.stop],
+    )
+
+
+def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
+    starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, strict=True)
+    stops = zip(orders.stop_index, orders.stop_attempt, strict=True)
+    return JobOrders(
+        JobId(orders.job),
+        _work_from_wire(orders.work) if orders.HasField("work") else None,
+        [Start(*start) for start in starts],
+        [Stop(*stop) for stop in stops],
+    )
+
+
+def _work_to_wire(work: Work) -> pb.Work:
+    return pb.Work(
+        name=work.name,
+        argv=work.argv,
+        env=work.env,
+        workdir=work.workdir,
+        needs=work.needs,
+        count=work.count,
+        grace_ms=work.grace_ms,
+        timeout_ms=work.timeout_ms,
+        run=work.run.value,
+    )
+
+
+def _work_from_wire(work: pb.Work) -> Work:
+    return Work(
+        name=work.name,
+        argv=tuple(work.argv),
+        env=dict(work.env),
+        workdir=work.workdir if work.HasField("workdir") else None,
+        needs=dict(work.needs),
+        count=work.count,
+        grace_ms=work.grace_ms,
+        timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
+        run=RunMode(work.run),
+    )

@@ -1,0 +1,179 @@
+"""The edge of the program: start-up cost, exit codes, and that no traceback reaches a user."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from rota.cli.main import COMMANDS
+from rota.config import AgentOptions, DevOptions, ServerOptions
+from tests.client.canned_server import CannedServer, job
+
+Rota = Callable[..., int]
+Out = pytest.CaptureFixture[str]
+
+
+def imported_by(code: str) -> set[str]:
+    path = [entry for entry in sys.path if entry]
+    program = f"import sys; sys.path[:0] = {path!r}\n{code}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    names = imported_by("from rota.cli.main import outcome\nassert outcome(['--help']) == 0")
+
+    heavy = {
+        "grpc",
+        "httpx",
+        "rich",
+        "msgspec",
+        "numpy",
+        "asyncio",
+        "http.client",
+        "ssl",
+        "yaml",
+        "rota.cli.run",
+    }
+    assert "click" in names
+    assert names & heavy == set()
+
+
+def test_ls_imports_nothing_heavier_than_an_http_client() -> None:
+    names = imported_by("import rota.cli.ls, rota.cli.run")
+
+    assert "http.client" in names
+    assert names & {"grpc", "httpx", "rich", "msgspec", "numpy", "asyncio", "yaml"} == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_the_group_says_what_each_command_says(name: str) -> None:
+    command: click.Command = importlib.import_module(f"rota.cli.{name}").command
+
+    assert command.name == name
+    assert (command.help or "").splitlines()[0] == COMMANDS[name]
+
+
+def test_a_wrong_command_names_the_nearest_one(rota: Rota, capsys: Out) -> None:
+    assert rota("cancle") == 2
+
+    expected = "error: usage: there is no command 'cancle'; did you mean 'cancel'?\nhint: rota --help\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_without_a_command_there_is_help_and_exit_code_2(rota: Rota, capsys: Out) -> None:
+    assert rota() == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Submit a job" in captured.err
+
+
+def test_a_server_that_is_not_there_is_told_with_what_to_do(
+    server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.cli.session.QUIET_SECONDS", 0.0)
+    server.stop()
+
+    assert rota("ls") == 75
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"waiting: no answer from {server.addr}: connection refused",
+        f"error: unavailable: no answer from {server.addr}: connection refused",
+        "hint: is the server running? `rota dev` starts one",
+    ]
+
+
+@pytest.mark.parametrize(("ref", "code"), [("nothing", 4), ("8-5", 2)])
+def test_a_job_that_does_not_exist_is_4_and_a_wrong_range_is_2(rota: Rota, ref: str, code: int) -> None:
+    assert rota("wait", ref) == code
+
+
+def test_a_wrong_token_is_not_allowed(rota: Rota, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_TOKEN", "wrong")
+
+    assert rota("ls") == 5
+
+
+def test_an_error_of_rotas_own_is_one_line_and_its_details_are_there_on_request(
+    server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("GET /v1/jobs", {"jobs": [job(counts=None)], "next": None})
+
+    assert rota("ls") == 1
+    short = capsys.readouterr().err
+    monkeypatch.setenv("ROTA_DEBUG", "1")
+    assert rota("ls") == 1
+    long = capsys.readouterr().err
+
+    assert short.startswith("error: internal: ")
+    assert "ROTA_DEBUG=1" in short
+    assert "Traceback" not in short
+    assert "Traceback" in long
+
+
+class Started:
+    """Stands in for the wiring, which starts processes: keeps the options it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.options: Any = None
+        wiring = SimpleNamespace(run_dev=self._run, run_server=self._run, run_agent=self._run)
+        monkeypatch.setitem(sys.modules, "rota.wiring", wiring)
+
+    def _run(self, options: Any) -> int:
+        self.options = options
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        (["dev"], DevOptions()),
+        (["dev", "--port", "0"], DevOptions(http_port=0, grpc_port=0, agent_port=0)),
+        (["dev", "--port", "0", "--agent-port", "7"], DevOptions(http_port=0, grpc_port=0, agent_port=7)),
+        (["dev", "--nodes", "3", "--listen", "10.0.0.5"], DevOptions(nodes=3, listen="10.0.0.5")),
+        (["server", "--config", "s.toml", "--store", "memory"], ServerOptions("s.toml", store="memory")),
+        (["server", "--http-addr", "127.0.0.1:1"], ServerOptions(http_addr="127.0.0.1:1")),
+        (["agent", "--join", "rota://x", "--cpu", "2"], AgentOptions(join="rota://x", cpu=2.0)),
+        (["agent", "--label", "a=b", "--label", "c=d"], AgentOptions(labels={"a": "b", "c": "d"})),
+    ],
+)
+def test_commands_that_start_processes_hand_on_their_options_and_the_exit_code(
+    rota: Rota, monkeypatch: pytest.MonkeyPatch, line: list[str], options: object
+) -> None:
+    started = Started(monkeypatch)
+
+    assert rota(*line) == 3
+
+    assert started.options == options
+
+
+def test_a_pipe_that_closes_ends_a_listing_quietly(
+    server: CannedServer, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    server.on("GET /v1/jobs", {"jobs": [job(id=str(number)) for number in range(5000)], "next": None})
+    process = start("ls", "-a")
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    process.stdout.close()
+
+    assert process.wait(timeout=10) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stdout = None
+
+
+def test_a_file_that_cannot_be_read_is_told_by_name(rota: Rota, capsys: Out, tmp_path: Path) -> None:
+    assert rota("config", "check", str(tmp_path / "none.toml")) == 2
+
+    assert f"{tmp_path / 'none.toml'} cannot be read" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""Flag > environment > file > default; what is unknown or wrong is named."""
+
+from pathlib import Path
+
+import pytest
+
+from rota.config import (
+    AgentConfig,
+    AgentOptions,
+    ConfigError,
+    HttpServer,
+    ServerConfig,
+    ServerOptions,
+    agent_config,
+    build,
+    default_data_dir,
+    schema,
+    server_config,
+    sources,
+)
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "config.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_without_anything_said_the_defaults_hold() -> None:
+    config = server_config(ServerOptions(), {"XDG_DATA_HOME": "/data"})
+
+    assert config.http_server == HttpServer("127.0.0.1:3000")
+    assert config.grpc_server.addr == "127.0.0.1:50000"
+    assert config.agent_server.addr == "127.0.0.1:50001"
+    assert (config.store, config.name) == ("sqlite", "default")
+    assert config.data_dir == default_data_dir("server", {"XDG_DATA_HOME": "/data"})
+
+
+def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    path = write(tmp_path, 'store = "memory"\nname = "file"\ndata_dir = "/file"\n')
+    environ = {"ROTA_NAME": "environment", "ROTA_DATA_DIR": "/environment"}
+    options = ServerOptions(path, data_dir="/flag")
+
+    config = server_config(options, environ)
+    told = {item.key: item.source for item in sources(ServerConfig, path, options.flags, environ)}
+
+    assert (config.data_dir, config.name, config.store) == ("/flag", "environment", "memory")
+    assert told["data_dir"] == "flag"
+    assert told["name"] == "environment ROTA_NAME"
+    assert told["store"] == f"file {path}"
+    assert told["http_server.addr"] == "default"
+
+
+def test_sections_are_read(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, '[grpc_server]\naddr = "0.0.0.0:1"\nuse_tls = true\ncrt_file = "c"\nkey_file = "k"\n'
+    )
+
+    config = server_config(ServerOptions(path), {})
+
+    assert (config.grpc_server.addr, config.grpc_server.use_tls, config.grpc_server.crt_file) == (
+        "0.0.0.0:1",
+        True,
+        "c",
+    )
+
+
+def test_an_agent_is_told_its_labels_by_file_environment_or_flags(tmp_path: Path) -> None:
+    path = write(tmp_path, '[labels]\nregion = "eu"\n')
+
+    assert agent_config(AgentOptions(path), {}).labels == {"region": "eu"}
+    assert agent_config(AgentOptions(path), {"ROTA_LABELS": "a=b,c=d"}).labels == {"a": "b", "c": "d"}
+    assert agent_config(AgentOptions(path, labels={"x": "y"}), {}).labels == {"x": "y"}
+
+
+def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
+    assert agent_config(AgentOptions(write(tmp_path, "cpu = 2\n")), {}).cpu == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("stor = 'memory'", "stor", "did you mean store?"),
+        ("[http_srver]\naddr = 'x'", "[http_srver]", "did you mean http_server?"),
+        ("[http_server]\nadr = 'x'", "http_server.adr", "did you mean http_server.addr?"),
+        ("http_server = 'x'", "http_server", "write [http_server]"),
+        ("store = 3", "store", 'write text, as "…"'),
+        ("store = 'etc'", "store", "write one of sqlite, memory"),
+        ("name = ''", "name", "leave it out or give the cluster a name"),
+        ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
+        ("[http_server]\naddr = '3000'", "http_server.addr", "write host:port, as 127.0.0.1:3000"),
+        ("[agent_server]\naddr = 'h:99999'", "agent_server.addr", "write host:port, as 127.0.0.1:3000"),
+        ("[http_server]\ncrt_file = 'c'", "http_server.key_file", "crt_file and key_file come together"),
+        (
+            "[http_server]\naddr = '0.0.0.0:1'\nuse_tls = false",
+            "http_server.use_tls",
+            "remove use_tls = false",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_could(tmp_path: Path, text: str, key: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        server_config(ServerOptions(write(tmp_path, text)), {})
+
+    assert (caught.value.field, caught.value.hint) == (key, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("join = 'http://x'", "join"),
+        ("cpu = 0", "cpu"),
+        ("cpu = true", "cpu"),
+        ("labels = {a = 1}", "labels.a"),
+    ],
+)
+def test_an_agents_file_is_checked_too(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        agent_config(AgentOptions(write(tmp_path, text)), {})
+
+    assert caught.value.field == key
+
+
+@pytest.mark.parametrize(("variable", "value"), [("ROTA_CPU", "two"), ("ROTA_LABELS", "region")])
+def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=variable):
+        agent_config(AgentOptions(), {variable: value})
+
+
+@pytest.mark.parametrize("text", ["store =", "\x00"])
+def test_a_file_that_is_not_toml_is_told(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="is not TOML"):
+        server_config(ServerOptions(write(tmp_path, text)), {})
+
+
+def test_the_defaults_build_the_default_configuration() -> None:
+    assert build(ServerConfig, sources(ServerConfig, None, {}, {})) == ServerConfig()
+    assert build(AgentConfig, sources(AgentConfig, None, {}, {})) == AgentConfig()
+
+
+def test_no_two_keys_share_an_environment_variable() -> None:
+    variables = [key.variable for key in schema(ServerConfig).values()]
+
+    assert len(variables) == len(set(variables)) == 12

@@ -1,0 +1,29 @@
+"""A process that commits until it is killed, and says each revision once it is acknowledged."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from rota.store.sqlite import SqliteStore
+from rota.testing.store_contract import batch
+
+PARTS = 20
+
+
+def records(revision: int) -> dict[str, bytes]:
+    """What the commit of that revision puts: many keys, so that half of it would be seen."""
+    return {f"{revision}/{part}": b"%d" % revision * 200 for part in range(PARTS)}
+
+
+async def commit_for_ever(directory: Path) -> None:
+    store = SqliteStore(directory)
+    epoch = await store.lead()
+    revision = (await store.read()).revision
+    while True:
+        puts = records(revision + 1)
+        revision = await store.commit(batch(epoch, time_ms=revision, puts=puts, events=b"%d" % (revision + 1)))
+        print(revision, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(commit_for_ever(Path(sys.argv[1])))

@@ -1,0 +1,177 @@
+"""The codec: every record comes back as it was, its kind told by its key; what is not known yet is passed over."""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
+from rota.model.cluster import Cluster
+from rota.model.ids import JobId, NodeId
+from rota.model.job import (
+    Constraint,
+    Counters,
+    JobCluster,
+    JobSpec,
+    JobStatus,
+    JobWish,
+    Op,
+    Recovery,
+    RunMode,
+    SubmitKey,
+    Unschedulable,
+)
+from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
+from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
+from rota.model.plan import OWNERS, Event, Record
+from rota.model.subscriber import Subscriber
+from rota.model.task import TaskBlock
+from rota.store import codec
+from rota.testing.records import decided, placed, reported
+
+JOB, NODE = JobId("12"), NodeId("n3")
+FULL: list[Record] = [  # one of each kind, every field with a value that is not its default
+    JobSpec(
+        id=JOB,
+        name="render",
+        command=("blender", "-b", "näme\n"),
+        submitted_at_ms=1,
+        user="ann",
+        namespace="films",
+        env={"FRAME": "1"},
+        workdir="/srv/films",
+        count=300,
+        parallel=5,
+        needs={"cpu": 1500, "memory": 2**40, "gpu": 1},
+        where=(Constraint("zone", Op.NOT_IN, ("a", "b")), Constraint("ssd", Op.EXISTS)),
+        priority=99,
+        retries=3,
+        timeout_seconds=1.5,
+        grace_seconds=0.25,
+        run=RunMode.AT_MOST_ONCE,
+        recovery=Recovery.CANCEL,
+        when_unschedulable=Unschedulable.REJECT,
+        labels={"team": "x"},
+    ),
+    JobWish(JOB, cancel=True, reason="not needed", at_ms=5),
+    JobCluster(JOB, "default"),
+    JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
+    SubmitKey("films", "monday", JOB, "digest"),
+    Counters(jobs=12, nodes=3),
+    msgspec.structs.replace(
+        decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),
+        reasons={3: "exit code 2"},
+    ),
+    msgspec.structs.replace(
+        placed(AttemptBlock.new(JOB, 1, 44), [3], "n3", tries=2, flags=1, at_ms=8),
+        older=(OldAttempt(3, 1, NODE, 7),),
+        older_dropped=4,
+    ),
+    msgspec.structs.replace(
+        reported(StatusBlock.new(JOB, 1, 44), [3], AttemptState.FAILED, exit_code=2, ran_us=2**40),
+        reasons={3: "exit code 2"},
+        older=(OldStatus(3, 1, AttemptState.LOST, -1, 9, 1, 2, 3, 4, 5, "node lost"),),
+        older_dropped=4,
+    ),
+    NodeSpec(NODE, "rack-3", cluster="big", labels={"zone": "a"}, joined_at_ms=1),
+    NodeWish(NODE, Eligibility.DRAINING),
+    NodeStatus(NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5),
+    Cluster("default"),
+    Subscriber("billing", revision=2**40, index=3),
+]
+EVERY_RECORD = pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)
+
+
+def test_the_table_here_has_every_kind_of_record() -> None:
+    kinds = [type(record) for record in FULL]
+
+    assert len(kinds) == len(set(kinds))
+    assert set(kinds) == set(get_args(Record)) == set(OWNERS)
+
+
+@EVERY_RECORD
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    back = codec.decode(record.key, codec.encode(record))
+
+    assert type(back) is type(record)
+    assert back == record
+
+
+@EVERY_RECORD
+def test_a_field_added_by_a_later_release_is_passed_over(record: Record) -> None:
+    stored = msgspec.msgpack.decode(codec.encode(record), strict=False) | {"added_later": {"deep": [1, None]}}
+
+    assert codec.decode(record.key, msgspec.msgpack.encode(stored)) == record
+
+
+@EVERY_RECORD
+def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: Record) -> None:
+    kind: Any = type(record)
+    needed = {f.name for f in msgspec.structs.fields(kind) if f.required}
+    stored = msgspec.msgpack.decode(codec.encode(record))
+    bare = kind(**{name: getattr(record, name) for name in needed})
+
+    read = codec.decode(record.key, msgspec.msgpack.encode({k: v for k, v in stored.items() if k in needed}))
+
+    assert read == bare
+
+
+def test_cells_added_to_a_superseded_attempt_are_passed_over() -> None:
+    block = AttemptBlock.new(JOB, 0, 1)
+    stored = msgspec.msgpack.decode(codec.encode(block)) | {"older": [[3, 1, "n3", 7, "added later"]]}
+
+    read = codec.decode(block.key, msgspec.msgpack.encode(stored))
+
+    assert isinstance(read, AttemptBlock)
+    assert read.older == (OldAttempt(3, 1, NODE, 7),)
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@given(names, names)
+def test_a_name_given_by_a_user_does_not_change_the_kind(namespace: str, name: str) -> None:
+    for record in (SubmitKey(namespace, name, JOB, ""), Subscriber(name, 1, 0), Cluster(name)):
+        assert codec.decode(record.key, codec.encode(record)) == record
+
+
+@pytest.mark.parametrize("name", ["job/1/spec", "node/n1/status", "", "/", "spec"])
+def test_a_name_that_looks_like_a_key_does_not_change_the_kind(name: str) -> None:
+    for record in (SubmitKey("default", name, JOB, ""), Subscriber(name, 1, 0)):
+        assert codec.decode(record.key, codec.encode(record)) == record
+
+
+@given(
+    st.builds(
+        JobSpec,
+        id=st.integers(1).map(lambda number: JobId(str(number))),
+        name=names,
+        command=st.lists(names).map(tuple),
+        submitted_at_ms=st.integers(0, 2**62),
+        env=st.dictionaries(names, names),
+        needs=st.dictionaries(names, st.integers(0, 2**60)),
+        count=st.integers(1, 10**7),
+        timeout_seconds=st.none() | st.floats(0, 1e9),
+    )
+)
+def test_any_job_comes_back_as_it_was(spec: JobSpec) -> None:
+    _ = (spec.shape, spec.order)  # computed once and kept beside the fields, never stored
+
+    assert codec.decode(spec.key, codec.encode(spec)) == spec
+
+
+def test_events_come_back_as_they_were() -> None:
+    events = (
+        Event("task", "exit code 2", job=JOB, indices=((0, 99), (103, 103)), attempt=2, exit_code=2, state="failed"),
+        Event("node", "silent for 30 s", node=NODE),
+    )
+
+    assert codec.decode_events(codec.encode_events(5, events)) == (5, events)
+
+
+def test_a_field_added_to_an_event_is_passed_over() -> None:
+    row = msgspec.msgpack.encode((5, [{"kind": "task", "why": "done", "added_later": 1}]))
+
+    assert codec.decode_events(row) == (5, (Event("task", "done"),))

@@ -1,0 +1,323 @@
+"""Loop: decides to rest over its own writes, and one bad decision harms its own key only."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from rota.engine.loop import Decided, Loop, Request
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command, Reconciler
+from rota.model.cluster import Cluster
+from rota.model.errors import Bug, Conflict, RotaError, Unsettled, WrongOwner
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.lifecycle import JobState
+from rota.model.limits import DECIDE_ROUNDS_MAX, STALL_MS
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.subscriber import Subscriber
+from rota.model.view import View
+from rota.testing.records import job, node
+
+Decide = Callable[[View, str, Instant], Plan]
+JOB = JobId("1")
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms, 1_000_000 + ms)
+
+
+def reconciler(
+    decide: Decide, *, wakes: type[Record] = JobSpec, name: str = "fake", owner: str = "controllers", keys: Iterable[str] = ()
+) -> Reconciler:
+    """Looks at the key of each record of that kind."""
+
+    def woken(record: Record) -> list[str]:
+        return [record.key] if isinstance(record, wakes) else []
+
+    return Reconciler(name, owner, woken, decide, lambda _: keys)
+
+
+class Asker:
+    """Somebody who waits for the answer to a command."""
+
+    def __init__(self, command: Command, owner: str = "apiserver") -> None:
+        self.request = Request(owner, command, lambda _: None, lambda _: None)
+
+    def refusal(self, decided: Decided) -> RotaError | None:
+        return next((error for request, error in decided.refusals if request is self.request), None)
+
+    def answers(self, decided: Decided) -> list[Any]:
+        return [outcome.answer for outcome in decided.outcomes if outcome.request is self.request]
+
+
+def ask(loop: Loop, command: Command, owner: str = "apiserver") -> Asker:
+    asker = Asker(command, owner)
+    loop.ask(asker.request)
+    return asker
+
+
+def put(*records: Record, **plan: Any) -> Command:
+    return lambda view, now: Plan(puts=records, **plan)
+
+
+def decide(loop: Loop, ms: int = 0) -> Decided:
+    decided = loop.decide(at(ms))
+    assert decided is not None
+    return decided
+
+
+# ---- deciding to rest
+
+
+def test_with_nothing_to_do_nothing_is_decided() -> None:
+    loop = Loop(Mirror(), [])
+
+    assert loop.idle
+    assert loop.decide(at(0)) is None
+
+
+def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
+    """Spec, cluster and status of a submit: each is decided upon the one before, none of it is on disk yet."""
+
+    def choose(view: View, key: str, now: Instant) -> Plan:
+        return Plan((JobCluster(JOB, "default"),), events=(Event("cluster", "chosen"),), why="the only one")
+
+    def begin(view: View, key: str, now: Instant) -> Plan:
+        assert view.jobs[JOB].cluster == JobCluster(JOB, "default")
+        return Plan((JobStatus(JOB, JobState.ASSIGNED),), why="it has a cluster")
+
+    chooser = reconciler(choose, name="chooser", owner="clusters")
+    beginner = reconciler(begin, wakes=JobCluster, name="beginner")
+    loop = Loop(Mirror(), [chooser, beginner])
+    asker = ask(loop, put(job(), answer="12", events=(Event("job", "submitted"),)))
+
+    decided = decide(loop, 7)
+
+    assert decided.now == at(7)
+    assert list(decided.puts) == ["job/1/spec", "job/1/cluster", "job/1/status"]
+    assert [event.kind for event in decided.events] == ["job", "cluster"]
+    assert decided.whys == ("the only one", "it has a cluster")
+    assert asker.answers(decided) == ["12"]
+    assert loop.idle
+
+
+def test_the_last_write_of_a_key_counts() -> None:
+    loop = Loop(Mirror(), [])
+    ask(loop, put(job(), JobWish(JOB, reason="first")))
+    ask(loop, put(JobWish(JOB, reason="second")))
+
+    assert decide(loop).puts[Key("job/1/wish")] == JobWish(JOB, reason="second")
+
+
+@pytest.mark.parametrize("last", ["put", "delete"])
+def test_of_a_put_and_a_delete_the_last_counts(last: str) -> None:
+    record = Subscriber("s", 1, 0)
+    plans = {"put": Plan((record,)), "delete": Plan(deletes=(record.key,))}
+    order = [plans["delete"], plans["put"]] if last == "put" else [plans["put"], plans["delete"]]
+    loop = Loop(Mirror(), [])
+    for plan in order:
+        ask(loop, lambda view, now, plan=plan: plan)
+
+    decided = decide(loop)
+
+    assert (list(decided.puts), list(decided.deletes)) == (
+        ([record.key], []) if last == "put" else ([], [record.key])
+    )
+    assert list(loop.mirror.subscribers) == (["s"] if last == "put" else [])
+
+
+def test_a_key_is_looked_at_again_when_its_time_has_come() -> None:
+    looks: list[int] = []
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(now.ms)
+        return look_again(100) if now.ms < 100 else NOTHING
+
+    loop = Loop(Mirror(), [reconciler(look)])
+    loop.wake("fake", "k")
+
+    assert loop.decide(at(0)) is None
+    assert loop.next_at() == 100
+    assert loop.decide(at(99)) is None
+    assert loop.decide(at(100)) is None
+    assert (looks, loop.next_at()) == ([0, 100], None)
+
+
+def test_after_a_start_every_key_is_looked_at() -> None:
+    looks: list[str] = []
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(key)
+        return NOTHING
+
+    loop = Loop(Mirror(), [reconciler(look, keys=["a", "b"])])
+    loop.look_at_everything()
+    loop.decide(at(0))
+
+    assert looks == ["a", "b"]
+
+
+def test_a_start_with_many_keys_comes_to_rest() -> None:
+    """The bound is against decisions that never rest, not against large clusters."""
+    looks: list[str] = []
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(key)
+        return NOTHING
+
+    keys = [str(number) for number in range(3 * DECIDE_ROUNDS_MAX)]
+    loop = Loop(Mirror(), [reconciler(look, keys=keys)])
+    loop.look_at_everything()
+    for _ in range(10):
+        loop.decide(at(0))
+
+    assert loop.idle
+    assert sorted(looks) == sorted(keys)
+
+
+def test_decisions_that_never_rest_are_found_out() -> None:
+    def restless(view: View, key: str, now: Instant) -> Plan:
+        return Plan((JobStatus(JOB, JobState.ACTIVE),))
+
+    loop = Loop(Mirror(), [reconciler(restless, wakes=JobStatus)])
+    loop.mirror.apply(job())
+    loop.wake("fake", "job/1/status")
+
+    with pytest.raises(Unsettled, match="job/1/status"):
+        loop.decide(at(0))
+
+
+# ---- errors, by kind
+
+
+def test_a_refusal_goes_to_who_asked_and_nothing_is_written() -> None:
+    def refuse(view: View, now: Instant) -> Plan:
+        raise Conflict("it has ended")
+
+    loop = Loop(Mirror(), [])
+    refused = ask(loop, refuse)
+    served = ask(loop, put(job(2), answer="2"))
+    decided = decide(loop)
+
+    assert isinstance(refused.refusal(decided), Conflict)
+    assert refused.answers(decided) == []
+    assert served.answers(decided) == ["2"]
+    assert list(decided.puts) == ["job/2/spec"]
+    assert loop.parked == []
+
+
+def test_a_refusal_alone_writes_nothing_at_all() -> None:
+    def refuse(view: View, now: Instant) -> Plan:
+        raise Conflict("it has ended")
+
+    loop = Loop(Mirror(), [])
+    ask(loop, refuse)
+
+    assert not decide(loop).writes
+
+
+def test_a_bug_parks_its_key_and_the_others_go_on() -> None:
+    def stumble(view: View, key: str, now: Instant) -> Plan:
+        if key == "job/1/spec":
+            raise ZeroDivisionError
+        return Plan((JobStatus(JobId("2"), JobState.ASSIGNED),))
+
+    loop = Loop(Mirror(), [reconciler(stumble)])
+    ask(loop, put(job(1), job(2)))
+    decided = decide(loop)
+
+    assert list(decided.puts) == ["job/1/spec", "job/2/spec", "job/2/status"]
+    assert [(parked.due.key, type(parked.error)) for parked in loop.parked] == [("job/1/spec", ZeroDivisionError)]
+
+
+def test_a_parked_key_is_looked_at_when_something_wakes_it_again() -> None:
+    looks: list[str] = []
+
+    def stumble_once(view: View, key: str, now: Instant) -> Plan:
+        looks.append(key)
+        if len(looks) == 1:
+            raise ZeroDivisionError
+        return NOTHING
+
+    loop = Loop(Mirror(), [reconciler(stumble_once)])
+    loop.wake("fake", "k")
+    loop.decide(at(0))
+    untouched = loop.idle
+    loop.wake("fake", "k")
+    loop.decide(at(1))
+
+    assert untouched
+    assert looks == ["k", "k"]
+
+
+def test_a_bug_in_a_request_is_told_to_who_asked_and_the_others_are_served() -> None:
+    def stumble(view: View, now: Instant) -> Plan:
+        raise ZeroDivisionError
+
+    loop = Loop(Mirror(), [])
+    stumbled = ask(loop, stumble)
+    served = ask(loop, put(job(), answer="1"))
+    decided = decide(loop)
+
+    assert isinstance(stumbled.refusal(decided), Bug)
+    assert served.answers(decided) == ["1"]
+    assert [type(parked.error) for parked in loop.parked] == [ZeroDivisionError]
+
+
+def test_a_component_that_writes_what_is_not_its_own_is_found_out() -> None:
+    loop = Loop(Mirror(), [])
+    ask(loop, put(job()), owner="watcher")
+
+    with pytest.raises(WrongOwner, match="watcher wrote job/1/spec, which is apiserver's"):
+        loop.decide(at(0))
+
+
+def test_a_reconciler_writes_in_the_name_of_its_component() -> None:
+    def overstep(view: View, key: str, now: Instant) -> Plan:
+        return Plan((Cluster("other"),))
+
+    loop = Loop(Mirror(), [reconciler(overstep)])
+    loop.wake("fake", "k")
+
+    with pytest.raises(WrongOwner, match="controllers wrote cluster/other, which is clusters'"):
+        loop.decide(at(0))
+
+
+# ---- time
+
+
+@pytest.mark.parametrize(("gap_ms", "heard_at_ms"), [(STALL_MS, 0), (STALL_MS + 1, 1000 + STALL_MS + 1)])
+def test_a_stall_of_our_own_is_not_the_nodes_silence(gap_ms: int, heard_at_ms: int) -> None:
+    mirror = Mirror()
+    mirror.apply(node("n1"))
+    loop = Loop(mirror, [])
+    loop.decide(at(1000))
+    loop.decide(at(1000 + gap_ms))
+
+    assert mirror.nodes[NodeId("n1")].heard_at_ms == heard_at_ms
+
+
+def test_the_first_tick_of_all_is_no_stall() -> None:
+    mirror = Mirror()
+    mirror.apply(node("n1"))
+    Loop(mirror, []).decide(at(10 * STALL_MS))
+
+    assert mirror.nodes[NodeId("n1")].heard_at_ms == 0
+
+
+def test_a_stall_is_noticed_before_anything_is_decided() -> None:
+    heard: list[int] = []
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        heard.append(view.nodes[NodeId("n1")].heard_at_ms)
+        return look_again(now.ms + 1)
+
+    mirror = Mirror()
+    mirror.apply(node("n1"))
+    loop = Loop(mirror, [reconciler(look, keys=["n1"])])
+    loop.look_at_everything()
+    loop.decide(at(0))
+    loop.decide(at(60_000))
+
+    assert heard == [0, 60_000]

@@ -1,0 +1,128 @@
+"""Phases and holds of a block are those of its tasks, each looked at alone."""
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.columns import Draft
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptState, TaskState
+from rota.model.phase import FIRST_END, Hold, Phase, cells
+from rota.model.task import TaskBlock
+from rota.testing.records import decided, placed, reported
+from tests.model.reference import cell
+
+JOB = JobId("1")
+
+
+class Row(NamedTuple):
+    """One task's cells, in all three records."""
+
+    task: TaskState
+    wanted: int
+    number: int
+    behind: int  # tries since the one the attempt serves
+    flags: int
+    reported: int  # the attempt the last report was of
+    attempt: AttemptState
+
+
+rows = st.builds(
+    Row,
+    st.sampled_from(TaskState),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from([0, LOOKAHEAD, EVICTED, LOOKAHEAD | EVICTED]),
+    st.integers(0, 3),
+    st.sampled_from(AttemptState),
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=40), st.booleans(), st.booleans(), st.booleans())
+def test_a_block_is_what_its_tasks_are(
+    table: list[Row], with_task: bool, with_attempt: bool, with_status: bool
+) -> None:
+    task = task_block(table) if with_task else None
+    attempt = attempt_block(table, tried=with_task) if with_attempt else None
+    status = status_block(table) if with_status else None
+    expected = [cell(position, task, attempt, status) for position in range(len(table))]
+
+    found = cells(len(table), task, attempt, status)
+
+    assert found.phase.tolist() == [one.phase for one in expected]
+    assert found.hold.tolist() == [one.hold for one in expected]
+
+
+def test_without_any_record_every_task_is_pending() -> None:
+    found = cells(3, None, None, None)
+
+    assert found.phase.tolist() == [Phase.PENDING] * 3
+    assert found.hold.tolist() == [Hold.NOTHING] * 3
+
+
+def test_a_newer_attempt_is_merely_offered() -> None:
+    twice = placed(placed(AttemptBlock.new(JOB, 0, 1), [0], "n1"), [0], "n2")
+    refused = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.REFUSED, number=1)
+
+    found = cells(1, None, twice, refused)
+
+    assert (found.phase[0], found.hold[0]) == (Phase.OFFERED, Hold.ROOM)
+
+
+def test_an_ended_attempt_holds_nothing_even_before_the_controllers_look() -> None:
+    attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1")
+    status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
+
+    found = cells(1, None, attempt, status)
+
+    assert (found.phase[0], found.hold[0]) == (Phase.RUNNING, Hold.NOTHING)
+
+
+def test_lookahead_holds_room_from_the_moment_it_is_taken() -> None:
+    attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1", flags=LOOKAHEAD)
+    holds = [
+        cells(1, None, attempt, reported(StatusBlock.new(JOB, 0, 1), [0], state)).hold[0]
+        for state in (AttemptState.QUEUED, AttemptState.ACCEPTED, AttemptState.RUNNING, AttemptState.STOPPED)
+    ]
+
+    assert holds == [Hold.A_PLACE_IN_LINE, Hold.ROOM, Hold.ROOM, Hold.NOTHING]
+
+
+def test_the_next_try_of_a_failed_task_is_pending() -> None:
+    attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1")
+    status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
+    task = decided(TaskBlock.new(JOB, 0, 1), [0], wanted=1, failures=1)
+
+    assert cells(1, task, attempt, status).phase[0] == Phase.PENDING
+
+
+def test_ends_of_phases_and_of_tasks_have_the_same_names() -> None:
+    ends = {state.name for state in TaskState} - {TaskState.WANTED.name, TaskState.UNWANTED.name}
+
+    assert {phase.name for phase in Phase if phase >= FIRST_END} == ends
+
+
+def task_block(table: list[Row]) -> TaskBlock:
+    draft = Draft(TaskBlock.new(JOB, 0, len(table)))
+    draft["state"][:] = [row.task for row in table]
+    draft["wanted"][:] = [row.wanted for row in table]
+    return draft.done()
+
+
+def attempt_block(table: list[Row], *, tried: bool) -> AttemptBlock:
+    """Where no task block is, nothing was tried twice: an attempt serves try 0."""
+    draft = Draft(AttemptBlock.new(JOB, 0, len(table)))
+    draft["number"][:] = [row.number for row in table]
+    draft["tries"][:] = [max(0, row.wanted - row.behind) if tried else 0 for row in table]
+    draft["flags"][:] = [row.flags for row in table]
+    return draft.done(nodes=(NodeId("n1"),))
+
+
+def status_block(table: list[Row]) -> StatusBlock:
+    draft = Draft(StatusBlock.new(JOB, 0, len(table)))
+    draft["number"][:] = [row.reported for row in table]
+    draft["state"][:] = [row.attempt for row in table]
+    return draft.done()

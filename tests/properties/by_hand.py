@@ -1,0 +1,112 @@
+"""What a mirror derives from its records, counted by hand: one task after the other, nothing kept from before."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rota.engine.mirror import Mirror
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.ids import JobId, Key
+from rota.model.job import JobSpec, JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.phase import Hold, Phase
+from rota.model.plan import Record
+from rota.model.task import TaskBlock
+from tests.model.reference import Cell, cell
+
+Disk = Mapping[Key, Record]
+
+
+class Task(NamedTuple):
+    index: int
+    cell: Cell
+
+
+def specs(disk: Disk) -> list[JobSpec]:
+    return [record for record in disk.values() if isinstance(record, JobSpec)]
+
+
+def state_of(disk: Disk, job: JobId) -> JobState | None:
+    status = disk.get(Key(f"job/{job}/status"))
+    return status.state if isinstance(status, JobStatus) else None
+
+
+def nodes(disk: Disk) -> list[str]:
+    kinds = (NodeSpec, NodeWish, NodeStatus)
+    return sorted({record.id for record in disk.values() if isinstance(record, kinds)})
+
+
+def tasks(disk: Disk, spec: JobSpec) -> Iterator[Task]:
+    for block in range(spec.blocks):
+        task = disk.get(TaskBlock.new(spec.id, block, 0).key)
+        attempt = disk.get(AttemptBlock.new(spec.id, block, 0).key)
+        status = disk.get(StatusBlock.new(spec.id, block, 0).key)
+        assert isinstance(task, TaskBlock | None)
+        assert isinstance(attempt, AttemptBlock | None)
+        assert isinstance(status, StatusBlock | None)
+        for position in range(spec.block_size(block)):
+            yield Task(block * BLOCK_TASKS + position, cell(position, task, attempt, status))
+
+
+def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
+    """The picture that a mirror of these records must give."""
+    jobs = {spec.id: _job(disk, spec, now_ms) for spec in specs(disk)}
+    held: dict[str, Any] = {
+        name: {"assigned": {}, "reserved": {}, "queued": 0, "held": 0} for name in nodes(disk)
+    }
+    lines: dict[Any, list[tuple[int, int]]] = {}
+    for spec in specs(disk):
+        for task in tasks(disk, spec):
+            if task.cell.hold is not Hold.NOTHING:
+                _hold(held[task.cell.node], spec, task)
+        if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["tally"][Phase.PENDING]:
+            lines[spec.shape] = sorted([*lines.get(spec.shape, []), spec.order])
+    ended = [record for record in disk.values() if isinstance(record, JobStatus) and record.ended]
+    return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": len(jobs) - len(ended)}
+
+
+def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
+    """The same picture, as the mirror gives it."""
+    room = mirror.room
+    jobs: dict[str, Any] = {}
+    for job, entry in mirror.jobs.items():
+        jobs[job] = {"tally": entry.tally.by_phase, "next_ready_ms": entry.next_ready_ms()}
+        if entry.status is not None and entry.status.state is JobState.ACTIVE:
+            jobs[job]["ready"] = entry.ready(now_ms, entry.spec.count)
+            jobs[job]["first ready"] = entry.ready(now_ms, 2)
+    held = {}
+    for node, there in mirror.nodes.items():
+        slot = room.slot[node]
+        reserved = {resource: int(room.reserved[row, slot]) for resource, row in room.rows.items()}
+        held[node] = {
+            "assigned": dict(there.assigned),
+            "reserved": {resource: amount for resource, amount in reserved.items() if amount},
+            "queued": int(room.queued[slot]),
+            "held": int(room.held[slot]),
+        }
+    lines = {shape: list(line) for shape, line in mirror.waiting()}
+    return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": mirror.unfinished}
+
+
+def _job(disk: Disk, spec: JobSpec, now_ms: int) -> dict[str, Any]:
+    found = list(tasks(disk, spec))
+    phases = [task.cell.phase for task in found]
+    again = [task.cell.not_before for task in found if task.cell.number and task.cell.phase is Phase.PENDING]
+    pending = [task for task in found if task.cell.phase is Phase.PENDING]
+    ready = [task.index for task in pending if not task.cell.number or task.cell.not_before <= now_ms]
+    picture = {"tally": [phases.count(phase) for phase in Phase], "next_ready_ms": min(again, default=None)}
+    if state_of(disk, spec.id) is JobState.ACTIVE:
+        picture |= {"ready": ready, "first ready": ready[:2]}
+    return picture
+
+
+def _hold(node: dict[str, Any], spec: JobSpec, task: Task) -> None:
+    node["assigned"][spec.id, task.index] = task.cell.number
+    node["held"] += 1
+    if task.cell.hold is Hold.A_PLACE_IN_LINE:
+        node["queued"] += 1
+        return
+    for resource, amount in spec.needs.items():
+        if amount:
+            node["reserved"][resource] = node["reserved"].get(resource, 0) + amount

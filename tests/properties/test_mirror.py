@@ -1,0 +1,315 @@
+"""Whatever legal records come in whatever order, the mirror is what reading everything again would give."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rota.engine.mirror import Mirror
+from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.columns import Draft
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.lifecycle import (
+    ATTEMPT,
+    NODE,
+    AttemptEvent,
+    AttemptState,
+    JobState,
+    NodeState,
+    TaskState,
+    step,
+)
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.phase import FIRST_END, Phase
+from rota.model.plan import Record
+from rota.model.task import TaskBlock
+from rota.testing import records
+from tests.properties.by_hand import Task, counted, nodes, shown, specs, state_of, tasks
+
+Block = TypeVar("Block", TaskBlock, AttemptBlock, StatusBlock)
+Change = Callable[[Draft[Any], int, Task], dict[str, Any]]
+
+counts = st.integers(1, 5) | st.sampled_from([BLOCK_TASKS - 1, BLOCK_TASKS, BLOCK_TASKS + 2])
+needs = st.sampled_from([{}, {"cpu": 500}, {"cpu": 500, "memory": 2**20}, {"gpu": 1}])
+capacities = st.sampled_from([{"cpu": 4000}, {"cpu": 8000, "memory": 2**30}, {"cpu": 8000, "gpu": 2}])
+labels = st.sampled_from([{}, {"zone": "a"}, {"zone": "b", "node": "lies"}])
+
+
+class Cluster(RuleBasedStateMachine):
+    """A cluster whose components write whatever their tables allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mirror = Mirror()
+        self.disk: dict[Key, Record] = {}
+        self.counters = Counters()
+
+    @initialize(count=counts, wanted=needs)
+    def begin(self, count: int, wanted: dict[str, int]) -> None:
+        self.join({"cpu": 4000, "memory": 2**30, "gpu": 2}, {})
+        self.submit(count, wanted, 50)
+        self.write(JobStatus(JobId("1"), JobState.ACTIVE))
+
+    # ---- users, operators, time
+
+    @rule(count=counts, wanted=needs, priority=st.sampled_from([10, 50]))
+    def submit(self, count: int, wanted: dict[str, int], priority: int) -> None:
+        self.counters = msgspec.structs.replace(self.counters, jobs=self.counters.jobs + 1)
+        spec = records.job(self.counters.jobs, count=count, needs=wanted, priority=priority)
+        self.write(spec, SubmitKey("default", spec.name, spec.id, ""), self.counters)
+
+    @rule(capacity=capacities, given=labels)
+    def join(self, capacity: dict[str, int], given: dict[str, str]) -> None:
+        self.counters = msgspec.structs.replace(self.counters, nodes=self.counters.nodes + 1)
+        name = NodeId(f"n{self.counters.nodes}")
+        self.write(NodeSpec(name, f"name-{name}", labels=given), self.counters)
+        self.write(records.node(name, capacity=capacity))
+
+    @rule(data=st.data(), eligibility=st.sampled_from(Eligibility))
+    def wish(self, data: st.DataObject, eligibility: Eligibility) -> None:
+        self.write(NodeWish(self.a_node(data), eligibility))
+
+    @rule(ms=st.integers(1, 2000))
+    def time_passes(self, ms: int) -> None:
+        self.mirror.now_ms += ms
+
+    # ---- nodes
+
+    @rule(data=st.data(), link=st.sampled_from(Link), free=st.integers(0, 2**30))
+    def observe(self, data: st.DataObject, link: Link, free: int) -> None:
+        name = self.a_node(data)
+        self.mirror.connect(name, link)
+        self.mirror.hear(name)
+        self.mirror.measure(name, Load(100, memory_free=free))
+
+    @rule(data=st.data(), capacity=capacities, given=labels, boot=st.sampled_from(["boot-1", "boot-2"]))
+    def report_of_itself(self, data: st.DataObject, capacity: dict[str, int], given: dict[str, str], boot: str) -> None:
+        name = self.a_node(data)
+        before = self.disk[Key(f"node/{name}/status")]
+        assert isinstance(before, NodeStatus)
+        then = data.draw(st.sampled_from([then for (state, _), then in NODE.items() if state is before.state]))
+        self.write(records.node(name, state=then, capacity=capacity, labels=given, boot_id=boot))
+        if then is NodeState.LOST:
+            self.report(AttemptEvent.NODE_LOST, [task for task in self.live() if task[1].cell.node == name])
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = self.a_node(data)
+        if all(task.cell.node != name for _, task in self.live()):
+            self.erase(f"node/{name}/")
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data(), event=st.sampled_from(AttemptEvent))
+    def report_of_attempts(self, data: st.DataObject, event: AttemptEvent) -> None:
+        fitting = [task for task in self.live() if (task[1].cell.attempt, event) in ATTEMPT]
+        self.report(event, some(data, fitting))
+
+    # ---- scheduler
+
+    @precondition(lambda self: self.pending())
+    @rule(data=st.data(), flags=st.sampled_from([0, LOOKAHEAD]))
+    def place(self, data: st.DataObject, flags: int) -> None:
+        """Those placed before in any order, the others from the lowest index on."""
+        name = self.a_node(data)
+        pending = self.pending()
+        again = [found for found in pending if found[1].cell.number]
+        fresh = [found for found in pending if not found[1].cell.number]
+        spec = data.draw(st.sampled_from([spec for spec, _ in pending]))
+        first = [found for found in fresh if found[0] is spec][: data.draw(st.sampled_from([0, 1, 3, 10**6]))]
+
+        def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
+            known = draft.record.nodes
+            draft["number"][position] += 1
+            draft["tries"][position] = task.cell.wanted
+            draft["node"][position] = (*known, name).index(name)
+            draft["flags"][position] = flags
+            return {"nodes": known if name in known else (*known, name)}
+
+        self.change(AttemptBlock, some(data, again) + first, change)
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
+            draft["flags"][position] |= EVICTED
+            return {}
+
+        self.change(AttemptBlock, some(data, self.live()), change)
+
+    # ---- controllers
+
+    @rule(data=st.data())
+    def activate(self, data: st.DataObject) -> None:
+        waiting = [spec for spec in specs(self.disk) if state_of(self.disk, spec.id) is None]
+        for spec in some(data, waiting):
+            self.write(JobCluster(spec.id, "default"), JobStatus(spec.id, JobState.ACTIVE))
+
+    @rule(data=st.data(), retry=st.booleans(), pause_ms=st.integers(0, 3000))
+    def settle(self, data: st.DataObject, retry: bool, pause_ms: int) -> None:
+        def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
+            if task.cell.attempt is AttemptState.SUCCEEDED:
+                draft["state"][position] = TaskState.SUCCEEDED
+            elif task.cell.task is TaskState.UNWANTED:
+                draft["state"][position] = TaskState.CANCELED
+            elif retry:
+                draft["wanted"][position] += 1
+                draft["not_before"][position] = self.mirror.now_ms + pause_ms
+            else:
+                draft["state"][position] = TaskState.FAILED
+            return {}
+
+        self.change(TaskBlock, some(data, self.unsettled()), change)
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        active = [spec for spec in specs(self.disk) if state_of(self.disk, spec.id) is JobState.ACTIVE]
+        for spec in some(data, active)[:1]:
+            self.write(JobWish(spec.id, cancel=True), JobStatus(spec.id, JobState.CANCELING))
+            written = {record.block for record in self.disk.values() if of_a_block(record, spec.id)}
+            found = [(spec, task) for task in tasks(self.disk, spec) if task.index // BLOCK_TASKS in written]
+            self.change(TaskBlock, [one for one in found if one[1].cell.phase < FIRST_END], unwant)
+
+    @rule()
+    def end(self) -> None:
+        for spec in specs(self.disk):
+            phases = {task.cell.phase for task in tasks(self.disk, spec)}
+            state = state_of(self.disk, spec.id)
+            if state is JobState.ACTIVE and all(phase >= FIRST_END for phase in phases):
+                self.write(JobStatus(spec.id, JobState.SUCCEEDED))
+            elif state is JobState.CANCELING and all(p is Phase.PENDING or p >= FIRST_END for p in phases):
+                self.write(JobStatus(spec.id, JobState.CANCELED))
+
+    @rule()
+    def expire(self) -> None:
+        for status in [record for record in self.disk.values() if isinstance(record, JobStatus) and record.ended]:
+            for kind in ("job", "task", "attempt", "status"):
+                self.erase(f"{kind}/{status.id}/")
+            self.erase(f"submit/default/job-{status.id}")
+
+    # ---- what must hold
+
+    @invariant()
+    def it_is_what_can_be_counted_by_hand(self) -> None:
+        assert shown(self.mirror, self.mirror.now_ms) == counted(self.disk, self.mirror.now_ms)
+
+    @invariant()
+    def it_is_what_reading_everything_again_gives(self) -> None:
+        again = Mirror()
+        again.now_ms = self.mirror.now_ms
+        again.load(reversed(self.disk.values()))
+        again.inherit(self.mirror)
+
+        assert shown(again, again.now_ms) == shown(self.mirror, self.mirror.now_ms)
+        assert as_kept(again) == as_kept(self.mirror)
+
+    # ---- inside
+
+    def write(self, *written: Record) -> None:
+        for record in written:
+            self.mirror.apply(record)
+            self.disk[record.key] = record
+
+    def erase(self, prefix: str) -> None:
+        for key in [key for key in self.disk if key.startswith(prefix)]:
+            self.mirror.forget(key)
+            del self.disk[key]
+
+    def change(self, kind: type[Block], chosen: Iterable[tuple[JobSpec, Task]], change: Change) -> None:
+        """Change the cells of these tasks, each block written once."""
+        drafts: dict[Key, tuple[Draft[Any], dict[str, Any]]] = {}
+        for spec, task in chosen:
+            block, position = divmod(task.index, BLOCK_TASKS)
+            new = kind.new(spec.id, block, spec.block_size(block))
+            draft, fields = drafts.setdefault(new.key, (Draft(self.disk.get(new.key, new)), {}))
+            fields |= change(draft, position, task)
+        for draft, fields in drafts.values():
+            self.write(draft.done(**fields))
+
+    def report(self, event: AttemptEvent, chosen: Iterable[tuple[JobSpec, Task]]) -> None:
+        def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
+            draft["number"][position] = task.cell.number
+            draft["state"][position] = step(ATTEMPT, task.cell.attempt, event)
+            return {}
+
+        self.change(StatusBlock, chosen, change)
+
+    def a_node(self, data: st.DataObject) -> NodeId:
+        if not nodes(self.disk):
+            self.join({"cpu": 4000}, {})
+        return NodeId(data.draw(st.sampled_from(nodes(self.disk))))
+
+    def live(self) -> list[tuple[JobSpec, Task]]:
+        return self.all_tasks(lambda task: task.cell.live)
+
+    def pending(self) -> list[tuple[JobSpec, Task]]:
+        found = self.all_tasks(lambda task: task.cell.phase is Phase.PENDING)
+        return [one for one in found if state_of(self.disk, one[0].id) is JobState.ACTIVE]
+
+    def unsettled(self) -> list[tuple[JobSpec, Task]]:
+        """Their attempt has ended, as one that was tried; nobody said what becomes of them."""
+        open_ = (TaskState.WANTED, TaskState.UNWANTED)
+
+        def unsettled(task: Task) -> bool:
+            tried = AttemptState.SUCCEEDED <= task.cell.attempt < AttemptState.REFUSED
+            return tried and task.cell.task in open_ and task.cell.tries == task.cell.wanted
+
+        return self.all_tasks(unsettled)
+
+    def all_tasks(self, fits: Callable[[Task], bool]) -> list[tuple[JobSpec, Task]]:
+        return [(spec, task) for spec in specs(self.disk) for task in tasks(self.disk, spec) if fits(task)]
+
+
+def unwant(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
+    waits = task.cell.phase is Phase.PENDING
+    draft["state"][position] = TaskState.CANCELED if waits else TaskState.UNWANTED
+    return {}
+
+
+def of_a_block(record: Record, job: JobId) -> bool:
+    return isinstance(record, TaskBlock | AttemptBlock | StatusBlock) and record.job == job
+
+
+def as_kept(mirror: Mirror) -> dict[str, Any]:
+    """What is kept beside the counts."""
+    room = mirror.room
+    return {
+        "nodes": {
+            node: (
+                entry.spec,
+                entry.wish,
+                entry.status,
+                (entry.link, entry.heard_at_ms, entry.load),
+                (entry.open, bool(room.open[room.slot[node]])),
+                dict(room.labels[room.slot[node]]),
+                {resource: int(room.capacity[row, room.slot[node]]) for resource, row in room.rows.items()
+                 if room.capacity[row, room.slot[node]]},
+            )
+            for node, entry in mirror.nodes.items()
+        },
+        "jobs": {
+            job: (entry.spec, entry.wish, entry.cluster, entry.status, entry.tasks, entry.attempts, entry.statuses)
+            for job, entry in mirror.jobs.items()
+        },
+        "others": (mirror.counters, mirror.submit_keys, mirror.clusters, mirror.subscribers),
+    }
+
+
+T = TypeVar("T")
+
+
+def some(data: st.DataObject, candidates: list[T]) -> list[T]:
+    """None, one, a few or all of them."""
+    if not candidates:
+        return []
+    few = st.lists(st.sampled_from(range(len(candidates))), max_size=3, unique=True)
+    chosen = data.draw(st.just(range(len(candidates))) | few)
+    return [candidates[position] for position in chosen]
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
