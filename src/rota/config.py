@@ -56,7 +56,7 @@ class AgentServer:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """All a server is told."""
+    """All a server is told; a node is lost after `lost_seconds` of silence."""
 
     http_server: HttpServer = HttpServer()
     grpc_server: GrpcServer = GrpcServer()
@@ -64,6 +64,7 @@ class ServerConfig:
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
+    lost_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,8 @@ def check_server(config: ServerConfig) -> None:
         raise ConfigError("store", f"{config.store!r} is no store", f"write one of {', '.join(STORES)}")
     if not config.name.strip():
         raise ConfigError("name", "is empty", "leave it out or give the cluster a name")
+    if not 1 <= config.lost_seconds <= 86400:
+        raise ConfigError("lost_seconds", f"{config.lost_seconds} cannot be used", "write 1 to 86400 seconds")
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         host = check_address(f"{name}.addr", door.addr)
         if (door.crt_file is None) != (door.key_file is None):

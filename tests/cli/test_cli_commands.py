@@ -183,6 +183,22 @@ def test_logs_keep_both_streams_apart(
     assert capfdbinary.readouterr() == (b"out\xfe\n", b"err\n")
 
 
+def test_output_that_cannot_be_read_is_told_on_stderr(
+    server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    gap = {"index": 0, "attempt": 1, "stream": "stdout", "missing": 0, "reason": "node n2 is lost"}
+    some = {**gap, "stream": "stderr", "missing": 7, "reason": "more was written than is kept"}
+    server.on("GET /v1/jobs/12", job("succeeded"))
+    server.on("GET /v1/jobs/12/logs", output(*(json.dumps(each).encode() + b"\n" for each in (gap, some))))
+
+    assert rota("logs", "12") == 0
+
+    assert capfdbinary.readouterr().err.decode().splitlines() == [
+        "task 0: stdout is missing: node n2 is lost",
+        "task 0: 7 bytes of stderr are missing: more was written than is kept",
+    ]
+
+
 def test_one_stream_asked_for_is_data(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

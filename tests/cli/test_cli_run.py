@@ -1,5 +1,6 @@
 """`rota run`: submit, follow, pass both streams through, return the job's own exit code."""
 
+import io
 import json
 import os
 import shlex
@@ -122,6 +123,46 @@ def test_a_job_file_is_read_and_flags_win(
 
     expected = {"command": ["train"], "memory": "2g", "env": {"A": "flag", "B": "file"}, "workdir": None}
     assert server.asked("POST /v1/jobs")[0].body == expected
+
+
+@pytest.mark.parametrize("text", ["command = ['train']", "command: [train]", '{"command": ["train"]}'])
+def test_a_job_on_stdin_is_read_by_what_it_looks_like(
+    server: CannedServer, rota: Rota, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    server.on("POST /v1/jobs", Reply(job("submitted"), 201))
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+    rota("run", "-d", "-f", "-", "--no-workdir")
+
+    assert server.asked("POST /v1/jobs")[0].body == {"command": ["train"], "workdir": None}
+
+
+def test_a_server_that_stays_away_is_the_clusters_fault(
+    server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.client.transport.Pauses.wait", _give_up)
+    prepare(server, job("succeeded"))
+    server.on("GET /v1/jobs/12/follow", statuses(job(), cut=True))
+
+    assert rota("run", "-q", "--", "true") == 125
+
+    assert "hint: job 12 goes on; take it up again with: rota wait 12" in capsys.readouterr().err
+
+
+def _give_up(_pauses: object, problem: Exception) -> None:
+    raise problem
+
+
+def test_a_second_attempt_is_told(
+    server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    prepare(server, job("succeeded"), chunk(b"a\n"), chunk(b"b\n", attempt=2))
+
+    rota("run", "--", "true")
+
+    captured = capfdbinary.readouterr()
+    assert captured.out == b"a\nb\n"
+    assert b"attempt 2 of task 0:\n" in captured.err
 
 
 def test_detach_prints_the_id_as_data(

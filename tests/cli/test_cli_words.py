@@ -105,6 +105,14 @@ def test_a_task_is_named_by_job_and_index(text: str, ref: tuple[str, int | None]
     assert words.split_ref(text) == ref
 
 
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [("waits: no node", "job 12 waits: no node"), ("2 tasks wait.", "job 12: 2 tasks wait.")],
+)
+def test_a_sentence_goes_on_from_the_job(sentence: str, line: str) -> None:
+    assert words.about_job("12", sentence) == line
+
+
 @given(st.text())
 def test_cleaned_text_cannot_steer_a_terminal(text: str) -> None:
     assert words.clean(text).isprintable()

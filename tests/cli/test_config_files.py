@@ -87,6 +87,7 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
         ("store = 3", "store", 'write text, as "…"'),
         ("store = 'etc'", "store", "write one of sqlite, memory"),
         ("name = ''", "name", "leave it out or give the cluster a name"),
+        ("lost_seconds = 0", "lost_seconds", "write 1 to 86400 seconds"),
         ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
         ("[http_server]\naddr = '3000'", "http_server.addr", "write host:port, as 127.0.0.1:3000"),
         ("[agent_server]\naddr = 'h:99999'", "agent_server.addr", "write host:port, as 127.0.0.1:3000"),
@@ -141,4 +142,4 @@ def test_the_defaults_build_the_default_configuration() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 12
+    assert len(variables) == len(set(variables)) == 13

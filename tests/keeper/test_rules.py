@@ -160,6 +160,8 @@ def test_no_order_of_events_overbooks_or_starves(story: list[tuple[object, ...]]
                 waits = choice in firm or choice in lookahead
                 assert node.withdraw(key(choice)) == waits
                 firm, lookahead = [i for i in firm if i != choice], [i for i in lookahead if i != choice]
+            case _:
+                pass  # an end while nothing runs
         fill()
     while running:
         ended, _ = running.popitem()

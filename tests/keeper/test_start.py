@@ -1,6 +1,7 @@
 """What becomes of a started attempt: its result, its output, its surroundings."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -76,9 +77,8 @@ def test_each_job_starts_in_its_own_directory(keeper: Keeper, agent: Agent) -> N
 
 
 def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) -> None:
-    agent.start(
-        "7", "env", tasks=[[4, 2, 1]], name="fit", count=9, env={"MINE": "1"}, needs={"cpu": 500, "memory": 64}
-    )
+    needs = {"cpu": 500, "memory": 64}
+    agent.start("7", "env", tasks=[[4, 2, 1]], name="fit", count=9, env={"MINE": "1"}, needs=needs)
     agent.wait_ended()
     env = dict(line.split("=", 1) for line in keeper.output("7", 4, 2).splitlines())
 
@@ -140,6 +140,36 @@ def test_what_does_not_fit_waits_and_what_never_can_is_refused(agent: Agent) -> 
     assert not agent.ended
     agent.stop(["7", 0, 1])
     assert [row[:4] for row in agent.wait_ended(2)] == [["7", 0, 1, "stopped"], ["8", 0, 1, "exited"]]
+
+
+def test_parallel_failures_to_execute_are_all_results(agent: Agent) -> None:
+    agent.start("7", "./no-such-file", tasks=[[index, 1, 1] for index in range(100)])
+    agent.start("8", "true", tasks=[[index, 1, 1] for index in range(100)])
+
+    assert sorted((row[0], row[4]) for row in agent.wait_ended(200)) == [("7", 127)] * 100 + [("8", 0)] * 100
+    assert not agent.refused
+
+
+def test_without_room_for_the_journal_nothing_starts_and_results_are_kept(
+    keeper: Keeper, agent: Agent
+) -> None:
+    """A limit on the size of files stands in for a full disk."""
+    limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE)
+    agent.start("7", "sleep", "0.3")
+    agent.wait_started()
+    size = (keeper.root / "journal").stat().st_size
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, (size, limits[1]))
+    agent.send(op="start", job="7", spec=None, tasks=[[1, 1, 1]])
+
+    assert agent.wait_refused()[0][3].startswith("cannot write the journal: ")
+    assert agent.wait_ended()[0][:5] == ["7", 0, 1, "exited", 0]
+    assert (keeper.root / "journal").stat().st_size == size
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, limits)
+    agent.send(op="start", job="7", spec=None, tasks=[[1, 2, 1]])
+    assert agent.wait_ended(2)[1][:5] == ["7", 1, 2, "exited", 0]
+    keeper.kill()
+    keeper.start()
+    assert [row[1:4] for row in keeper.agent().hello()["ended"]] == [[0, 1, "exited"], [1, 2, "exited"]]
 
 
 def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:

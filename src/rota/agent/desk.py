@@ -81,8 +81,8 @@ class Desk:
         small_since: float | None = None
         while not self.gone:
             now = loop.time()
-            if self._urgent:
-                due = self._sent_at + _SPACING_SECONDS
+            if self._urgent:  # waiting for company makes sense only while there is any
+                due = self._sent_at + _SPACING_SECONDS if self._live else now
             elif self._unsent:
                 small_since = small_since or now
                 due = small_since + _PATIENCE_SECONDS

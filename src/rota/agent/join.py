@@ -1,4 +1,4 @@
-"""A join line -> this node's certificate: the key is made here, the token is shown only to the right CA. [I/O]"""
+"""A join line -> this node's certificate; the key never leaves, the token goes to the right CA only. [I/O]"""
 
 import http.client
 import json
@@ -24,7 +24,7 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
     ca_pem = _call(line, None, "GET", "/v1/ca", None)["ca"].encode()
     if not check_fingerprint(ca_pem, line.fingerprint):
         raise NotAllowed(
-            f"the server at {line.host}:{line.port} is not the one the join line was made for: its CA differs",
+            f"{line.host}:{line.port} is not the server the join line was made for: its CA differs",
             hint="get a new line with `rota node token`",
         )
     trusted = ssl.create_default_context(cadata=ca_pem.decode())
@@ -47,7 +47,9 @@ def _call(
         connection = http.client.HTTPConnection(line.host, line.port, timeout=_TIMEOUT_SECONDS)
     else:
         context = trusted or _unverified()
-        connection = http.client.HTTPSConnection(line.host, line.port, timeout=_TIMEOUT_SECONDS, context=context)
+        connection = http.client.HTTPSConnection(
+            line.host, line.port, timeout=_TIMEOUT_SECONDS, context=context
+        )
     try:
         payload = None if body is None else json.dumps(body)
         connection.request(method, path, payload, {"Content-Type": "application/json"})

@@ -29,7 +29,9 @@ async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> 
         os.close(descriptor)
 
 
-async def _chunks(descriptor: int, request: pb.OpenLog, is_live: Callable[[], bool]) -> AsyncIterator[pb.LogChunk]:
+async def _chunks(
+    descriptor: int, request: pb.OpenLog, is_live: Callable[[], bool]
+) -> AsyncIterator[pb.LogChunk]:
     offset = request.offset
     yield pb.LogChunk(id=request.id, offset=offset)
     while True:

@@ -27,7 +27,9 @@ def plan(orders: list[JobOrders], works: dict[JobId, Work], facts: Facts) -> Act
         if reason is None:
             obey.append(one)
             continue
-        refuse.append(JobClaims(one.job, [Claim(s.index, s.attempt, Said.REFUSED, reason=reason) for s in one.start]))
+        refuse.append(
+            JobClaims(one.job, [Claim(s.index, s.attempt, Said.REFUSED, reason=reason) for s in one.start])
+        )
         if one.stop:
             obey.append(one._replace(start=[]))
     return Actions(obey, refuse)

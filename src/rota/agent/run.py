@@ -42,7 +42,7 @@ class Settings:
     memory_bytes: int | None = None
 
 
-class _Over(Exception):  # noqa: N818  (not an error: the connection has ended)
+class _Over(Exception):
     """This connection is done with."""
 
 
@@ -137,7 +137,9 @@ class Agent:
             inventory=self._desk.inventory(),
         )
 
-    async def _hear(self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup) -> None:
+    async def _hear(
+        self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup
+    ) -> None:
         async for word in conversation.stream:
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
@@ -173,7 +175,9 @@ class Agent:
                 self._introduced[one.job] = None
                 await self._runtime.start(one.job, work, one.start)
             if one.stop:
-                await self._runtime.stop([AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop])
+                await self._runtime.stop(
+                    [AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop]
+                )
         if orders.forget:
             await self._runtime.forget([JobId(job) for job in orders.forget])
             for job in orders.forget:
@@ -276,7 +280,7 @@ class _Conversation:
         await self.stream.write(word)
 
     def refuse_stale(self, echo: int) -> None:
-        """Orders that answer something we said long ago come from a server that slept: hear everything anew."""
+        """Orders that answer something said long ago come from a server that slept: hear all anew."""
         newer = [n for n in self._said_at if n > echo]
         waited = asyncio.get_running_loop().time() - self._said_at[newer[0]] if newer else 0.0
         if waited * 1000 > STALE_ORDER_MS:

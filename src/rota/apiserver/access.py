@@ -14,6 +14,7 @@ class Action(StrEnum):
     SUBMIT = "submit jobs"
     CANCEL = "cancel jobs"
     DELETE = "delete jobs"
+    SUBSCRIBE = "keep a subscriber's position"
     CHANGE_NODES = "change nodes"
     ADD_NODES = "add nodes"
 
@@ -23,6 +24,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.SUBMIT: Role.SUBMITTER,
     Action.CANCEL: Role.SUBMITTER,
     Action.DELETE: Role.SUBMITTER,
+    Action.SUBSCRIBE: Role.SUBMITTER,
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
 }
@@ -45,7 +47,7 @@ def sees(caller: Caller, namespace: str) -> bool:
 
 def require(caller: Caller, action: Action, namespace: str) -> None:
     """In a namespace."""
-    _require_role(caller, action)
+    require_role(caller, action)
     if not sees(caller, namespace):
         raise NotAllowed(
             f"{caller.name} may not {action} in namespace {namespace}",
@@ -56,12 +58,13 @@ def require(caller: Caller, action: Action, namespace: str) -> None:
 
 def require_everywhere(caller: Caller, action: Action) -> None:
     """On the cluster itself, which belongs to no namespace."""
-    _require_role(caller, action)
+    require_role(caller, action)
     if not caller.everywhere:
         raise NotAllowed(f"{caller.name} may not {action}: its token is for some namespaces only")
 
 
-def _require_role(caller: Caller, action: Action) -> None:
+def require_role(caller: Caller, action: Action) -> None:
+    """Wherever it may."""
     lowest = LOWEST_ROLE[action]
     if caller.role < lowest:
         raise NotAllowed(

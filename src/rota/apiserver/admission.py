@@ -24,6 +24,8 @@ from rota.model.view import NodeView, View
 
 SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
 
+SUBSCRIBERS_MAX = 1000  # each is one record for ever
+
 
 class Submitted(NamedTuple):
     job: JobId
@@ -118,12 +120,20 @@ def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: 
     return Plan((spec, Counters(view.counters.jobs, number)), events=(event,), why=why, answer=spec)
 
 
-def acknowledge(before: Subscriber | None, name: str, revision: int, index: int) -> Plan:
+def acknowledge(known: Mapping[str, Subscriber], name: str, revision: int, index: int) -> Plan:
     """Positions only grow: a late or repeated acknowledgement changes nothing."""
+    before = known.get(name)
     if before is not None and (revision, index) <= (before.revision, before.index):
         return Plan(answer=before)
-    subscriber = Subscriber(fields.name("subscriber", name), revision, index)
+    if before is None and len(known) >= SUBSCRIBERS_MAX:
+        raise QueueFull(f"there are {len(known)} subscribers already", field="subscriber")
+    subscriber = Subscriber(name, revision, index)
     return Plan((subscriber,), answer=subscriber)
+
+
+def subscriber_name(caller: Caller, name: str) -> str:
+    """Nobody can move another token's position."""
+    return f"{caller.name}:{fields.name('subscriber', name)}"
 
 
 def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:

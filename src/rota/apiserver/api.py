@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rota.apiserver.access import Caller
 from rota.apiserver.logs import Logs
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
+from rota.identity.tokens import API_PREFIX
 from rota.identity.vault import Vault
+from rota.model.errors import Rejected
 from rota.model.ids import JobId
 from rota.model.plan import Instant
 from rota.model.view import View
@@ -17,6 +20,10 @@ from rota.model.why import Why
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Explain = Callable[[View, JobId, Instant], Why]
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,26 @@ class Api:
     explain: Explain
     addresses: Addresses
     version: str
-    started_at_ms: int = field(default_factory=lambda: wall_ms())
+    started_at_ms: int = field(default_factory=wall_ms)
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())
 
 
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+class Unauthenticated(Rejected):
+    """Nobody we know."""
+
+    code = "unauthenticated"
+
+
+def who_calls(vault: Vault, authorization: str) -> Caller:
+    scheme, _, secret = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not secret:
+        raise Unauthenticated("this needs a token", hint="send it as: authorization: Bearer TOKEN")
+    token = vault.who(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
+    if token is None:
+        raise Unauthenticated("this token is not known, or no longer valid")
+    return Caller(token.name, token.role, token.namespaces)
 
 
 def host_of(address: str) -> str:

@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
 
+import msgspec
+
 from rota.model.errors import BadField, Rejected
 from rota.model.job import Constraint, Op
 from rota.model.limits import ENV_BYTES_MAX, NAME_LENGTH_MAX, WHERE_MAX
@@ -25,6 +27,17 @@ _WHERE_HINT = "write 'region == eu', 'arch in x86_64,arm64', 'gpu_model exists' 
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+
+
+def decode_json(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UnicodeDecodeError as error:
+        raise Rejected(f"the body is not UTF-8: its byte {error.start} is wrong") from None
+    except msgspec.DecodeError as error:
+        raise Rejected(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise Rejected("the body is nested too deeply") from None
 
 
 def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
@@ -84,10 +97,6 @@ def one_of(field: str, value: object, kind: type[E]) -> E:
         return kind(value)  # type: ignore[arg-type]  # anything may be asked for
     except ValueError:
         raise BadField(field, "is not one of them", f"write one of: {', '.join(kind)}") from None
-
-
-def whole_or_none(field: str, parse: Callable[[str, object], T], value: object) -> T | None:
-    return None if value is None else parse(field, value)
 
 
 def labels(field: str, value: object) -> dict[str, str]:

@@ -43,6 +43,14 @@ def find_node(view: View, ref: str) -> NodeView:
     raise NotFound(f"no node is called '{ref[:60]}'", hint=hint)
 
 
+def may_hear(view: View, caller: Caller, job: JobId | None) -> bool:
+    """Whether an event of this job, or of none, is for the caller."""
+    if job is None or caller.everywhere:
+        return True
+    entry = view.jobs.get(job)  # of a deleted one nobody knows the namespace any more
+    return entry is not None and sees(caller, entry.spec.namespace)
+
+
 def _newest(view: View, caller: Caller) -> JobView | None:
     for number in range(view.counters.jobs, 0, -1):
         job = view.jobs.get(JobId(str(number)))

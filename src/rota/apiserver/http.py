@@ -14,10 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import routes_events, routes_jobs, routes_nodes
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import Unauthenticated, limited, problem, problem_of, too_large
-from rota.apiserver.api import Addresses, Api, host_of, wall_ms
+from rota.apiserver.answers import limited, problem, problem_of, too_large
+from rota.apiserver.api import Api, host_of, wall_ms, who_calls
 from rota.identity.audit import AuditEntry
-from rota.identity.tokens import API_PREFIX
 from rota.model.errors import Bug, NotAllowed, RotaError
 from rota.model.limits import BODY_BYTES_MAX
 
@@ -76,19 +75,19 @@ class Door:
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
             raise too_large()
         if scope["path"] not in OPEN_PATHS:
-            scope["state"]["caller"] = who_calls(self._api, headers.get("authorization", ""))
+            scope["state"]["caller"] = who_calls(self._api.vault, headers.get("authorization", ""))
 
     def _note(self, scope: Scope, status: int) -> None:
         if scope["method"] == "GET" and status not in (401, 403):
             return
         state = scope["state"]
         caller: Caller | None = state.get("caller")
-        endpoint = scope.get("endpoint")
+        routed = scope.get("endpoint") if status != HTTPStatus.METHOD_NOT_ALLOWED else None
         client = scope.get("client")
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
-            action=endpoint.__name__ if endpoint else scope["method"],
+            action=routed.__name__ if routed else scope["method"],
             target=state.get("target", scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=client[0] if client else "",
@@ -111,17 +110,6 @@ def check_origin(headers: Headers) -> None:
         raise NotAllowed("requests from pages of other origins are refused")
 
 
-def who_calls(api: Api, authorization: str) -> Caller:
-    scheme, _, secret = authorization.partition(" ")
-    hint = "send the header: Authorization: Bearer TOKEN"
-    if scheme.lower() != "bearer" or not secret:
-        raise Unauthenticated("this needs a token", hint=hint)
-    token = api.vault.who(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
-    if token is None:
-        raise Unauthenticated("this token is not known, or no longer valid")
-    return Caller(token.name, token.role, token.namespaces)
-
-
 def _told(error: Exception, scope: Scope) -> RotaError:
     """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
@@ -138,6 +126,3 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.headers:
         answer.headers.update(error.headers)
     return answer
-
-
-__all__ = ["Addresses", "Api", "make_app"]

@@ -1,17 +1,18 @@
-"""Output of tasks: which attempts there are to read, over retries and whole arrays, a bounded number at once. [I/O]"""
+"""Output of tasks, over retries and whole arrays: which attempts to read, a bounded number at once. [I/O]"""
 
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from rota.apiserver.show import has_ended
 from rota.apiserver.show_tasks import Placed, attempts_of
 from rota.apiserver.watch import Changes, JobNews
-from rota.engine.mirror import JobEntry, Mirror
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import column
@@ -20,23 +21,14 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import FIRST_END
+from rota.model.sync import LogPiece, LogRequest
 
 STREAMS = ("stdout", "stderr")
 OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
 
 
-class LogPiece(NamedTuple):
-    """Bytes of a stream from `offset` on; the `missing` bytes right before them are gone for good."""
-
-    offset: int
-    data: bytes
-    missing: int
-
-
 class LogSource(Protocol):
-    def open(
-        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
-    ) -> AsyncIterator[LogPiece]:
+    def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         """What was written so far; with `follow` until the attempt has ended. Raises Unavailable."""
 
 
@@ -51,7 +43,8 @@ class Wanted:
     follow: bool = False
 
 
-class Begun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Begun:
     """An attempt that has, or may have, something to read."""
 
     index: int
@@ -59,7 +52,8 @@ class Begun(NamedTuple):
     node: NodeId
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """A piece of one stream, or why there is none."""
 
     index: int
@@ -110,30 +104,36 @@ class Logs:
         """The bytes of one stream of one task, attempt after attempt."""
         async with aclosing(self._begun(wanted)) as found:
             async for begun in found:
-                pieces = self._open(wanted, begun, wanted.streams[0])
-                async for piece in pieces:
-                    await write(piece.data)
+                async with self._open(wanted, begun, wanted.streams[0]) as pieces:
+                    async for piece in pieces:
+                        await write(piece.data)
 
     async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
         next_offset = wanted.offset
         try:
-            async for piece in self._open(wanted, begun, stream):
-                if piece.missing:
-                    reason = "dropped at the head: more was written than is kept"
-                    lost_from = piece.offset - piece.missing
-                    await write(Chunk(*begun[:2], stream, lost_from, b"", piece.missing, reason))
-                if piece.data:
-                    await write(Chunk(*begun[:2], stream, piece.offset, piece.data, 0, None))
-                next_offset = piece.offset + len(piece.data)
+            async with self._open(wanted, begun, stream) as pieces:
+                async for piece in pieces:
+                    for chunk in _chunks(begun, stream, piece):
+                        await write(chunk)
+                    next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
-            await write(Chunk(*begun[:2], stream, next_offset, b"", 0, str(error)))
+            await write(Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error)))
 
-    def _open(self, wanted: Wanted, begun: Begun, stream: str) -> AsyncIterator[LogPiece]:
-        return self.source.open(
-            begun.node, wanted.job, begun.index, begun.attempt, stream, wanted.offset, wanted.follow
-        )
+    @asynccontextmanager
+    async def _open(
+        self, wanted: Wanted, begun: Begun, stream: str
+    ) -> AsyncIterator[AsyncIterator[LogPiece]]:
+        request = LogRequest(wanted.job, begun.index, begun.attempt, stream, wanted.offset, wanted.follow)
+        pieces = self.source.open(begun.node, request)
+        try:
+            yield pieces
+        finally:
+            if isinstance(
+                pieces, AsyncGenerator
+            ):  # the node is to stop sending now, not when memory is tidied
+                await pieces.aclose()
 
-    async def _begun(self, wanted: Wanted) -> AsyncIterator[Begun]:
+    async def _begun(self, wanted: Wanted) -> AsyncGenerator[Begun, None]:
         """Attempts to read, each once: those there are, then, while following, those that begin."""
         search = _Search(wanted)
         with self.changes.following(wanted.job) as news:
@@ -148,6 +148,15 @@ class Logs:
 
     async def _look(self, search: "_Search", block: int) -> list[Begun]:
         return await self.engine.read(lambda mirror: search.look(mirror, block))
+
+
+def _chunks(begun: Begun, stream: str, piece: LogPiece) -> Iterator[Chunk]:
+    if piece.missing:
+        reason = "more was written than is kept"
+        lost_from = piece.offset - piece.missing
+        yield Chunk(begun.index, begun.attempt, stream, lost_from, b"", piece.missing, reason)
+    if piece.data:
+        yield Chunk(begun.index, begun.attempt, stream, piece.offset, piece.data, 0, None)
 
 
 async def _some_news(news: JobNews) -> None:
@@ -204,7 +213,9 @@ class _Search:
     def _news_of(self, entry: JobEntry, block: int, position: int) -> list[Begun]:
         index, known = block * BLOCK_TASKS + position, self._found[block]
         news = [
-            placed for placed in attempts_of(entry, index) if placed.number > known[position] and _is_begun(placed)
+            placed
+            for placed in attempts_of(entry, index)
+            if placed.number > known[position] and _is_begun(placed)
         ]
         if not news:
             return []

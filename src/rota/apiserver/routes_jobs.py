@@ -1,18 +1,20 @@
 """Routes of jobs and tasks: one function each, no rules. [I/O]"""
 
 from base64 import b64encode
+from contextlib import aclosing
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from rota.apiserver import admission, answers, fields, show, show_tasks
 from rota.apiserver.access import sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.finding import find_job
+from rota.apiserver.follow import follow
 from rota.apiserver.logs import STREAMS, Chunk, Wanted, check_attempt
-from rota.engine.mirror import JobEntry, Mirror
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
 from rota.model.errors import BadField, NotFound
 from rota.model.ids import JobId
 from rota.model.lifecycle import JobState
@@ -20,7 +22,6 @@ from rota.model.phase import Phase
 
 JOBS_PAGE_MAX = 1000
 TASKS_PAGE_MAX = 10_000
-SCANNED_MAX = 50_000  # numbers looked at for one page: keeps a rare filter from stopping everybody else
 
 
 async def submit_job(request: Request) -> Response:
@@ -30,7 +31,9 @@ async def submit_job(request: Request) -> Response:
         "apiserver", lambda view, now: admission.submit(view, body, caller, key, now)
     )
     noted(request, f"job {done.job}")
-    return answer(await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job))), 201 if done.new else 200)
+    return answer(
+        await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job))), 201 if done.new else 200
+    )
 
 
 async def list_jobs(request: Request) -> Response:
@@ -111,19 +114,9 @@ async def follow_job(request: Request) -> Response:
     job = await api.engine.read(lambda mirror: _asked(mirror, request).spec.id)
 
     async def run(write: answers.Write) -> None:
-        told: show.Json | None = None
-        with api.changes.following(job) as news:
-            while True:
-                line = await api.engine.read(lambda mirror: _line(mirror, job))
-                if line is None:
-                    return
-                if line != told:
-                    await write(answers.server_sent("status", line))
-                    told = line
-                if JobState(line["state"]) in show.ENDS:
-                    return
-                while not await news.wait():
-                    await write(answers.KEEP_ALIVE)
+        async with aclosing(follow(api, job)) as lines:
+            async for line in lines:
+                await write(answers.KEEP_ALIVE if line is None else answers.server_sent("status", line))
 
     return answers.Stream(run, "text/event-stream", at_once=False)
 
@@ -188,11 +181,6 @@ def _entry(mirror: Mirror, job: JobId) -> JobEntry:
     return entry
 
 
-def _line(mirror: Mirror, job: JobId) -> show.Json | None:
-    entry = mirror.jobs.get(job)
-    return None if entry is None else show.job_line(entry)
-
-
 def _index(entry: JobEntry, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) >= entry.spec.count:
         hint = f"its tasks are 0 to {entry.spec.count - 1}"
@@ -220,14 +208,14 @@ def _task_state(text: str | None) -> str | None:
 
 
 ROUTES = [
-    Route("/v1/jobs", submit_job, methods=["POST"]),
-    Route("/v1/jobs", list_jobs),
-    Route("/v1/jobs/{ref}", show_job),
-    Route("/v1/jobs/{ref}", delete_job, methods=["DELETE"]),
-    Route("/v1/jobs/{ref}/cancel", cancel_job, methods=["POST"]),
-    Route("/v1/jobs/{ref}/follow", follow_job),
-    Route("/v1/jobs/{ref}/logs", read_logs),
-    Route("/v1/jobs/{ref}/tasks", list_tasks),
-    Route("/v1/jobs/{ref}/tasks/{index}", show_task),
-    Route("/v1/jobs/{ref}/why", explain_job),
+    answers.route("POST", "/v1/jobs", submit_job),
+    answers.route("GET", "/v1/jobs", list_jobs),
+    answers.route("GET", "/v1/jobs/{ref}", show_job),
+    answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
+    answers.route("POST", "/v1/jobs/{ref}/cancel", cancel_job),
+    answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
+    answers.route("GET", "/v1/jobs/{ref}/logs", read_logs),
+    answers.route("GET", "/v1/jobs/{ref}/tasks", list_tasks),
+    answers.route("GET", "/v1/jobs/{ref}/tasks/{index}", show_task),
+    answers.route("GET", "/v1/jobs/{ref}/why", explain_job),
 ]

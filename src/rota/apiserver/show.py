@@ -1,12 +1,13 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from rota.engine.mirror import JobEntry, Mirror, NodeEntry
+from rota.engine.entries import JobEntry, NodeEntry
+from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
-from rota.model.lifecycle import JobState, NodeState
+from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
 from rota.model.limits import HEARTBEAT_MS
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
@@ -14,6 +15,9 @@ from rota.model.plan import Event
 from rota.model.why import Why
 
 Json = dict[str, Any]
+
+ENDS = JOB_ENDS
+SCANNED_MAX = 50_000  # job numbers looked at for one page: a rare filter must not stop everybody else
 
 _COUNTED_AS: dict[Phase, str] = {phase: phase.name.lower() for phase in Phase} | {
     Phase.ACCEPTED: "queued",  # on its node, about to start
@@ -139,15 +143,18 @@ def spec(wanted: JobSpec) -> Json:
     }
 
 
-def jobs_page(entries: Iterable[JobEntry], fits: Callable[[JobEntry], bool], limit: int) -> Json:
-    """The newest that fit, and where to go on; entries come newest first."""
+def jobs_page(mirror: Mirror, before: int, fits: Callable[[JobEntry], bool], limit: int) -> Json:
+    """The newest below the number `before` that fit, and where to go on."""
+    first = mirror.counters.jobs if before == 0 else min(mirror.counters.jobs, before - 1)
+    last = max(0, first - SCANNED_MAX)
     found: list[Json] = []
-    for entry in entries:
-        if fits(entry):
+    for number in range(first, last, -1):
+        entry = mirror.jobs.get(JobId(str(number)))
+        if entry is not None and fits(entry):
             if len(found) == limit:
                 return {"jobs": found, "next": found[-1]["id"]}
             found.append(job_line(entry))
-    return {"jobs": found, "next": None}
+    return {"jobs": found, "next": str(last + 1) if last else None}
 
 
 def why(job_id: JobId, reasons: Why) -> Json:

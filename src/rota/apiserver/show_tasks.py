@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rota.apiserver.show import Json, has_ended, node_name
-from rota.engine.mirror import JobEntry, Mirror
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
 from rota.model.columns import column
 from rota.model.ids import NodeId

@@ -5,8 +5,9 @@ Readers pull: nothing is queued for them, so a slow one costs nothing and delays
 
 import asyncio
 import bisect
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.engine.run import Committed, Engine
@@ -32,7 +33,8 @@ class Gone(Rejected):
     code = "gone"
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
     """Of an event: the commit it was part of, and its place therein."""
 
     revision: int
@@ -88,9 +90,7 @@ class JobNews:
 
     async def _pause(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._credit = min(
-            UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND
-        )
+        self._credit = min(UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND)
         self._counted_at = now
         self._credit -= 1
         if self._credit < 0:
@@ -113,8 +113,8 @@ class Changes:
         self._followers: dict[JobId, list[JobNews]] = {}
         engine.listen(self._hear)
 
-    async def events_after(self, position: Position) -> AsyncIterator[list[Happened]]:
-        """Everything that happened since, each once and in order, then as it happens; [] as a sign of life."""
+    async def events_after(self, position: Position) -> AsyncGenerator[list[Happened], None]:
+        """What happened since, each once and in order, then as it happens; [] is a mere sign of life."""
         while True:
             news = self._news  # taken before looking, so that nothing can come between
             found = await self.page_after(position)

@@ -28,6 +28,8 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
 
     Control plane, one agent, store, certificates and token: made by itself, ready in about a second.
     """
+    if str(options["listen"] or "").count(":") == 1:
+        raise click.BadParameter("write the address alone; --port has the port", param_hint="--listen")
     any_port = port == 0
     chosen = DevOptions(
         http_port=HTTP_PORT if port is None else port,

@@ -41,7 +41,7 @@ def describe_single(status: JobStatus, task: Task | None) -> str:
     if task and task.peak_memory_bytes:
         parts.append(f"peak {size(task.peak_memory_bytes)}")
     reason = status.reason or (task.reason if task else None)
-    if reason and status.state != "succeeded":
+    if reason and status.state != "succeeded" and reason not in parts:
         parts.append(clean(reason))
     return "   ".join(parts)
 
@@ -89,7 +89,7 @@ def describe_task(task: Task) -> str:
         parts.append(f"exit {task.exit_code}")
     if task.node:
         parts.append(f"node {clean(task.node)}")
-    if task.reason:
+    if task.reason and task.reason not in parts:
         parts.append(clean(task.reason))
     return "   ".join(parts)
 

@@ -20,7 +20,7 @@ from rota.client.views import Chunk
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the tasks have ended.")
 @click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8.")
-@click.option("--attempt", type=click.IntRange(1), help="This attempt only. [default: every one]")
+@click.option("--attempt", type=click.IntRange(1), help="This attempt. [default: the newest]")
 @click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Standard error only, printed to stdout.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each task only.")
@@ -67,7 +67,7 @@ def _last(chunks: Iterator[Chunk], count: int) -> Iterator[Chunk]:
     kept: dict[int, deque[Chunk]] = {}
     for chunk in chunks:
         lines = kept.setdefault(chunk.index, deque(maxlen=count))
-        if chunk.missing:
+        if chunk.is_gap:
             lines.append(chunk)
         for line in chunk.data.splitlines(keepends=True):
             before = lines[-1] if lines else None
@@ -85,6 +85,6 @@ def _number(value: str | int | None) -> int | None:
 
 def _record(chunk: Chunk) -> dict[str, object]:
     record: dict[str, object] = {"index": chunk.index, "attempt": chunk.attempt, "stream": chunk.stream}
-    if chunk.missing:
+    if chunk.is_gap:
         return record | {"missing": chunk.missing, "reason": chunk.reason}
     return record | {"offset": chunk.offset, "text": chunk.data.decode("utf-8", "replace")}

@@ -160,7 +160,7 @@ def _changed(output: str, nodes: list[Node]) -> None:
 
 
 def _lines(node: Node) -> Iterator[str]:
-    yield tint(f"node {clean(node.name)}   {_state(node)}", [node.state])
+    yield f"node {clean(node.name)}   {tint(_state(node))}"
     if node.reason:
         yield f"  {clean(node.reason)}"
     yield f"  id         {node.id}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from rota.client.context import setting
 
 FORMATS = ("table", "wide", "json", "jsonl", "id")
 API = "v1"
+GAP = "  "
+STATE_WORD = re.compile(r"[a-z_]+")
 COLOURS = {
     "succeeded": "green",
     "ready": "green",
@@ -99,20 +102,23 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool = F
     shown = [column for column in columns if wide or not column.wide]
     cells = [[clean(str(column.cell(row))) for column in shown] for row in rows]
     widths = [max([len(shown[i].title), *(len(line[i]) for line in cells)]) for i in range(len(shown))]
-    heading = _aligned([column.title for column in shown], widths, shown)
+    titles = [column.title for column in shown]
     lines = [_aligned(line, widths, shown) for line in cells]
     if sys.stdout.isatty() and not wide:
         room = shutil.get_terminal_size().columns
         lines = [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
-    return [heading, *(tint(line, line.split()) for line in lines)]
+    if "STATE" in titles:
+        before = sum(width + len(GAP) for width in widths[: titles.index("STATE")])
+        lines = [line[:before] + tint(line[before:]) for line in lines]
+    return [_aligned(titles, widths, shown), *lines]
 
 
-def tint(line: str, words: Iterable[str]) -> str:
-    """The line with its first state word coloured, on a terminal."""
-    if not colourful(sys.stdout):
-        return line
-    state = next((word for word in words if word in COLOURS), None)
-    return line if state is None else line.replace(state, click.style(state, fg=COLOURS[state]), 1)
+def tint(text: str) -> str:
+    """Text that starts with a state, with that word coloured on a terminal."""
+    word = STATE_WORD.match(text)
+    if word is None or word[0] not in COLOURS or not colourful(sys.stdout):
+        return text
+    return click.style(word[0], fg=COLOURS[word[0]]) + text[word.end() :]
 
 
 def colourful(stream: Any) -> bool:
@@ -160,4 +166,4 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Colu
         cell.rjust(width) if column.right else cell.ljust(width)
         for cell, width, column in zip(cells, widths, columns, strict=True)
     ]
-    return "  ".join(padded).rstrip()
+    return GAP.join(padded).rstrip()

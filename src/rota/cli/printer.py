@@ -17,9 +17,9 @@ class Printer:
         self._line_open = False
 
     def write(self, chunk: Chunk) -> None:
-        if chunk.missing:
-            why = clean(chunk.reason or "for an unknown reason")
-            tell(f"task {chunk.index}: {chunk.missing} bytes of {chunk.stream} are missing: {why}")
+        if chunk.is_gap:
+            what = f"{chunk.missing} bytes of {chunk.stream} are" if chunk.missing else f"{chunk.stream} is"
+            tell(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'nobody knows why')}")
         elif not self._prefix:
             self._line_open = not chunk.data.endswith(b"\n")
             write(self._target(chunk.stream), chunk.data)

@@ -15,7 +15,7 @@ from rota.cli.printer import Printer
 from rota.cli.progress import Progress, progress_for
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.spec import job_spec, spec_options
-from rota.cli.words import clean, duration
+from rota.cli.words import about_job, clean, duration
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError, Unavailable
 from rota.client.job import Job
@@ -175,7 +175,7 @@ class Follower:
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
             more = f"rota why {self._job.id} · add a node: rota node token"
-            tell(f"job {self._job.id}: {clean(why.sentence)}     {more}")
+            tell(f"{about_job(self._job.id, why.sentence)}     {more}")
 
     def _on_output(self, chunk: Chunk) -> None:
         self._introduce()

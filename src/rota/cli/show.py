@@ -82,7 +82,7 @@ def command(cluster: Cluster, job: str, index: int | None, state: str | None, ou
 
 def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> Iterator[str]:
     status = job.status
-    yield tint(f"job {status.id} “{clean(status.name)}”   {status.state}", [status.state])
+    yield f"job {status.id} “{clean(status.name)}”   {tint(status.state)}"
     if status.sentence or status.reason:
         yield f"  {clean(status.sentence or status.reason or '')}"
     if status.count > 1:
@@ -94,7 +94,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
         yield ""
         yield from table(TASKS.columns, tasks, wide=output == "wide")
     if not state and status.count > len(tasks):
-        yield f"… and {status.count - len(tasks)} more: rota show {status.id} --state running"
+        yield f"… and {status.count - len(tasks)} more: rota show {status.id} --state STATE"
     if status.is_final and status.count > 1 and status.state != "succeeded":
         yield ""
         yield describe_array(status)
@@ -105,7 +105,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
 
 
 def _task_lines(job: Job, task: Task, output: str) -> Iterator[str]:
-    yield tint(f"{describe_task(task)}   of job {job.id} “{clean(job.status.name)}”", [task.state])
+    yield f"{describe_task(task)}   of job {job.id} “{clean(job.status.name)}”"
     yield ""
     yield from table(TASKS.columns, task.attempts or [task], wide=output == "wide")
     yield ""

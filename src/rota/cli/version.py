@@ -25,8 +25,10 @@ def command(addr: str | None, context: str | None, output: str) -> None:
     if output in ("json", "jsonl"):
         (print_json if output == "json" else print_line)(record)
         return
-    say(f"client  {__version__}")
-    if output != "id":
+    if output == "id":
+        say(__version__)
+    else:
+        say(f"client  {__version__}")
         say(
             f"server  {server.version}   epoch {server.epoch}   store {server.store}"
             if server

@@ -6,7 +6,7 @@ import click
 
 from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
-from rota.cli.words import clean, split_ref
+from rota.cli.words import about_job, clean, split_ref
 from rota.client.cluster import Cluster
 from rota.client.views import Why
 
@@ -25,7 +25,7 @@ def command(cluster: Cluster, job: str, output: str) -> None:
 
 
 def _lines(why: Why) -> Iterator[str]:
-    yield f"job {why.job}: {clean(why.sentence)}"
+    yield about_job(why.job, why.sentence)
     for reason in why.reasons:
         yield f"  - {clean(str(reason.get('text') or reason.get('kind') or 'unknown'))}"
     for change in why.changes:

@@ -62,6 +62,11 @@ def signal_name(code: int) -> str:
         return f"signal {code}"
 
 
+def about_job(job_id: str, sentence: str) -> str:
+    """`job 12 waits: …`, or `job 12: 3 tasks wait: …`."""
+    return f"job {job_id}{' ' if sentence.startswith('wait') else ': '}{clean(sentence)}"
+
+
 def clean(text: str) -> str:
     """Text of others for a terminal: without the characters that could steer it."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -62,10 +62,11 @@ def resolve(
             "no server is known here",
             hint="start one with `rota dev`, or set ROTA_ADDR and ROTA_TOKEN",
         )
-    same_server = known is not None and known.get("addr") == place.value
+    addr = place.value.rstrip("/")
+    same_server = known is not None and (known.get("addr") or "").rstrip("/") == addr
     secret = _token(token, known if same_server else None, environ, named=context is not None)
     ca = known.get("ca") if known is not None and same_server else None
-    return Endpoint(place.value, str(secret.value), ca, place.source, secret.source)
+    return Endpoint(addr, str(secret.value), ca, place.source, secret.source)
 
 
 def setting(name: str, argument: str | None, environ: Mapping[str, str] = os.environ) -> Setting:

@@ -83,12 +83,7 @@ class Job:
 
     def logs(self, index: int | None = None, stream: str | None = None, attempt: int | None = None) -> str:
         """The output there is now, as text: of the newest attempt unless one is given."""
-        task = (
-            self.task(index or 0)
-            if attempt is None and (index is not None or self.status.count == 1)
-            else None
-        )
-        query = LogQuery(self.id, index, attempt or (task.attempt if task else None), stream)
+        query = LogQuery(self.id, index, attempt, stream)
         chunks = read_logs(self._transport, query, LogCursor())
         return b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
 

@@ -39,7 +39,7 @@ class LogCursor:
 
     def news(self, chunk: Chunk) -> Chunk | None:
         key = (chunk.index, chunk.attempt, chunk.stream)
-        if chunk.missing:
+        if chunk.is_gap:
             told = (key, chunk.missing) in self.told
             self.told.add((key, chunk.missing))
             return None if told else chunk
@@ -77,7 +77,7 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
     """The output there is now."""
-    return _chunks(transport, query, cursor, None)
+    return _again(lambda _: _chunks(transport, query, cursor, None), lambda: True, transport)
 
 
 def follow_logs(

@@ -298,5 +298,4 @@ def _lines(response: HTTPResponse, addr: str) -> Iterator[bytes]:
         lines = (rest + data).split(b"\n")
         rest = lines.pop()
         yield from lines
-    if rest:
-        yield rest
+    # What is left has no line end: it was cut, and comes again whole.

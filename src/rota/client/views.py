@@ -178,7 +178,7 @@ class JoinToken:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of one stream of one attempt; `missing` bytes are gone, for the reason given."""
+    """A piece of one stream of one attempt, or a gap: `missing` bytes (0: nobody knows) and the reason."""
 
     index: int
     attempt: int
@@ -187,6 +187,10 @@ class Chunk:
     data: bytes = b""
     missing: int = 0
     reason: str | None = None
+
+    @property
+    def is_gap(self) -> bool:
+        return self.missing > 0 or self.reason is not None
 
 
 def read(view: type[View], answer: Any) -> View:

@@ -91,7 +91,11 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
         if reason is not None:
             reasons[position] = reason
     events = () if not again else (_again_event(job, again),)
-    return Plan((draft.done(reasons=reasons),), events=events, why=f"{len(positions)} tries of job {job.spec.id} ended")
+    return Plan(
+        (draft.done(reasons=reasons),),
+        events=events,
+        why=f"{len(positions)} tries of job {job.spec.id} ended",
+    )
 
 
 def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> list[int]:
@@ -171,7 +175,9 @@ def _end(job: JobView, event: JobEvent, before: JobState, now: Instant) -> Plan:
     why = f"job {job.spec.id} {status.state.value}: {status.reason}"
     return Plan(
         (status,),
-        events=(Event("job.ended", why, job=job.spec.id, state=status.state.value, exit_code=status.exit_code),),
+        events=(
+            Event("job.ended", why, job=job.spec.id, state=status.state.value, exit_code=status.exit_code),
+        ),
         why=why,
     )
 

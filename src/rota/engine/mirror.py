@@ -1,98 +1,25 @@
 """The cluster in memory and its indexes; written only by apply() and observations."""
 
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from rota.engine.entries import JobEntry, NodeEntry
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
-from rota.model.lifecycle import AttemptState, JobState, NodeState
+from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import FIRST_END, Hold, Phase, cells
+from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.phase import Hold, Phase, cells
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
-
-
-class JobTally:
-    """Counts of a job's tasks per phase."""
-
-    def __init__(self, count: int) -> None:
-        self.by_phase = [0] * len(Phase)
-        self.by_phase[Phase.PENDING] = count
-
-    @property
-    def pending(self) -> int:
-        return self.by_phase[Phase.PENDING]
-
-    @property
-    def ended(self) -> int:
-        return sum(self.by_phase[FIRST_END:])
-
-    @property
-    def live(self) -> int:
-        return sum(self.by_phase[Phase.OFFERED : FIRST_END])
-
-    def shift(self, before: Array, now: Array) -> None:
-        moved = np.bincount(now, minlength=len(Phase)) - np.bincount(before, minlength=len(Phase))
-        self.by_phase = [count + more for count, more in zip(self.by_phase, moved.tolist(), strict=True)]
-
-    def as_dict(self) -> dict[str, int]:
-        return {phase.name.lower(): self.by_phase[phase] for phase in Phase}
-
-
-class JobEntry:
-    """One job and what is derived from its records."""
-
-    def __init__(self, spec: JobSpec) -> None:
-        self.spec = spec
-        self.wish: JobWish | None = None
-        self.cluster: JobCluster | None = None
-        self.status: JobStatus | None = None
-        self.tasks: dict[int, TaskBlock] = {}
-        self.attempts: dict[int, AttemptBlock] = {}
-        self.statuses: dict[int, StatusBlock] = {}
-        self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
-        self.holds: dict[int, bytes] = {}
-        self.tally = JobTally(spec.count)
-        self.run_us: float | None = None
-        self.fresh = 0  # the lowest index that was never placed
-        self.again: dict[int, int] = {}  # placed before and pending again -> cluster time it may be placed from
-        self.in_line = False
-
-    def ready(self, now_ms: int, most: int) -> list[int]:
-        found = sorted(index for index, at_ms in self.again.items() if at_ms <= now_ms)[:most]
-        found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
-        return found
-
-    def next_ready_ms(self) -> int | None:
-        return min(self.again.values(), default=None)
-
-
-class NodeEntry:
-    """One node, what it said last, and what it holds."""
-
-    def __init__(self, node: NodeId) -> None:
-        self.id = node
-        self.spec = NodeSpec(node, node)
-        self.wish: NodeWish | None = None
-        self.status: NodeStatus | None = None
-        self.link = Link.UNKNOWN
-        self.heard_at_ms = 0
-        self.load: Load | None = None
-        self.assigned: dict[tuple[JobId, int], int] = {}
-
-    @property
-    def open(self) -> bool:
-        wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
-        ready = self.status is not None and self.status.state is NodeState.READY
-        return wished and ready and self.link is Link.UP
 
 
 class Mirror:
@@ -106,9 +33,27 @@ class Mirror:
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.unfinished = 0
         self.now_ms = 0
-        self.touched: dict[NodeId, None] = {}  # nodes whose assignment may have changed; emptied by the driver
+        self.touched: dict[
+            NodeId, None
+        ] = {}  # nodes whose assignment may have changed; emptied by the driver
         self._lines: dict[Shape, list[tuple[int, int]]] = {}
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
+        self._appliers: dict[type, Callable[[Any], None]] = {
+            JobSpec: self._set_job,
+            JobWish: self._set_job_wish,
+            JobCluster: self._set_job_cluster,
+            JobStatus: self._set_job_status,
+            TaskBlock: self._set_block,
+            AttemptBlock: self._set_block,
+            StatusBlock: self._set_block,
+            SubmitKey: self._set_submit_key,
+            Counters: self._set_counters,
+            NodeSpec: self._set_node_spec,
+            NodeWish: self._set_node_wish,
+            NodeStatus: self._set_node_status,
+            Cluster: self._set_cluster,
+            Subscriber: self._set_subscriber,
+        }
 
     # ---- reading
 
@@ -137,35 +82,7 @@ class Mirror:
             self._refresh(self.jobs[job], block)
 
     def apply(self, record: Record) -> None:
-        match record:
-            case TaskBlock() | AttemptBlock() | StatusBlock():
-                self._keep_block(record)
-                self._refresh(self.jobs[record.job], record.block)
-            case JobSpec():
-                self.jobs[record.id] = JobEntry(record)
-                self.unfinished += 1
-            case JobWish():
-                self.jobs[record.id].wish = record
-            case JobCluster():
-                self.jobs[record.id].cluster = record
-            case JobStatus():
-                self._set_job_status(record)
-            case SubmitKey():
-                self.submit_keys[record.key] = record
-            case Counters():
-                self.counters = record
-            case NodeSpec():
-                self._node(record.id).spec = record
-                self._refit(self.nodes[record.id])
-            case NodeWish():
-                self._node(record.id).wish = record
-                self._refit(self.nodes[record.id])
-            case NodeStatus():
-                self._set_node_status(record)
-            case Cluster():
-                self.clusters[record.name] = record
-            case Subscriber():
-                self.subscribers[record.name] = record
+        self._appliers[type(record)](record)
 
     def forget(self, key: Key) -> None:
         head, _, rest = key.partition("/")
@@ -216,7 +133,41 @@ class Mirror:
                 if entry.load is not None:
                     self.measure(node, entry.load)
 
-    # ---- inside
+    # ---- inside: one setter per kind of record
+
+    def _set_job(self, record: JobSpec) -> None:
+        self.jobs[record.id] = JobEntry(record)
+        self.unfinished += 1
+
+    def _set_job_wish(self, record: JobWish) -> None:
+        self.jobs[record.id].wish = record
+
+    def _set_job_cluster(self, record: JobCluster) -> None:
+        self.jobs[record.id].cluster = record
+
+    def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        self._keep_block(record)
+        self._refresh(self.jobs[record.job], record.block)
+
+    def _set_submit_key(self, record: SubmitKey) -> None:
+        self.submit_keys[record.key] = record
+
+    def _set_counters(self, record: Counters) -> None:
+        self.counters = record
+
+    def _set_node_spec(self, record: NodeSpec) -> None:
+        self._node(record.id).spec = record
+        self._refit(self.nodes[record.id])
+
+    def _set_node_wish(self, record: NodeWish) -> None:
+        self._node(record.id).wish = record
+        self._refit(self.nodes[record.id])
+
+    def _set_cluster(self, record: Cluster) -> None:
+        self.clusters[record.name] = record
+
+    def _set_subscriber(self, record: Subscriber) -> None:
+        self.subscribers[record.name] = record
 
     def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         job = self.jobs[record.job]
@@ -292,7 +243,9 @@ class Mirror:
         if old is None:
             changed = np.nonzero(state)[0]
         else:
-            changed = np.nonzero((state != column(old, "state")) | (column(new, "number") != column(old, "number")))[0]
+            changed = np.nonzero(
+                (state != column(old, "state")) | (column(new, "number") != column(old, "number"))
+            )[0]
         ended = changed[(state[changed] == AttemptState.SUCCEEDED) | (state[changed] == AttemptState.FAILED)]
         if ended.size:
             mean_us = float(column(new, "ran_us")[ended].mean())

@@ -14,7 +14,7 @@ from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
 UNSENT_BYTES = 256 << 20
-GATHER_SECONDS = 0.005  # at thousands of events a second a message for each would cost more than the work
+GATHER_SECONDS = 0.002  # at thousands of events a second a message for each would cost more than the work
 QUIT_POLL_SECONDS = 0.05
 
 
@@ -141,8 +141,7 @@ class Door:
         now = time.monotonic()
         if work.outbox.has_mail() and now >= self._sent_at + GATHER_SECONDS:
             self._sent_at = now
-            with work.lock:
-                self._unsent += work.outbox.take()
+            self._unsent += work.mail()
 
 
 def listen(root_fd: int) -> socket.socket:

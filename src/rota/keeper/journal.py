@@ -91,10 +91,6 @@ def read(path: str) -> Memory:
 
 def _apply(memory: Memory, line: list[Any]) -> None:
     match line:
-        case ["boot", str(boot)]:
-            memory.boot = boot
-        case ["spec", job, spec]:
-            memory.specs[job_id(job)] = parse_spec(spec)
         case ["start", job, int(index), int(attempt), int(started_ms)]:
             memory.started[job, index, attempt] = started_ms
             memory.raise_highest((job, index, attempt))
@@ -106,11 +102,21 @@ def _apply(memory: Memory, line: list[Any]) -> None:
             for job, index, attempt in keys:
                 memory.ended.pop((job, index, attempt), None)
                 memory.started.pop((job, index, attempt), None)
+        case _:
+            _apply_to_jobs(memory, line)
+
+
+def _apply_to_jobs(memory: Memory, line: list[Any]) -> None:
+    match line:
+        case ["boot", str(boot)]:
+            memory.boot = boot
+        case ["spec", job, spec]:
+            memory.specs[job_id(job)] = parse_spec(spec)
+        case ["highest", job, marks]:
+            memory.highest.setdefault(job, {}).update(dict(marks))
         case ["forget", jobs]:
             for job in jobs:
                 memory.forget(job)
-        case ["highest", job, marks]:
-            memory.highest.setdefault(job, {}).update(dict(marks))
         case _:
             raise Malformed("not a line of this journal")
 

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import journal, trees
+from rota.keeper.attempt import now_ns
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.spawn import Spawner
 from rota.keeper.warden import Warden
-from rota.keeper.work import Work, lose, now_ns
+from rota.keeper.work import Work, lose
 
 KILL_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
@@ -37,6 +38,7 @@ def keep(root: str) -> None:
     door = Door(root, listen(root_fd), wake_read)
     discard(root, [])  # what an earlier keeper did not come to delete
     farewell = Farewell(work)
+    threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
     turn = threading.Lock()
     for _ in range(max(2, os.cpu_count() or 0)):
@@ -113,6 +115,12 @@ def _remember(path: str, mark: str) -> Memory:
     return memory
 
 
+def _give_up(what: threading.ExceptHookArgs) -> None:
+    """Without one of its threads a keeper looks alive and is not: better to end and to be started again."""
+    sys.excepthook(what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
+    os._exit(70)
+
+
 def _make_alarm() -> tuple[int, Callable[[], None]]:
     """A descriptor to wait on, and what makes it readable: from another thread, or from a signal."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -126,7 +134,7 @@ def _make_alarm() -> tuple[int, Callable[[], None]]:
 
 
 def _reap_for_ever(work: Work, turn: threading.Lock) -> None:
-    """One waits and buries at a time, so that no end wakes two; meanwhile the others start what comes next."""
+    """One waits and buries at a time: no end wakes two. Meanwhile the others start what comes next."""
     while True:
         with turn:
             try:

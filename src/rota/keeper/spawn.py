@@ -17,8 +17,8 @@ APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
-# os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start, and has
-# no working directory to give. The C function has neither fault: two threads start nearly twice as much as one.
+# os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start,
+# and has no working directory to give. With the C function threads start side by side.
 SETSIGDEF, SETSIGMASK, SETSID = 0x04, 0x08, 0x80
 OPAQUE_BYTES = 1024  # more than any C library's spawn attributes, file actions or signal set
 _waiting = ctypes.CDLL(None)  # calls let other threads run
@@ -69,6 +69,7 @@ class Spawner:
     def spawn(self, key: Key, spec: Spec, gpus: Sequence[str]) -> int:
         """Start it and return its pid, which is also its session and its process group."""
         job, index, attempt = key
+        recipe = None
         try:
             recipe = self._recipes.get(job) or self._prepare(job, spec)
             if recipe.program is None:
@@ -77,15 +78,16 @@ class Spawner:
             if spec.asks_for("gpu"):
                 devices = os.fsencode(",".join(gpus))
                 own += [b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices]
-            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), f"{recipe.logs}/{index}.{attempt}")
+            log = f"{recipe.logs}/{index}.{attempt}"
+            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), log)
         except OSError as problem:  # of the job's directories
             pid, error = 0, problem.errno or errno.EIO
         if not error:
             return pid
-        outdated = self._recipes.pop(job, None)
-        if error in NODE_IS_SHORT or outdated is None or not os.path.isdir(outdated.logs):
+        self._recipes.pop(job, None)  # it may be out of date
+        if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(recipe.logs):
             raise Short(f"{os.strerror(error)} on this node")
-        raise _explain(error, spec.argv[0], outdated.cwd)
+        raise _explain(error, spec.argv[0], recipe.cwd)
 
     def _posix_spawn(self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], log: str) -> tuple[int, int]:
         """The new pid and 0, or 0 and the number of the error."""
@@ -124,11 +126,11 @@ class Spawner:
             "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
             "ROTA_OUTPUT_DIR": f"{work}/out",
         }
-        for name in ("ROTA_INDEX", "ROTA_ATTEMPT", "ROTA_GPUS") + ("CUDA_VISIBLE_DEVICES",) * ("gpu" in needs):
-            env.pop(name, None)  # each attempt has its own
-        if "gpu" not in needs:
-            env["ROTA_GPUS"] = ""
-        encoded = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+        env["ROTA_GPUS"] = ""
+        varying = {"ROTA_INDEX", "ROTA_ATTEMPT"}
+        if "gpu" in needs:
+            varying |= {"ROTA_GPUS", "CUDA_VISIBLE_DEVICES"}
+        encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, encoded, cwd, logs)
         self._recipes[job] = recipe
@@ -171,7 +173,7 @@ def _find(command: str, recipe: Recipe) -> str:
 
 
 def _explain(error: int, command: str, cwd: str) -> CannotRun:
-    """The child could enter its directory, open its output, or execute: find out which of them failed."""
+    """Either the child could not enter its directory, or it could not execute the command."""
     if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
         return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
     match error:

@@ -43,17 +43,19 @@ class Warden:
     def _sweep(self) -> bool:
         """Kill the orphans of ended attempts; True while there is something to watch.
 
-        An orphan without a mark may belong to any attempt that ran when it was first seen: it dies with the last.
+        An orphan without a mark may belong to any attempt that ran when it was first seen: it dies with the
+        last of those.
         """
         children = trees.find_children()
         with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
-        suspects = {}
+        before, suspects = self._suspects, {}
         for child in children:
             if child.pid not in by_pid:
-                suspects[child] = self._suspects.get(child) or self._owners(child, by_pid, live)
-        before, self._suspects = self._suspects, suspects
+                owners = before.get(child)
+                suspects[child] = self._owners(child, by_pid, live) if owners is None else owners
+        self._suspects = suspects
         for child, owners in suspects.items():
             if child in before and not owners & live:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)

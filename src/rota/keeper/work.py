@@ -6,62 +6,24 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
+from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, now_ms, now_ns, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
 from rota.keeper.rules import Key, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
-FIRST_LOOK_NS = 20_000_000
 LAST_LOOK_NS = 1_000_000_000
 SIGKILL = int(signal.SIGKILL)
 GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left to signal
 
 
-@dataclass(slots=True)
-class Outcome:
-    """How the leader of an attempt's processes ended, and what it used."""
-
-    exit_code: int | None = None
-    signum: int | None = None
-    ran_us: int = 0
-    cpu_us: int = 0
-    peak_kib: int = 0
-    reason: str | None = None
-
-
-@dataclass(slots=True)
-class Running:
-    key: Key
-    spec: Spec
-    gpus: tuple[str, ...]
-    started_ms: int
-    started_ns: int
-    pid: int = 0  # until it is spawned
-    ending: str | None = None  # "stopped" or "timed_out", once it has been decided
-    asked: bool = False  # to end, by SIGTERM
-    kill_at_ns: int = 0
-    look_at_ns: int = 0  # when the warden looks next; 0: never
-    pause_ns: int = FIRST_LOOK_NS
-    outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
-
-
-def now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Work:
-    """One lock guards it all, and is not held while a process is spawned, which takes longer than all the rest."""
+    """One lock guards it all. It is not held while a process is spawned: that takes longer than the rest."""
 
     def __init__(self, memory: Memory, journal: Journal, spawner: Spawner, wake: Callable[[], None]) -> None:
         self.lock = threading.Lock()
@@ -134,6 +96,7 @@ class Work:
     def state(self) -> bytes:
         """Everything live and every result not acknowledged; from here on events are for whoever asked."""
         with self.lock:
+            self._journal.flush()
             self.outbox.open()
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
@@ -141,6 +104,12 @@ class Work:
             head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": self.memory.boot}
             text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
             return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
+
+    def mail(self) -> bytes:
+        """The events for the agent. What it is told is on record before, if the disk takes it."""
+        with self.lock:
+            self._journal.flush()
+            return self.outbox.take()
 
     # What the reaper and the warden find.
 
@@ -205,7 +174,7 @@ class Work:
             return due
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-        """Carry on with the end of an attempt: its marked processes (pid, group) -> a signal for which of them."""
+        """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
         with self.lock:
             attempt = self.running.get(key)
             if attempt is None:
@@ -259,8 +228,8 @@ class Work:
         """Put it in line, or say why not. An order that came before is no new one."""
         if key in self.running:
             return None
-        if row := self.memory.ended.get(key):
-            self.outbox.ended(key, row)
+        if told := self.memory.ended.get(key):
+            self.outbox.ended(key, told)
             return None
         job, index, attempt = key
         highest = self.memory.highest.get(job, {}).get(index, -1)
@@ -272,7 +241,7 @@ class Work:
         return refusal
 
     def _reserve(self) -> list[Running]:
-        """Take room for what starts now, and write pending records and those of the starts, before they happen."""
+        """Take room for what starts now, and write down what is pending and that these are about to start."""
         grants = list(iter(self._room.next, None))
         started_ms, started_ns = now_ms(), now_ns()
         attempts = []
@@ -286,6 +255,8 @@ class Work:
         except OSError as error:
             for attempt in attempts:
                 self._drop(attempt.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
+            if attempts:  # if only the sync failed, the starts are on record and have to be taken back
+                self._journal.later(lines.ack_line([attempt.key for attempt in attempts]))
             return []
         for attempt in attempts:
             self.running[attempt.key] = attempt
@@ -340,17 +311,17 @@ class Work:
                 self._look(attempt, now_ns())
         elif self._room.withdraw(key):
             self._close(key, "withdrawn", Outcome(), None)
-        elif row := self.memory.ended.get(key):
-            self.outbox.ended(key, row)
+        elif told := self.memory.ended.get(key):
+            self.outbox.ended(key, told)
         else:
-            self.outbox.ended(key, _row(key, "unknown", Outcome(), None))
+            self.outbox.ended(key, row(key, "unknown", Outcome(), None))
 
     def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
         attempt.ending = ending
         attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
 
     def _next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing for the time of grace, then SIGKILL again and again; and when to look next."""
+        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
             self._look(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
@@ -377,28 +348,15 @@ class Work:
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
-        row = _row(key, state, outcome, started_ms)
+        told = row(key, state, outcome, started_ms)
         self.memory.started.pop(key, None)
-        self.memory.ended[key] = row
-        self._journal.later(lines.end_line(row))
-        self.outbox.ended(key, row)
+        self.memory.ended[key] = told
+        self._journal.later(lines.end_line(told))
+        self.outbox.ended(key, told)
 
 
 def lose(memory: Memory, reason: str) -> None:
     """What an earlier keeper started and nobody saw the end of."""
     for key, started_ms in list(memory.started.items()):
-        memory.ended[key] = _row(key, "lost", Outcome(reason=reason), started_ms)
+        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms)
     memory.started.clear()
-
-
-def _row(key: Key, state: str, outcome: Outcome, started_ms: int | None) -> str:
-    job, index, attempt = key
-    return (
-        f'["{job}",{index},{attempt},"{state}",{_or_null(outcome.exit_code)},{_or_null(outcome.signum)}'
-        f",{_or_null(started_ms)},{now_ms()},{outcome.ran_us},{outcome.cpu_us},{outcome.peak_kib}"
-        f",{wire.encode(outcome.reason) if outcome.reason else 'null'}]"
-    )
-
-
-def _or_null(number: int | None) -> int | str:
-    return "null" if number is None else number

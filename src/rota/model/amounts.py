@@ -1,4 +1,4 @@
-"""How much of what: cpu in thousandths, memory and disk in bytes, devices and custom resources in whole numbers."""
+"""How much of what: cpu in thousandths, memory and disk in bytes, everything else in whole numbers."""
 
 import re
 from collections.abc import Mapping
@@ -97,6 +97,6 @@ def show_amount(resource: str, amount: int) -> str:
 
 
 def _bounded(field: str, value: float, high: int, hint: str) -> int:
-    if value != value or value < 0 or value > high:
+    if not 0 <= value <= high:  # also not for NaN
         raise BadField(field, f"{value:g} is out of range", hint)
     return round(value)

@@ -183,7 +183,9 @@ NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only one that may g
 JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELED, _J.TIMED_OUT, _J.REJECTED})
 TASK_FIRST_END = TaskState.SUCCEEDED  # this and every higher number is an end
 ATTEMPT_FIRST_END = AttemptState.SUCCEEDED  # this and every higher number is an end
-NOT_A_TRY = frozenset({_A.REFUSED, _A.WITHDRAWN})  # ended without having been tried: the same try is placed again
+NOT_A_TRY = frozenset(
+    {_A.REFUSED, _A.WITHDRAWN}
+)  # ended without having been tried: the same try is placed again
 
 
 def step(table: Table[S, E], state: S, event: E) -> S:

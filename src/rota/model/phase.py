@@ -45,7 +45,9 @@ class Cells(NamedTuple):
     hold: Array
 
 
-def cells(size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> Cells:
+def cells(
+    size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
+) -> Cells:
     phase = np.zeros(size, np.uint8)
     hold = np.zeros(size, np.uint8)
     if attempt is not None:

@@ -22,7 +22,9 @@ class Room:
         self.rows: dict[str, int] = {}  # resource -> row
         self.capacity: Array = np.zeros((0, 0), np.int64)
         self.reserved: Array = np.zeros((0, 0), np.int64)
-        self.measured: Array = np.zeros((0, 0), np.int64)  # free as the node measured it; the maximum where it did not
+        self.measured: Array = np.zeros(
+            (0, 0), np.int64
+        )  # free as the node measured it; the maximum where it did not
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
         self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
@@ -89,7 +91,7 @@ class Room:
             self.grown += 1
 
     def free(self) -> Array:
-        """min(measured free, capacity - reserved), per resource and node; of cpu only what is reserved counts."""
+        """min(measured free, capacity - reserved); of cpu no free amount is measured, only a load."""
         width = self.size
         free: Array = self.capacity[:, :width] - self.reserved[:, :width]
         np.minimum(free, self.measured[:, :width], out=free)

@@ -116,6 +116,17 @@ class JobOrders(NamedTuple):
     stop: list[Stop]
 
 
+class LogRequest(NamedTuple):
+    """One stream of one attempt, from an offset on."""
+
+    job: JobId
+    task: int
+    attempt: int
+    stream: str  # stdout or stderr
+    offset: int
+    follow: bool  # until the attempt has ended
+
+
 class LogPiece(NamedTuple):
     """Some bytes of one stream of one attempt."""
 

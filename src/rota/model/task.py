@@ -12,7 +12,12 @@ from rota.model.ids import JobId, Key
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by controllers, from a task's first end or unwanting on. No record means: all wanted, try 0."""
 
-    COLUMNS: ClassVar[Mapping[str, str]] = {"state": "u1", "wanted": "u2", "failures": "u2", "not_before": "i8"}
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "state": "u1",
+        "wanted": "u2",
+        "failures": "u2",
+        "not_before": "i8",
+    }
 
     job: JobId
     block: int

@@ -42,13 +42,16 @@ class JobView(Protocol):
     @property
     def phases(self) -> Mapping[int, bytes]:
         """Per block a Phase per task; a block without an entry is all pending."""
+
     @property
     def tally(self) -> Tally: ...
     @property
     def run_us(self) -> float | None:
         """Observed run time of its tasks, a moving average."""
+
     def ready(self, now_ms: int, most: int) -> list[int]:
         """Indices of pending tasks that may be placed now, lowest first, at most so many."""
+
     def next_ready_ms(self) -> int | None:
         """When the earliest of its pauses after a failure ends."""
 
@@ -85,8 +88,10 @@ class View(Protocol):
     @property
     def unfinished(self) -> int:
         """Jobs that have not ended."""
+
     def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
     def waiting(self) -> Iterable[tuple[Shape, Sequence[tuple[int, int]]]]:
         """Per shape the jobs with pending tasks, each as its place in the order, first in turn first."""
+
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""

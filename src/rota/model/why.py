@@ -1,4 +1,4 @@
-"""Why: every reason for which tasks of a job wait, counted over nodes, and the smallest change that would help."""
+"""Why tasks of a job wait: every reason, counted over nodes, and the smallest change that would help."""
 
 import msgspec
 

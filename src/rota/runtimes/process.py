@@ -1,4 +1,4 @@
-"""The process runtime: a client of the keeper's socket, which also starts the keeper where there is none. [I/O]"""
+"""The process runtime: a client of the keeper, which it starts where there is none. [I/O]"""
 
 import asyncio
 import contextlib

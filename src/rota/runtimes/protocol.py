@@ -1,4 +1,4 @@
-"""Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to. No idea of jobs."""
+"""Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to."""
 
 from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""Attempt blocks being written in one round: a new number for each placement, the old one kept in the list."""
+"""Attempt blocks written in one round: a new number for each placement, the old one kept in a list."""
 
 import numpy as np
 
@@ -52,7 +52,9 @@ class _BlockDraft:
         older = self._record.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return self._draft.done(
-            nodes=tuple(self._nodes), older=older[dropped:], older_dropped=self._record.older_dropped + dropped
+            nodes=tuple(self._nodes),
+            older=older[dropped:],
+            older_dropped=self._record.older_dropped + dropped,
         )
 
     def _supersede(self, position: int, number: int) -> None:

@@ -108,7 +108,7 @@ def _sentence(job: JobView, sight: Sight, reasons: tuple[Reason, ...]) -> str:
 
 
 def _changes(sight: Sight) -> tuple[str, ...]:
-    """What alone would start it; else the cheapest two together on one node."""
+    """What alone would start it, were it first in the queue; else the cheapest two together on one node."""
     stands = np.zeros(len(sight.names), np.int64)
     cost = np.zeros(len(sight.names))
     for obstacle in sight.obstacles:

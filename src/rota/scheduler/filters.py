@@ -49,6 +49,8 @@ class Masks:
         known = self._known.get(where)
         if known is not None and known[:2] == (room.labels_version, room.size):
             return known[2]
-        mask = np.array([all(satisfies(one, dict(labels)) for one in where) for labels in room.labels], np.bool_)
+        mask = np.array(
+            [all(satisfies(one, dict(labels)) for one in where) for labels in room.labels], np.bool_
+        )
         self._known[where] = (room.labels_version, room.size, mask)
         return mask

@@ -58,7 +58,7 @@ def place(space: Space, shape: Shape, wanted: int, copies: Array) -> list[int]:
 
 
 def _usage(space: Space, shape: Shape, slots: Array) -> tuple[Array, Array]:
-    """How full each node is (the fuller of reserved cpu, reserved memory, measured cpu), and by how much a task fills it."""
+    """How full each node is, by what is reserved or by its measured load, and by how much a task fills it."""
     room = space.room
     needs = dict(shape.needs)
     start = np.zeros(slots.size)

@@ -25,7 +25,7 @@ ROUND = "round"
 
 
 def reconciler() -> Reconciler:
-    return Reconciler("place", "scheduler", _wakes, Round().decide, lambda view: (ROUND,))
+    return Reconciler("place", "scheduler", _wakes, Round().decide, _start)
 
 
 def _wakes(record: Record) -> Iterable[str]:
@@ -34,6 +34,11 @@ def _wakes(record: Record) -> Iterable[str]:
             return (ROUND,)
         case _:
             return ()
+
+
+def _start(view: View) -> Iterable[str]:
+    del view
+    return (ROUND,)
 
 
 class Placed(NamedTuple):
@@ -54,7 +59,7 @@ class Offer(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The job whose turn it is in one shape's line. Orders are unique, so heads sort by them alone."""
+    """The job whose turn it is in one line. Orders are unique, so heads sort by them alone."""
 
     order: tuple[int, int]
     at: int
@@ -63,7 +68,7 @@ class Head(NamedTuple):
 
 
 class Round:
-    """Remembers only what can be computed again: label masks, and which shapes fit nowhere until room grows."""
+    """Remembers what can be computed again: label masks, and which shapes fit nowhere until room grows."""
 
     def __init__(self) -> None:
         self._masks = Masks()
@@ -108,26 +113,25 @@ class Round:
         quota = job.tally.pending
         if job.spec.parallel is not None:
             quota = min(quota, job.spec.parallel - job.tally.live)
-        ready = job.ready(now.ms, min(quota, total + LOOKAHEAD_TASKS_MAX * space.room.size)) if quota > 0 else []
+        ready = (
+            job.ready(now.ms, min(quota, total + LOOKAHEAD_TASKS_MAX * space.room.size)) if quota > 0 else []
+        )
         found: list[Placed] = []
         if ready and total:
             slots = place(space, shape, min(len(ready), total), copies)
-            found.append(self._take(space, job, ready[: len(slots)], slots, 0, copies))
+            found.append(self._take(space, job, ready[: len(slots)], slots, copies))
             ready = ready[len(slots) :]
         if ready:
             found += self._look_ahead(space, job, ready, allowed)
         return Offer(found, full=bool(ready))
 
     def _take(
-        self, space: Space, job: JobView, indices: list[int], slots: list[int], flags: int, copies: Array
+        self, space: Space, job: JobView, indices: list[int], slots: list[int], copies: Array
     ) -> Placed:
         for slot in slots:
-            if flags & LOOKAHEAD:
-                space.queued[slot] += 1
-            else:
-                space.take(job.spec.shape, slot, 1)
+            space.take(job.spec.shape, slot, 1)
         ids = space.room.ids
-        return Placed(job, indices, [ids[slot] for slot in slots], flags, int(np.count_nonzero(copies)))
+        return Placed(job, indices, [ids[slot] for slot in slots], 0, int(np.count_nonzero(copies)))
 
     def _look_ahead(self, space: Space, job: JobView, ready: list[int], allowed: Array) -> list[Placed]:
         """Short tasks may wait on the node, so that a freed slot needs no round trip."""
@@ -140,7 +144,10 @@ class Round:
         chosen = np.repeat(np.arange(copies.size), copies)[: len(ready)].tolist()
         if not chosen:
             return []
-        return [self._take(space, job, ready[: len(chosen)], chosen, LOOKAHEAD, copies)]
+        ids = space.room.ids
+        space.queued += np.bincount(chosen, minlength=space.queued.size)
+        nodes = [ids[slot] for slot in chosen]
+        return [Placed(job, ready[: len(chosen)], nodes, LOOKAHEAD, int(np.count_nonzero(copies)))]
 
     def _allowed(self, view: View, shape: Shape, now: Instant) -> Array:
         room = view.room
@@ -177,5 +184,5 @@ class Round:
 def _why(placed: Placed) -> str:
     tasks = f"{len(placed.indices)} task{'s' if len(placed.indices) > 1 else ''}"
     if placed.flags & LOOKAHEAD:
-        return f"{tasks} of job {placed.job.spec.id} wait on {len(set(placed.nodes))} nodes for the next free slot"
+        return f"{tasks} of job {placed.job.spec.id} wait on their nodes for the next free slot"
     return f"{tasks} of job {placed.job.spec.id} on the idlest of {placed.fitting} fitting nodes"

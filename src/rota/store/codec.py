@@ -29,7 +29,9 @@ _KINDS: dict[tuple[str, str], type] = {
     ("meta", ""): Counters,
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS.values()}
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS.values()
+}
 _EVENTS = msgspec.msgpack.Decoder(tuple[int, tuple[Event, ...]])
 
 

@@ -1,4 +1,4 @@
-"""Store: the medium below the engine. Keys and bytes, one fenced transaction a batch; no rules of the domain."""
+"""Store: the medium below the engine. Keys, bytes and fenced transactions; no rules of the domain."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol

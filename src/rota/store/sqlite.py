@@ -85,7 +85,9 @@ class SqliteStore:
         self._db.execute("BEGIN")
         try:
             ((revision, epoch, time_ms),) = self._db.execute("SELECT revision, epoch, time_ms FROM head")
-            return Snapshot(revision, epoch, time_ms, dict(self._db.execute("SELECT key, value FROM records")))
+            return Snapshot(
+                revision, epoch, time_ms, dict(self._db.execute("SELECT key, value FROM records"))
+            )
         finally:
             self._db.execute("COMMIT")
 
@@ -99,7 +101,9 @@ class SqliteStore:
             self._db.executemany(_PUT, batch.puts)
             self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])
             if batch.events is not None:
-                self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (revision, batch.wall_ms, batch.events))
+                self._db.execute(
+                    "INSERT INTO events VALUES (?, ?, ?)", (revision, batch.wall_ms, batch.events)
+                )
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:

@@ -29,10 +29,10 @@ class Ledger:
                 for claim in one.claims:
                     self.enter(job, claim, event_of(claim))
 
-    def enter(self, job: JobView, claim: Claim, event: AttemptEvent) -> None:
+    def enter(self, job: JobView, claim: Claim, event: AttemptEvent | None) -> None:
         block, position = divmod(claim.index, BLOCK_TASKS)
         draft = self._block(job, block)
-        if draft is None:
+        if draft is None or event is None:
             return
         state = draft.enter(position, claim, event, self._node)
         if state is not None:
@@ -58,11 +58,15 @@ class Ledger:
             attempts = job.attempts.get(block)
             if attempts is None:
                 return None
-            status = job.statuses.get(block) or StatusBlock.new(job.spec.id, block, job.spec.block_size(block))
+            status = job.statuses.get(block) or StatusBlock.new(
+                job.spec.id, block, job.spec.block_size(block)
+            )
             draft = self._blocks[key] = _StatusDraft(attempts, status)
         return draft
 
-    def _event(self, job: JobId, state: AttemptState, exit_code: int, indices: list[int], node_name: str) -> Event:
+    def _event(
+        self, job: JobId, state: AttemptState, exit_code: int, indices: list[int], node_name: str
+    ) -> Event:
         ranges = Ranges(indices)
         word = state.name.lower()
         ended = state >= ATTEMPT_FIRST_END
@@ -82,28 +86,26 @@ class Ledger:
         )
 
 
-def event_of(claim: Claim) -> AttemptEvent:
-    match Said(claim.said):
-        case Said.QUEUED:
-            return AttemptEvent.HELD
-        case Said.ACCEPTED:
-            return AttemptEvent.TAKEN
-        case Said.RUNNING:
-            return AttemptEvent.STARTED
-        case Said.STOPPING:
-            return AttemptEvent.STOP_ORDERED
-        case Said.EXITED:
-            return AttemptEvent.EXITED_0 if claim.exit_code == 0 and not claim.signal else AttemptEvent.EXITED
-        case Said.STOPPED:
-            return AttemptEvent.STOPPED
-        case Said.TIMED_OUT:
-            return AttemptEvent.OVERTIME
-        case Said.LOST | Said.UNKNOWN:
-            return AttemptEvent.FORGOTTEN
-        case Said.REFUSED:
-            return AttemptEvent.REFUSED
-        case Said.WITHDRAWN:
-            return AttemptEvent.WITHDRAWN
+_EVENTS = {
+    Said.QUEUED: AttemptEvent.HELD,
+    Said.ACCEPTED: AttemptEvent.TAKEN,
+    Said.RUNNING: AttemptEvent.STARTED,
+    Said.STOPPING: AttemptEvent.STOP_ORDERED,
+    Said.EXITED: AttemptEvent.EXITED,
+    Said.STOPPED: AttemptEvent.STOPPED,
+    Said.TIMED_OUT: AttemptEvent.OVERTIME,
+    Said.LOST: AttemptEvent.FORGOTTEN,
+    Said.UNKNOWN: AttemptEvent.FORGOTTEN,
+    Said.REFUSED: AttemptEvent.REFUSED,
+    Said.WITHDRAWN: AttemptEvent.WITHDRAWN,
+}
+
+
+def event_of(claim: Claim) -> AttemptEvent | None:
+    """None: a word of a newer version."""
+    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal:
+        return AttemptEvent.EXITED_0
+    return _EVENTS.get(claim.said)  # type: ignore[call-overload, no-any-return]  # an int finds its IntEnum
 
 
 class _StatusDraft:

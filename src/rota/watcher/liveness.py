@@ -33,16 +33,17 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
         return NOTHING
     silent_ms = now.ms - entry.heard_at_ms
     suspect_ms = min(SUSPECT_MS, lost_ms // 2)
+    heard = entry.link is not Link.DOWN and silent_ms < suspect_ms
     match entry.status.state:
-        case NodeState.READY if entry.link is Link.DOWN:
-            return _suspect(view, entry, "its connection broke", now, lost_ms)
-        case NodeState.READY if silent_ms >= suspect_ms:
-            return _suspect(view, entry, f"silent for {silent_ms // 1000} s", now, lost_ms)
-        case NodeState.READY:
+        case NodeState.READY if heard:
             return look_again(entry.heard_at_ms + suspect_ms)
+        case NodeState.READY:
+            broken = entry.link is Link.DOWN
+            reason = "its connection broke" if broken else f"silent for {silent_ms // 1000} s"
+            return _suspect(view, entry, reason, now, lost_ms)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
-        case NodeState.SUSPECT if entry.link is Link.UP and silent_ms < suspect_ms:
+        case NodeState.SUSPECT if heard and entry.link is Link.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT:
             return look_again(entry.heard_at_ms + lost_ms)
@@ -72,4 +73,6 @@ def _recovered(entry: NodeView, now: Instant) -> Plan:
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
     status = msgspec.structs.replace(entry.status, state=state, reason=None, since_ms=now.wall_ms)
     why = f"node {entry.spec.name} is heard again"
-    return Plan((status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why)
+    return Plan(
+        (status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why
+    )

@@ -1,4 +1,4 @@
-"""Readings of logs that lie on nodes: asked for over the control stream, answered on calls of their own. [I/O]"""
+"""Readings of logs on nodes: asked for over the control stream, answered on calls of their own. [I/O]"""
 
 import asyncio
 from collections.abc import AsyncIterator

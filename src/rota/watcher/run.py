@@ -16,7 +16,7 @@ from rota.model.errors import RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import HEARTBEAT_MS
 from rota.model.node import Link, Load
-from rota.model.sync import Hello, JobOrders, LogPiece
+from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings
 from rota.wire import agent as wire
@@ -26,11 +26,14 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.watcher")
 
 _REPORT_MS = 2_000
-PLACE = ("place", "round")  # the reconciler that may have room now, by name: components do not know each other
+PLACE = (
+    "place",
+    "round",
+)  # the reconciler that may have room now, by name: components do not know each other
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class _Over(Exception):  # noqa: N818  (not an error: one half of a connection has ended, so the other must)
+class _Over(Exception):
     """The connection is done with."""
 
 
@@ -96,17 +99,14 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     # ---- logs: what apiserver calls a LogSource
 
-    async def open(
-        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
-    ) -> AsyncIterator[LogPiece]:
+    async def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         session = self._sessions.get(node)
         if session is None:
             raise Unavailable(f"node {self._name(node)} is not connected")
         reading_id, reading = self._readings.open()
-        request = pb.OpenLog(
-            id=reading_id, job=job, index=index, attempt=attempt, stream=stream, offset=offset, follow=follow
+        session.say(
+            pb.ToNode(epoch=self._engine.epoch, open_log=wire.log_request_to_wire(reading_id, wanted))
         )
-        session.say(pb.ToNode(epoch=self._engine.epoch, open_log=request))
         try:
             await reading.begin()
             while (chunk := await reading.chunks.get()) is not None:
@@ -130,7 +130,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         known = await self._engine.read(lambda mirror: node in mirror.nodes)
         if not known:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"node {node} is not known here: join it again")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"node {node} is not known here: join it again"
+            )
         return node
 
     async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], context: Context) -> Session:
@@ -140,7 +142,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         word = wire.hello_from_wire(first.hello)
         before = self._sessions.get(node)
         if before is not None and before.machine_id != word.machine_id:
-            await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"node {self._name(node)} is connected from elsewhere")
+            await context.abort(
+                grpc.StatusCode.ALREADY_EXISTS, f"node {self._name(node)} is connected from elsewhere"
+            )
         if word.epoch_seen > self._engine.epoch:
             reason = f"the node has seen epoch {word.epoch_seen}, this server leads {self._engine.epoch}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -172,8 +176,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                     if word.beat.HasField("load"):
                         self._measure(node, wire.load_from_wire(word.beat.load))
                 case "leave":
-                    reason = word.leave.reason
-                    await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+                    await self._leave(node, word.leave.reason)
                     raise _Over
                 case _:
                     log.warning("unexpected word", node=node)
@@ -191,6 +194,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.stored_n = word.n
         session.wake.set()
+
+    async def _leave(self, node: NodeId, reason: str) -> None:
+        await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
 
     async def _speak(self, session: Session, context: Context) -> None:
         while True:

@@ -82,7 +82,9 @@ def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
     for (job_id, index), attempt in sorted(view.nodes[node].assigned.items()):
         job = view.jobs[job_id]
         if _state(job, index, attempt) is AttemptState.OFFERED:
-            claim = Claim(index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent")
+            claim = Claim(
+                index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent"
+            )
             ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
     return ledger
 
@@ -146,7 +148,15 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
     state = NodeState.READY if before is None else step(NODE, before.state, NodeEvent.HELLO)
     since_ms = before.since_ms if before is not None and before.state is state else now.wall_ms
     return NodeStatus(
-        entry.spec.id, state, word.machine_id, word.boot_id, word.version, word.capacity, word.labels, None, since_ms
+        entry.spec.id,
+        state,
+        word.machine_id,
+        word.boot_id,
+        word.version,
+        word.capacity,
+        word.labels,
+        None,
+        since_ms,
     )
 
 
@@ -156,7 +166,7 @@ def _arrival(entry: NodeView, node: NodeId) -> Event:
 
 
 def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
-    """What we believe to be there and the node does not name: offered again if it cannot have begun, else lost."""
+    """What we believe there and the node does not name: offered again if it cannot have begun, else lost."""
     named = {(one.job, claim.index, claim.attempt) for one in word.inventory for claim in one.claims}
     rebooted = entry.status is not None and entry.status.boot_id != word.boot_id
     begun = (AttemptState.RUNNING, AttemptState.STOPPING)

@@ -5,7 +5,7 @@ import msgspec
 from rota.model.ids import JobId
 from rota.model.job import RunMode
 from rota.model.node import Load
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Start, Stop, Work
+from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
@@ -148,4 +148,16 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+    )
+
+
+def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
+    return pb.OpenLog(
+        id=reading_id,
+        job=request.job,
+        index=request.task,
+        attempt=request.attempt,
+        stream=request.stream,
+        offset=request.offset,
+        follow=request.follow,
     )

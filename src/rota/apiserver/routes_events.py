@@ -1,0 +1,130 @@
+"""Routes of events and of the server itself: one function each, no rules. [I/O]"""
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import answers, show
+from rota.apiserver.access import Caller
+from rota.apiserver.answers import answer, api_of, caller_of
+from rota.apiserver.api import Api
+from rota.apiserver.finding import find_job, find_node, may_hear
+from rota.apiserver.watch import BEGINNING, Happened, Position
+from rota.engine.mirror import Mirror
+from rota.model.errors import NotFound, Unavailable
+from rota.model.ids import JobId
+
+EVENTS_PAGE_MAX = 1000
+STREAM = "text/event-stream"
+
+Fits = Callable[[Happened], bool]
+
+
+async def list_events(request: Request) -> Response:
+    api, query = api_of(request), request.query_params
+    fits = await api.engine.read(lambda mirror: _filter(api, mirror, request))
+    streams = STREAM in request.headers.get("accept", "")
+    since = (request.headers.get("last-event-id") if streams else None) or query.get("since")
+    position = Position.parse("since", since) if since else None
+    if position is not None:
+        api.changes.check(position)
+    if streams:
+        return _stream(api, position or api.changes.now(), fits)
+    limit = answers.whole(query, "limit", 100, 1, EVENTS_PAGE_MAX)
+    return answer(await _page(api, position, fits, limit))
+
+
+async def _page(api: Api, position: Position | None, fits: Fits, limit: int) -> show.Json:
+    if position is None:
+        found = await api.changes.newest(limit, fits)
+        position = found[-1].at if found else BEGINNING
+    else:
+        found = []
+        while len(found) < limit and (some := await api.changes.page_after(position)):
+            fitting = [happened for happened in some if fits(happened)][: limit - len(found)]
+            found += fitting
+            position = fitting[-1].at if len(found) == limit else some[-1].at
+    return {"events": [_shown(api, happened) for happened in found], "next": str(position)}
+
+
+def _stream(api: Api, position: Position, fits: Fits) -> Response:
+    async def run(write: answers.Write) -> None:
+        async with aclosing(api.changes.events_after(position)) as pages:
+            async for some in pages:
+                lines = [
+                    answers.server_sent(happened.event.kind, _shown(api, happened), str(happened.at))
+                    for happened in some
+                    if fits(happened)
+                ]
+                await write(b"".join(lines) or answers.KEEP_ALIVE)
+
+    return answers.Stream(run, STREAM, at_once=True)
+
+
+def _shown(api: Api, happened: Happened) -> show.Json:
+    return show.event(api.engine.mirror, str(happened.at), happened.wall_ms, happened.event)
+
+
+def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
+    """What was asked for, of what the caller may see."""
+    caller, query = caller_of(request), request.query_params
+    job = _job_id(mirror, query["job"], caller) if "job" in query else None
+    node = find_node(mirror, query["node"]).spec.id if "node" in query else None
+    kind = query.get("kind")
+
+    def fits(happened: Happened) -> bool:
+        event = happened.event
+        return (
+            (job is None or event.job == job)
+            and (node is None or event.node == node)
+            and (kind is None or event.kind == kind)
+            and may_hear(api.engine.mirror, caller, event.job)
+        )
+
+    return fits
+
+
+def _job_id(mirror: Mirror, ref: str, caller: Caller) -> JobId:
+    try:
+        return find_job(mirror, ref, caller).spec.id
+    except NotFound:
+        if ref.isdecimal() and caller.everywhere:
+            return JobId(ref)  # it was deleted, and what happened to it can still be told
+        raise
+
+
+async def show_server(request: Request) -> Response:
+    api = api_of(request)
+    counted = await api.engine.read(lambda mirror: {"jobs": len(mirror.jobs), "nodes": len(mirror.nodes)})
+    shown = {
+        "version": api.version,
+        "epoch": api.engine.epoch,
+        "revision": api.engine.revision,
+        "store": api.engine.store.name,
+        "started_at_ms": api.started_at_ms,
+        **counted,
+        "address": api.addresses.http,
+        "agent_address": api.addresses.agent,
+        "controller_address": api.addresses.controller,
+    }
+    return answer(shown)
+
+
+async def show_health(_: Request) -> Response:
+    return answer({"alive": True})
+
+
+async def show_readiness(request: Request) -> Response:
+    if not api_of(request).engine.healthy:
+        raise Unavailable("the store does not answer, or somebody else leads")
+    return answer({"ready": True})
+
+
+ROUTES = [
+    answers.route("GET", "/v1/events", list_events),
+    answers.route("GET", "/v1/server", show_server),
+    answers.route("GET", "/healthz", show_health),
+    answers.route("GET", "/readyz", show_readiness),
+]

@@ -1,0 +1,89 @@
+"""What the mirror holds of a job and of a node: its records, and what is derived from them."""
+
+import numpy as np
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import Array
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.lifecycle import NodeState
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.phase import FIRST_END, Phase
+from rota.model.task import TaskBlock
+
+
+class JobTally:
+    """Counts of a job's tasks per phase."""
+
+    def __init__(self, count: int) -> None:
+        self.by_phase = [0] * len(Phase)
+        self.by_phase[Phase.PENDING] = count
+
+    @property
+    def pending(self) -> int:
+        return self.by_phase[Phase.PENDING]
+
+    @property
+    def ended(self) -> int:
+        return sum(self.by_phase[FIRST_END:])
+
+    @property
+    def live(self) -> int:
+        return sum(self.by_phase[Phase.OFFERED : FIRST_END])
+
+    def shift(self, before: Array, now: Array) -> None:
+        moved = np.bincount(now, minlength=len(Phase)) - np.bincount(before, minlength=len(Phase))
+        self.by_phase = [count + more for count, more in zip(self.by_phase, moved.tolist(), strict=True)]
+
+    def as_dict(self) -> dict[str, int]:
+        return {phase.name.lower(): self.by_phase[phase] for phase in Phase}
+
+
+class JobEntry:
+    """One job and what is derived from its records."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.wish: JobWish | None = None
+        self.cluster: JobCluster | None = None
+        self.status: JobStatus | None = None
+        self.tasks: dict[int, TaskBlock] = {}
+        self.attempts: dict[int, AttemptBlock] = {}
+        self.statuses: dict[int, StatusBlock] = {}
+        self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
+        self.holds: dict[int, bytes] = {}
+        self.tally = JobTally(spec.count)
+        self.run_us: float | None = None
+        self.fresh = 0  # the lowest index that was never placed
+        self.again: dict[
+            int, int
+        ] = {}  # placed before and pending again -> cluster time it may be placed from
+        self.in_line = False
+
+    def ready(self, now_ms: int, most: int) -> list[int]:
+        found = sorted(index for index, at_ms in self.again.items() if at_ms <= now_ms)[:most]
+        found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+        return found
+
+    def next_ready_ms(self) -> int | None:
+        return min(self.again.values(), default=None)
+
+
+class NodeEntry:
+    """One node, what it said last, and what it holds."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.id = node
+        self.spec = NodeSpec(node, node)
+        self.wish: NodeWish | None = None
+        self.status: NodeStatus | None = None
+        self.link = Link.UNKNOWN
+        self.heard_at_ms = 0
+        self.load: Load | None = None
+        self.assigned: dict[tuple[JobId, int], int] = {}
+
+    @property
+    def open(self) -> bool:
+        wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
+        ready = self.status is not None and self.status.state is NodeState.READY
+        return wished and ready and self.link is Link.UP

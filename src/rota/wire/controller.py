@@ -1,0 +1,68 @@
+"""controller.proto <-> model: stages and output of a job, events."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rota.model.plan import Event
+from rota.wire.generated import controller_pb2 as pb
+
+
+class Output(Protocol):
+    """A piece of one stream of one attempt, or why there is none."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def stream(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def missing(self) -> int: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def stage_to_wire(job: Mapping[str, Any], *, final: bool) -> pb.Stage:
+    """From a job as the API shows it."""
+    stage = pb.JobStage(
+        state=job["state"],
+        reason=job["reason"] or "",
+        counts=job["counts"],
+        exit_code=job["exit_code"],
+        signal=job["signal"],
+        final=final,
+    )
+    return pb.Stage(job=job["id"], stage=stage)
+
+
+def output_to_wire(job: str, piece: Output) -> pb.Stage:
+    part = pb.LogPart(
+        index=piece.index,
+        attempt=piece.attempt,
+        stream=piece.stream,
+        offset=piece.offset,
+        data=piece.data,
+        missing=piece.missing,
+        reason=piece.reason or "",
+    )
+    return pb.Stage(job=job, log=part)
+
+
+def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
+    return pb.Event(
+        sequence=sequence,
+        at_ms=at_ms,
+        kind=event.kind,
+        job=event.job or "",
+        node=event.node or "",
+        first_index=[first for first, _ in event.indices],
+        last_index=[last for _, last in event.indices],
+        attempt=event.attempt,
+        exit_code=event.exit_code,
+        state=event.state or "",
+        why=event.why,
+    )

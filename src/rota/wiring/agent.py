@@ -1,0 +1,70 @@
+"""This machine's part: an identity, an agent, its runtime. [I/O]"""
+
+import asyncio
+import platform
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rota import __version__
+from rota.agent.join import join
+from rota.agent.run import Agent, Settings
+from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
+from rota.identity.node_identity import NodeIdentity, load_identity
+from rota.identity.tokens import JoinLine
+from rota.model.amounts import parse_size
+from rota.runtimes.process import ProcessRuntime
+from rota.store.lock import DirectoryLock
+from rota.wiring.process import guarded, interrupted, log_to
+
+_STOP_SECONDS = 30.0
+
+
+def run_agent(options: AgentOptions) -> int:
+    config = agent_config(options)
+    log_to(sys.stderr.fileno())
+    return guarded(_run(config, Path(str(config.data_dir)).absolute()))
+
+
+async def _run(config: AgentConfig, directory: Path) -> None:
+    lock = DirectoryLock(directory, "agent.lock")
+    identity = _identity(config, directory)
+    agent = Agent(_settings(config, directory), identity, ProcessRuntime(directory))
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(agent.run())
+        which = await interrupted(signal.SIGINT, signal.SIGTERM)
+        if which is signal.SIGINT:  # a person ends it, and its work with it
+            async with asyncio.timeout(_STOP_SECONDS):
+                await agent.leave()
+                await working
+        working.cancel()  # after SIGTERM it will be started again: the work goes on under its keeper
+    lock.release()
+
+
+def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
+    """The one this directory holds, or a new one by the join line."""
+    identity = load_identity(directory)
+    if identity is not None and identity.expires_at > datetime.now(UTC):
+        return identity
+    if config.join is None:
+        problem = (
+            "this node has not joined yet" if identity is None else "this node's certificate has expired"
+        )
+        raise ConfigError("join", problem, "get a line with `rota node token` and start with --join")
+    name = config.name or platform.node()
+    joined = join(JoinLine.parse(config.join), directory, name, dict(config.labels))
+    (directory / "server").write_text(joined.agent_address + "\n")
+    return joined.identity
+
+
+def _settings(config: AgentConfig, directory: Path) -> Settings:
+    return Settings(
+        directory=directory,
+        address=(directory / "server").read_text().strip(),
+        name=config.name or platform.node(),
+        version=__version__,
+        labels=dict(config.labels),
+        cpu_milli=None if config.cpu is None else round(config.cpu * 1000),
+        memory_bytes=None if config.memory is None else parse_size("memory", config.memory),
+    )

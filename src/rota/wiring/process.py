@@ -1,0 +1,82 @@
+"""What every process of ours does alike: run its loop, hear signals, tell errors, keep a diary. [I/O]"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+import uvloop
+
+from rota.config import ConfigError
+from rota.model.errors import RotaError
+from rota.store.lock import AlreadyRunning
+
+TRY_AGAIN = 75
+_TOLD = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
+
+
+def guarded(main: Coroutine[Any, Any, None]) -> int:
+    """Run it; the user's and the world's errors become a line on stderr and an exit code."""
+    try:
+        uvloop.run(main)
+    except BaseExceptionGroup as group:
+        return _explain(_first(group))
+    except _TOLD as error:
+        return _explain(error)
+    return 0
+
+
+async def interrupted(*signals: signal.Signals) -> signal.Signals:
+    """The first of these signals; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def take(which: signal.Signals) -> None:
+        for one in signals:
+            loop.remove_signal_handler(one)
+        if not came.done():
+            came.set_result(which)
+
+    for one in signals:
+        loop.add_signal_handler(one, take, one)
+    return await came
+
+
+def log_to(descriptor: int) -> None:
+    """Structured lines, one JSON object each."""
+    diary = os.fdopen(os.dup(descriptor), "w", buffering=1)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        logger_factory=structlog.WriteLoggerFactory(file=diary),
+    )
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _explain(error: BaseException) -> int:
+    if not isinstance(error, _TOLD):
+        raise error
+    code = "already_running" if isinstance(error, AlreadyRunning) else getattr(error, "code", "failed")
+    tell(f"error: {code}: {error}")
+    hint = getattr(error, "hint", None)
+    if hint:
+        tell(f"hint: {hint}")
+    return TRY_AGAIN if isinstance(error, AlreadyRunning) else int(getattr(error, "exit_code", 1))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,256 @@
+"""A real engine, store and HTTP server in this process, and a small client for it."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from rota.apiserver.api import Addresses, Api
+from rota.apiserver.http import make_app
+from rota.apiserver.logs import Logs, LogSource
+from rota.apiserver.watch import Changes
+from rota.clusters import assign
+from rota.controllers import batch
+from rota.engine.run import Engine
+from rota.identity.audit import AuditLog
+from rota.identity.authority import Authority
+from rota.identity.tokens import Role
+from rota.identity.vault import Vault
+from rota.model.errors import Unavailable
+from rota.model.ids import JobId, NodeId
+from rota.model.plan import Plan, Record
+from rota.model.sync import LogPiece
+from rota.model.why import Why
+from rota.store.protocol import Store
+from rota.store.sqlite import SqliteStore
+
+RECONCILERS = [assign.RECONCILER, batch.RECONCILER]
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class FileSource:
+    """A LogSource over files named JOB.INDEX.ATTEMPT.STREAM; following ends when the name is in `ended`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ended: set[str] = set()
+        self.away: set[NodeId] = set()
+        self.open_now = 0
+        self.most_open = 0
+        self.grown = asyncio.Event()
+
+    def write(self, name: str, data: bytes, *, ended: bool = False) -> None:
+        with (self.directory / name).open("ab") as file:
+            file.write(data)
+        if ended:
+            self.ended.add(name)
+        self.grown.set()
+        self.grown = asyncio.Event()
+
+    async def open(  # noqa: PLR0917  # as the protocol has it
+        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
+    ) -> AsyncIterator[LogPiece]:
+        if node in self.away:
+            raise Unavailable(f"node {node} is not connected")
+        name = f"{job}.{index}.{attempt}.{stream}"
+        self.open_now += 1
+        self.most_open = max(self.most_open, self.open_now)
+        try:
+            while True:
+                grown, ended = self.grown, name in self.ended
+                path = self.directory / name
+                data = path.read_bytes()[offset:] if path.exists() else b""
+                if data:
+                    yield LogPiece(offset, data)
+                    offset += len(data)
+                await asyncio.sleep(0)
+                if ended or not follow:
+                    return
+                await grown.wait()
+        finally:
+            self.open_now -= 1
+
+
+@dataclass
+class Serving:
+    """A server that runs, and how to talk to it."""
+
+    api: Api
+    port: int
+    token: str
+    source: FileSource
+    directory: Path
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engine = self.api.engine
+
+    async def call(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """One request on a connection of its own; a str or bytes body is sent as it is."""
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        async with self.connected(method, path, raw, headers) as (reply, reader):
+            if "content-length" in reply.headers:
+                rest = await reader.readexactly(int(reply.headers["content-length"]))
+            elif "transfer-encoding" in reply.headers:
+                rest = b"".join([chunk async for chunk in _chunks(reader)])
+            else:
+                rest = b""
+            return Reply(reply.status, reply.headers, rest)
+
+    @contextlib.asynccontextmanager
+    async def connected(
+        self, method: str, path: str, raw: bytes, headers: dict[str, str]
+    ) -> AsyncIterator[tuple[Reply, asyncio.StreamReader]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        said = {
+            "Host": f"127.0.0.1:{self.port}",
+            "Authorization": f"Bearer {self.token}",
+            "Content-Length": str(len(raw)),
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items() if value)
+        try:
+            writer.write(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+            writer.write(raw)
+            yield await _head(reader), reader
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, **headers: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of an answer that goes on."""
+        async with self.connected("GET", path, b"", headers) as (reply, reader):
+            assert reply.status == 200, reply
+            yield _lines(_chunks(reader))
+
+    async def put(self, owner: str, *records: Record) -> None:
+        """Write records in the name of their owner."""
+        await self.engine.ask(owner, lambda _view, _now: Plan(records))
+
+    async def submit(self, **spec: Any) -> str:
+        reply = await self.call("POST", "/v1/jobs", {"command": ["true"], **spec})
+        assert reply.status == 201, reply
+        return str(reply.json["id"])
+
+    def token_for(self, role: Role, *namespaces: str) -> str:
+        return f"Bearer {self.api.vault.make_api_token(f'{role}-token', role, namespaces, 0)}"
+
+    def audited(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.directory / "audit.log").read_text().splitlines()]
+
+
+class _Web(uvicorn.Server):
+    """Leaves signals to the test runner, and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
+    changes = Changes(engine)
+    return Api(
+        engine=engine,
+        changes=changes,
+        logs=Logs(engine, changes, source),
+        vault=Vault.open(directory / "identity"),
+        authority=Authority.open(directory / "identity", datetime.now(UTC)),
+        audit=AuditLog(directory / "audit.log"),
+        explain=lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
+        addresses=Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
+        version="0.1.0",
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(store: Store, reconcilers: Sequence[Any] = RECONCILERS) -> AsyncIterator[Engine]:
+    engine = Engine(store, reconcilers)
+    await engine.lead()
+    async with asyncio.TaskGroup() as tasks:
+        driver = tasks.create_task(engine.run())
+        try:
+            yield engine
+        finally:
+            driver.cancel()
+            await store.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    directory: Path, make_store: Callable[[Path], Store] = SqliteStore
+) -> AsyncIterator[Serving]:
+    async with running(make_store(directory)) as engine:
+        source = FileSource(directory)
+        api = make_api(engine, directory, source)
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            make_app(api), lifespan="off", ws="none", log_level="critical", timeout_graceful_shutdown=1
+        )
+        web = _Web(config)
+        async with asyncio.TaskGroup() as tasks:
+            door = tasks.create_task(web.serve(sockets=[listener]))
+            await web.listens.wait()
+            token = api.vault.make_api_token("ada", Role.ADMIN, ("*",), 0)
+            try:
+                yield Serving(api, listener.getsockname()[1], token, source, directory)
+            finally:
+                web.should_exit = True
+                await door
+                api.audit.close()
+
+
+async def _head(reader: asyncio.StreamReader) -> Reply:
+    status = int((await reader.readline()).split()[1])
+    headers: dict[str, str] = {}
+    while (line := (await reader.readline()).decode().strip()) != "":
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    return Reply(status, headers, b"")
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while size := int(await reader.readline(), 16):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+
+
+async def data_of(lines: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    """The values of server-sent events."""
+    async for line in lines:
+        if line.startswith(b"data: "):
+            yield json.loads(line.removeprefix(b"data: "))

@@ -1,0 +1,48 @@
+"""A real store behind a gate: commits can be held back, and made to fail."""
+
+import asyncio
+
+from rota.model.errors import RotaError
+from rota.store.protocol import Batch, EventRow, Snapshot, Store
+
+
+class GatedStore:
+    name = "gated"
+
+    def __init__(self, below: Store) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.at_the_gate = asyncio.Event()  # a commit has come and is not through
+        self.fail_commits: list[RotaError] = []  # one for each of the next commits
+        self.fail_reads: list[RotaError] = []
+        self.fail_forgetting: list[RotaError] = []
+        self.commits: list[Batch] = []
+        self._below = below
+
+    async def lead(self) -> int:
+        return await self._below.lead()
+
+    async def read(self) -> Snapshot:
+        if self.fail_reads:
+            raise self.fail_reads.pop(0)
+        return await self._below.read()
+
+    async def commit(self, batch: Batch) -> int:
+        self.at_the_gate.set()
+        await self.gate.wait()
+        self.at_the_gate.clear()
+        if self.fail_commits:
+            raise self.fail_commits.pop(0)
+        self.commits.append(batch)
+        return await self._below.commit(batch)
+
+    async def events(self, after: int, most: int) -> list[EventRow]:
+        return await self._below.events(after, most)
+
+    async def forget_events(self, before_wall_ms: int) -> None:
+        if self.fail_forgetting:
+            raise self.fail_forgetting.pop(0)
+        await self._below.forget_events(before_wall_ms)
+
+    async def close(self) -> None:
+        await self._below.close()

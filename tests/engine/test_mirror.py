@@ -1,0 +1,302 @@
+"""Mirror: what follows from records and observations, in sentences."""
+
+import pytest
+
+from rota.engine.mirror import Mirror
+from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.columns import Draft
+from rota.model.ids import JobId, NodeId
+from rota.model.job import Counters, JobStatus, SubmitKey
+from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
+from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
+from rota.model.plan import Record
+from rota.model.task import TaskBlock
+from rota.testing.records import decided, job, node, placed, reported
+
+JOB, N1, N2 = JobId("1"), NodeId("n1"), NodeId("n2")
+NEW = AttemptBlock.new(JOB, 0, 4)
+SILENT = StatusBlock.new(JOB, 0, 4)
+UNDECIDED = TaskBlock.new(JOB, 0, 4)
+
+
+def mirror_of(*records: Record) -> Mirror:
+    mirror = Mirror()
+    mirror.load(records)
+    return mirror
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    """Two nodes and an active job of four tasks."""
+    return mirror_of(node("n1"), node("n2"), job(count=4, needs={"cpu": 1000}), JobStatus(JOB, JobState.ACTIVE))
+
+
+# ---- jobs
+
+
+def test_a_job_without_records_of_tasks_is_all_pending(mirror: Mirror) -> None:
+    entry = mirror.jobs[JOB]
+
+    assert (entry.tally.pending, entry.tally.live, entry.tally.ended) == (4, 0, 0)
+    assert entry.tally.as_dict()["pending"] == 4
+    assert entry.ready(0, 10) == [0, 1, 2, 3]
+    assert entry.ready(0, 2) == [0, 1]
+
+
+def test_the_lines_are_in_the_order_of_turns() -> None:
+    wanted = {"cpu": 1000}
+    jobs = [job(n, needs=wanted, priority=p) for n, p in ((1, 50), (2, 90), (3, 50), (10, 90))]
+    other = job(4, needs={"cpu": 2000})
+    mirror = mirror_of(*jobs, other, *(JobStatus(one.id, JobState.ACTIVE) for one in (*jobs, other)))
+
+    assert dict(mirror.waiting()) == {
+        jobs[0].shape: [(-90, 2), (-90, 10), (-50, 1), (-50, 3)],
+        other.shape: [(-50, 4)],
+    }
+
+
+def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -> None:
+    mirror.apply(placed(NEW, range(4), "n1"))
+    all_placed = list(mirror.waiting())
+    mirror.apply(reported(SILENT, [2], AttemptState.REFUSED))
+
+    assert all_placed == []
+    assert list(mirror.waiting()) == [(mirror.jobs[JOB].spec.shape, [(-50, 1)])]
+    assert mirror.jobs[JOB].ready(0, 10) == [2]
+
+
+def test_a_job_that_is_canceled_leaves_the_line(mirror: Mirror) -> None:
+    mirror.apply(JobStatus(JOB, JobState.CANCELING))
+
+    assert list(mirror.waiting()) == []
+
+
+def test_a_retry_is_ready_when_its_pause_is_over(mirror: Mirror) -> None:
+    mirror.apply(placed(NEW, range(4), "n1"))
+    mirror.apply(reported(SILENT, [1, 3], AttemptState.FAILED))
+    mirror.apply(decided(decided(UNDECIDED, [1], wanted=1, not_before=700), [3], wanted=1, not_before=500))
+    entry = mirror.jobs[JOB]
+
+    assert entry.next_ready_ms() == 500
+    assert [entry.ready(ms, 10) for ms in (499, 500, 700)] == [[], [3], [1, 3]]
+
+
+def test_the_second_block_of_a_job_has_indices_of_its_own() -> None:
+    count = BLOCK_TASKS + 3
+    mirror = mirror_of(node("n1"), job(count=count), JobStatus(JOB, JobState.ACTIVE))
+    mirror.apply(placed(AttemptBlock.new(JOB, 0, BLOCK_TASKS), range(BLOCK_TASKS), "n1"))
+    mirror.apply(placed(AttemptBlock.new(JOB, 1, 3), [0, 1], "n1"))
+    mirror.apply(reported(StatusBlock.new(JOB, 1, 3), [1], AttemptState.WITHDRAWN))
+
+    assert mirror.jobs[JOB].ready(0, 10) == [BLOCK_TASKS + 1, BLOCK_TASKS + 2]
+    assert max(mirror.nodes[N1].assigned) == (JOB, BLOCK_TASKS)
+
+
+def test_jobs_without_an_end_are_counted(mirror: Mirror) -> None:
+    counts = [mirror.unfinished]
+    for record in (job(2), JobStatus(JOB, JobState.SUCCEEDED), JobStatus(JOB, JobState.SUCCEEDED)):
+        mirror.apply(record)
+        counts.append(mirror.unfinished)
+    mirror.forget(job().key)
+
+    assert counts == [1, 2, 1, 1]
+    assert mirror.unfinished == 1
+
+
+def test_run_times_of_what_ended_are_learned(mirror: Mirror) -> None:
+    mirror.apply(placed(NEW, range(4), "n1"))
+    before = mirror.jobs[JOB].run_us
+    first = reported(SILENT, [0, 1], AttemptState.SUCCEEDED, ran_us=1000)
+    mirror.apply(first)
+    learned = mirror.jobs[JOB].run_us
+    mirror.apply(reported(first, [2], AttemptState.LOST, ran_us=10**9))
+
+    assert (before, learned, mirror.jobs[JOB].run_us) == (None, 1000, 1000)
+
+
+# ---- nodes and their room
+
+
+def test_what_is_placed_is_reserved_until_it_has_ended(mirror: Mirror) -> None:
+    mirror.apply(placed(placed(NEW, [0, 1], "n1"), [2], "n2"))
+    offered = (reserved(mirror, N1), reserved(mirror, N2))
+    mirror.apply(reported(SILENT, [0], AttemptState.SUCCEEDED))
+
+    assert offered == (2000, 1000)
+    assert (reserved(mirror, N1), reserved(mirror, N2)) == (1000, 1000)
+    assert mirror.nodes[N1].assigned == {(JOB, 1): 1}
+    assert mirror.nodes[N2].assigned == {(JOB, 2): 1}
+
+
+def test_lookahead_reserves_nothing_until_it_is_taken(mirror: Mirror) -> None:
+    mirror.apply(placed(NEW, [0, 1], "n1", flags=LOOKAHEAD))
+    waiting = (reserved(mirror, N1), int(mirror.room.queued[0]))
+    mirror.apply(reported(SILENT, [0], AttemptState.ACCEPTED))
+
+    assert waiting == (0, 2)
+    assert (reserved(mirror, N1), int(mirror.room.queued[0])) == (1000, 1)
+    assert mirror.nodes[N1].assigned == {(JOB, 0): 1, (JOB, 1): 1}
+
+
+def test_a_task_placed_again_is_held_by_its_new_node_only(mirror: Mirror) -> None:
+    first = placed(NEW, [0], "n1")
+    mirror.apply(first)
+    mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
+    mirror.apply(placed(first, [0], "n2"))
+
+    assert mirror.nodes[N1].assigned == {}
+    assert mirror.nodes[N2].assigned == {(JOB, 0): 2}
+    assert (reserved(mirror, N1), reserved(mirror, N2)) == (0, 1000)
+
+
+def test_everything_can_be_read_again_after_a_node_lost_a_resource() -> None:
+    """What it held of it is still reserved: the attempt has not ended."""
+    mirror = mirror_of(
+        node("n1", capacity={"cpu": 4000}), job(count=4, needs={"gpu": 1}), placed(NEW, [0, 1], "n1")
+    )
+
+    assert mirror.room.reserved[mirror.room.rows["gpu"], 0] == 2
+
+
+@pytest.mark.parametrize(
+    ("link", "state", "wish", "is_open"),
+    [
+        (Link.UP, NodeState.READY, Eligibility.OPEN, True),
+        (Link.UNKNOWN, NodeState.READY, Eligibility.OPEN, False),
+        (Link.DOWN, NodeState.READY, Eligibility.OPEN, False),
+        (Link.UP, NodeState.SUSPECT, Eligibility.OPEN, False),
+        (Link.UP, NodeState.LOST, Eligibility.OPEN, False),
+        (Link.UP, NodeState.READY, Eligibility.CORDONED, False),
+        (Link.UP, NodeState.READY, Eligibility.DRAINING, False),
+    ],
+)
+def test_a_node_is_open_when_it_is_wished_ready_and_connected(
+    link: Link, state: NodeState, wish: Eligibility, is_open: bool
+) -> None:
+    mirror = mirror_of(node("n1", state=state), NodeWish(N1, wish))
+    mirror.connect(N1, link)
+
+    assert bool(mirror.room.open[mirror.room.slot[N1]]) is is_open
+
+
+def test_a_node_cannot_give_itself_the_labels_of_its_join_record() -> None:
+    mirror = mirror_of(
+        node("n1", labels={"zone": "self-declared", "node": "other", "arch": "arm"}),
+        NodeSpec(N1, "rack-1", cluster="big", labels={"zone": "a"}),
+    )
+
+    assert mirror.room.labels[0] == {"zone": "a", "arch": "arm", "node": "rack-1", "cluster": "big"}
+
+
+def test_a_node_that_was_deleted_takes_no_more_work(mirror: Mirror) -> None:
+    mirror.connect(N1, Link.UP)
+    was_open = bool(mirror.room.open[0])
+    mirror.forget(node("n1").key)
+
+    assert was_open
+    assert list(mirror.nodes) == [N2]
+    assert not mirror.room.open[0]
+
+
+def test_a_refusal_counts_for_a_while_for_its_shape_and_node(mirror: Mirror) -> None:
+    shape = mirror.jobs[JOB].spec.shape
+    mirror.now_ms = 1000
+    mirror.apply(placed(NEW, [0], "n1"))
+    mirror.apply(Draft(reported(SILENT, [0], AttemptState.REFUSED)).done(reasons={0: "no such directory"}))
+
+    assert mirror.refused_by(shape) == {N1: (1000 + REFUSAL_MS, "no such directory")}
+    assert mirror.refused_by(job(needs={"cpu": 1}).shape) == {}
+
+
+@pytest.mark.parametrize("change", [{"boot_id": "boot-2"}, {"capacity": {"cpu": 9000}}])
+def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, object]) -> None:
+    mirror.apply(placed(NEW, [0], "n1"))
+    mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
+    refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.shape))
+    mirror.apply(node("n1"))
+    unchanged = dict(mirror.refused_by(mirror.jobs[JOB].spec.shape))
+    mirror.apply(node("n1", **change))
+
+    assert list(refused) == list(unchanged) == [N1]
+    assert mirror.refused_by(mirror.jobs[JOB].spec.shape) == {}
+
+
+def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mirror: Mirror) -> None:
+    first = placed(NEW, [0], "n1")
+    again = mirror_of(
+        node("n1"),
+        node("n2"),
+        mirror.jobs[JOB].spec,
+        placed(first, [0], "n2"),
+        reported(SILENT, [0], AttemptState.REFUSED, number=1),
+    )
+
+    assert N2 not in again.refused_by(mirror.jobs[JOB].spec.shape)
+
+
+# ---- who must be told
+
+
+def test_a_node_is_touched_when_its_assignment_changes(mirror: Mirror) -> None:
+    mirror.touched.clear()
+    mirror.apply(placed(NEW, [0], "n2"))
+    by_placing = list(mirror.touched)
+    mirror.touched.clear()
+    mirror.apply(decided(UNDECIDED, [0], state=TaskState.UNWANTED))
+
+    assert by_placing == list(mirror.touched) == [N2]
+
+
+def test_a_node_is_touched_when_something_must_leave_it(mirror: Mirror) -> None:
+    block = placed(NEW, [0], "n2")
+    mirror.apply(block)
+    mirror.touched.clear()
+    draft = Draft(block)
+    draft["flags"][0] |= EVICTED
+    mirror.apply(draft.done())
+
+    assert list(mirror.touched) == [N2]
+
+
+# ---- observations
+
+
+def test_a_node_counts_as_heard_when_it_is_first_known() -> None:
+    mirror = Mirror()
+    mirror.now_ms = 500
+    mirror.apply(node("n1"))
+
+    assert mirror.nodes[N1].heard_at_ms == 500
+
+
+def test_what_was_observed_is_taken_over_after_reading_again(mirror: Mirror) -> None:
+    mirror.now_ms = 900
+    mirror.connect(N1, Link.UP)
+    mirror.hear(N1)
+    mirror.measure(N1, Load(4000, memory_free=5))
+    again = mirror_of(node("n1"))
+    again.inherit(mirror)
+
+    assert (again.nodes[N1].link, again.nodes[N1].heard_at_ms) == (Link.UP, 900)
+    assert (bool(again.room.open[0]), float(again.room.load[0])) == (True, 0.5)
+    assert again.room.free()[again.room.rows["memory"], 0] == 5
+    assert list(again.nodes) == [N1]
+
+
+# ---- the rest
+
+
+def test_submit_keys_and_counters_are_kept() -> None:
+    key = SubmitKey("films", "monday", JOB, "digest")
+    mirror = mirror_of(key, Counters(7, 3))
+    found = mirror.submitted("films", "monday")
+    mirror.forget(key.key)
+
+    assert (found, mirror.submitted("films", "monday")) == (key, None)
+    assert mirror.counters == Counters(7, 3)
+
+
+def reserved(mirror: Mirror, node: NodeId) -> int:
+    room = mirror.room
+    return int(room.reserved[room.rows["cpu"], room.slot[node]])

@@ -1,0 +1,251 @@
+"""The driver: persist, then speak."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rota.engine.reconciler import Reconciler
+from rota.engine.run import Committed, Engine
+from rota.model.errors import Bug, Conflict, NotFound
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobCluster
+from rota.model.plan import NOTHING, Instant, Plan, look_again
+from rota.model.view import View
+from rota.store import codec
+from rota.store.sqlite import SqliteStore
+from rota.testing.records import job
+from tests.engine.driving import jobs, jobs_on_disk, running, submit, turns
+from tests.engine.gated_store import GatedStore
+
+
+async def test_an_answer_comes_after_its_commit(store: GatedStore) -> None:
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        store.gate.clear()
+        asked = group.create_task(engine.ask("apiserver", submit(1)))
+        await store.at_the_gate.wait()
+        await turns()
+        early = asked.done()
+        store.gate.set()
+
+        assert await asked == 1
+        assert not early
+        assert await jobs_on_disk(store) == ["1"]
+        assert engine.revision == 1
+
+
+async def test_a_read_waits_for_the_commit_that_is_under_way(store: GatedStore) -> None:
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        store.gate.clear()
+        group.create_task(engine.ask("apiserver", submit(1)))
+        await store.at_the_gate.wait()
+        seen = group.create_task(engine.read(jobs))
+        await turns()
+        early = seen.done()
+        store.gate.set()
+
+        assert await seen == ["1"]
+        assert not early
+
+
+async def test_a_read_beside_no_commit_is_answered_at_once(store: GatedStore) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(1))
+
+        assert await engine.read(jobs) == ["1"]
+
+
+@pytest.mark.parametrize("committing", [False, True])
+async def test_a_look_that_fails_harms_who_looked_only(store: GatedStore, committing: bool) -> None:
+    def look(mirror: object) -> None:
+        raise NotFound("no job 7")
+
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        if committing:
+            store.gate.clear()
+            group.create_task(engine.ask("apiserver", submit(1)))
+            await store.at_the_gate.wait()
+        seen = group.create_task(refusal(engine, look))
+        await turns()
+        store.gate.set()
+
+        assert isinstance(await seen, NotFound)
+        assert await engine.ask("apiserver", submit(2)) == 2
+
+
+async def test_what_comes_while_a_commit_is_under_way_is_one_commit(store: GatedStore) -> None:
+    async with running(store) as engine:
+        async with asyncio.TaskGroup() as group:
+            store.gate.clear()
+            group.create_task(engine.ask("apiserver", submit(1)))
+            await store.at_the_gate.wait()
+            for number in range(2, 7):
+                group.create_task(engine.ask("apiserver", submit(number)))
+            await turns()
+            store.gate.set()
+
+        assert [len(batch.puts) for batch in store.commits] == [1, 5]
+        assert await jobs_on_disk(store) == ["1", "2", "3", "4", "5", "6"]
+
+
+async def test_a_refusal_reaches_who_asked_and_nothing_is_written(store: GatedStore) -> None:
+    def refuse(view: View, now: Instant) -> Plan:
+        raise Conflict("it has ended")
+
+    async with running(store) as engine:
+        with pytest.raises(Conflict):
+            await engine.ask("apiserver", refuse)
+
+        assert store.commits == []
+        assert engine.revision == 0
+
+
+async def test_a_request_that_stumbles_leaves_the_engine_running(store: GatedStore) -> None:
+    def stumble(view: View, now: Instant) -> Plan:
+        raise ZeroDivisionError
+
+    async with running(store) as engine:
+        with pytest.raises(Bug):
+            await engine.ask("apiserver", stumble)
+
+        assert await engine.ask("apiserver", submit(1)) == 1
+
+
+async def test_who_asked_and_went_away_does_no_harm(store: GatedStore) -> None:
+    async with running(store) as engine:
+        async with asyncio.TaskGroup() as group:
+            store.gate.clear()
+            asked = group.create_task(engine.ask("apiserver", submit(1)))
+            await store.at_the_gate.wait()
+            asked.cancel()
+        store.gate.set()
+
+        assert await engine.ask("apiserver", submit(2)) == 2
+        assert await jobs_on_disk(store) == ["1", "2"]
+
+
+async def test_listeners_hear_of_each_commit_in_order_when_it_is_on_disk(store: GatedStore) -> None:
+    heard: list[tuple[int, list[str], list[str]]] = []
+
+    def listen(committed: Committed) -> None:
+        kinds = [event.kind for event in committed.events]
+        heard.append((committed.revision, jobs(engine.mirror), kinds))
+
+    async with running(store) as engine:
+        engine.listen(listen)
+        await engine.ask("apiserver", submit(1))
+        await engine.ask("apiserver", lambda view, now: NOTHING)
+        await engine.ask("apiserver", submit(2))
+
+    assert heard == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
+
+
+async def test_events_are_in_the_row_of_their_commit(store: GatedStore) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(1))
+        await engine.ask("apiserver", lambda view, now: Plan((job(2),)))
+        await engine.ask("apiserver", submit(3))
+        rows = await store.events(0, 10)
+
+    assert [row.revision for row in rows] == [1, 3]
+    assert [codec.decode_events(row.row)[1][0].job for row in rows] == ["1", "3"]
+
+
+async def test_what_follows_from_a_request_is_in_its_commit(store: GatedStore) -> None:
+    async with running(store, assigning()) as engine:
+        await engine.ask("apiserver", submit(1))
+
+        assert [[key for key, _ in batch.puts] for batch in store.commits] == [["job/1/spec", "job/1/cluster"]]
+
+
+async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore) -> None:
+    looks: list[int] = []
+    again = asyncio.Event()
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(now.ms)
+        if len(looks) > 1:
+            again.set()
+            return NOTHING
+        return look_again(now.ms + 50)
+
+    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, lambda _: ["k"])):
+        await again.wait()
+
+    assert looks[1] - looks[0] >= 50
+
+
+async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
+    looked = asyncio.Event()
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        assert (key, list(view.nodes)) == ("n1", ["n1"])
+        looked.set()
+        return NOTHING
+
+    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, lambda _: ())) as engine:
+        await turns()
+        engine.observe(lambda mirror: mirror.hear(NodeId("n1")), ("fake", "n1"))
+        await looked.wait()
+
+    assert store.commits == []
+
+
+async def test_after_a_restart_everything_is_read_and_looked_at(tmp_path: Path) -> None:
+    looks: list[str] = []
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(key)
+        return NOTHING
+
+    def start(view: View) -> list[str]:
+        return list(view.jobs)
+
+    first = SqliteStore(tmp_path)
+    async with running(first) as engine:
+        await engine.ask("apiserver", submit(1))
+        before = (engine.epoch, engine.now_ms())
+    await first.close()
+    second = SqliteStore(tmp_path)
+    async with running(second, Reconciler("fake", "controllers", lambda _: (), look, start)) as engine:
+        seen = await engine.read(jobs)
+        await turns()
+        kept = (await second.read()).time_ms
+        after = (engine.epoch, engine.now_ms())
+        assert engine.revision == 1
+    await second.close()
+
+    assert (seen, looks) == (["1"], ["1"])
+    assert after[0] == before[0] + 1
+    assert after[1] >= kept
+
+
+async def test_cluster_time_goes_on_from_the_last_commit(store: GatedStore) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(1))
+        first = store.commits[0].time_ms
+        await engine.ask("apiserver", submit(2))
+        second = store.commits[1].time_ms
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(3))
+
+    assert 0 <= first <= second <= store.commits[2].time_ms < 60_000
+
+
+async def refusal(engine: Engine, look: object) -> Exception | None:
+    try:
+        await engine.read(look)  # type: ignore[arg-type]
+    except NotFound as refused:
+        return refused
+    return None
+
+
+def assigning() -> Reconciler:
+    """Gives every new job its cluster."""
+
+    def assign(view: View, key: str, now: Instant) -> Plan:
+        return Plan((JobCluster(JobId(key), "default"),))
+
+    return Reconciler(
+        "assign", "clusters", lambda record: [record.id] if record.key.endswith("/spec") else [], assign, lambda _: ()
+    )

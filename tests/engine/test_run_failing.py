@@ -1,0 +1,153 @@
+"""The driver over a store that fails: what is not on disk is not true, and nobody waits for ever."""
+
+import asyncio
+
+import pytest
+
+from rota.engine.run import Engine
+from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
+from rota.testing.store_contract import batch
+from tests.engine.driving import PATIENCE_SECONDS, jobs, jobs_on_disk, running, submit, turns
+from tests.engine.gated_store import GatedStore
+
+AN_HOUR_MS = 3_600_000
+WORLD = pytest.mark.parametrize("error", [Unavailable("the disk does not answer"), StoreFull("full")], ids=["unavailable", "full"])
+
+
+@WORLD
+async def test_a_commit_that_fails_refuses_who_asked(store: GatedStore, error: RotaError) -> None:
+    async with running(store) as engine:
+        store.fail_commits = [error]
+        with pytest.raises(type(error)):
+            await engine.ask("apiserver", submit(1))
+
+        assert await jobs_on_disk(store) == []
+
+
+@WORLD
+async def test_after_a_failed_commit_the_mirror_is_what_is_on_disk(store: GatedStore, error: RotaError) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(1))
+        store.fail_commits = [error]
+        with pytest.raises(type(error)):
+            await engine.ask("apiserver", submit(2))
+        await engine.ask("apiserver", submit(3))
+
+        assert await engine.read(jobs) == await jobs_on_disk(store) == ["1", "3"]
+        assert engine.revision == (await store.read()).revision == 2
+        assert engine.healthy
+
+
+async def test_a_read_never_shows_what_could_not_be_committed(store: GatedStore) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", submit(1))
+        store.fail_commits = [Unavailable("for a moment")]
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(2))
+
+        assert await engine.read(jobs) == ["1"]
+
+
+async def test_a_read_that_waits_for_a_commit_is_answered_when_it_fails(store: GatedStore) -> None:
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        store.gate.clear()
+        store.fail_commits = [Unavailable("for a moment")]
+        asked = group.create_task(refusal(engine, 1))
+        await store.at_the_gate.wait()
+        seen = group.create_task(engine.read(jobs))
+        await turns()
+        store.gate.set()
+
+        assert isinstance(await asked, Unavailable)
+        assert await seen == []
+
+
+async def test_who_asks_while_a_commit_fails_is_answered(store: GatedStore) -> None:
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        store.gate.clear()
+        store.fail_commits = [Unavailable("for a moment")]
+        first = group.create_task(refusal(engine, 1))
+        await store.at_the_gate.wait()
+        second = group.create_task(refusal(engine, 2))
+        await turns()
+        store.gate.set()
+        answers = (await first, await second)
+
+        assert isinstance(answers[0], Unavailable)
+        assert isinstance(answers[1], Unavailable | None)
+        assert await jobs_on_disk(store) == (["2"] if answers[1] is None else [])
+
+
+async def test_who_asks_before_everything_is_read_again_is_answered(store: GatedStore) -> None:
+    async with running(store) as engine:
+        store.fail_commits = [Unavailable("for a moment")]
+        await refusal(engine, 1)
+        second = await refusal(engine, 2)
+
+        assert isinstance(second, Unavailable | None)
+        assert await jobs_on_disk(store) == (["2"] if second is None else [])
+
+
+async def test_a_store_that_cannot_be_read_is_tried_again(store: GatedStore) -> None:
+    async with running(store) as engine:
+        store.fail_commits = [Unavailable("for a moment")]
+        store.fail_reads = [Unavailable("for a moment more")]
+        await refusal(engine, 1)
+        while not engine.healthy:
+            await asyncio.sleep(0.01)
+
+        assert await engine.ask("apiserver", submit(2)) == 2
+
+
+async def test_cluster_time_never_goes_back(store: GatedStore) -> None:
+    async with running(store) as engine:
+        while engine.now_ms() < 20:
+            await asyncio.sleep(0.005)
+        store.fail_commits = [Unavailable("for a moment")]
+        before = engine.now_ms()
+        await refusal(engine, 1)
+        while not engine.healthy:
+            await asyncio.sleep(0.01)
+
+        assert engine.now_ms() >= before
+
+
+async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore) -> None:
+    await store.commit(batch(await store.lead(), time_ms=AN_HOUR_MS))
+    store.fail_forgetting = [StoreFull("full")]
+    async with running(store) as engine:
+        await turns(100)
+
+        assert store.fail_forgetting == []
+        assert await engine.ask("apiserver", submit(1)) == 1
+
+
+async def test_who_is_deposed_ends_and_writes_nothing(store: GatedStore) -> None:
+    engine = Engine(store, [])
+    await engine.lead()
+    await store.lead()
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+        driver = group.create_task(ended(engine))
+        asked = group.create_task(refusal(engine, 1))
+
+        assert isinstance(await driver, Deposed)
+        assert isinstance(await asked, Deposed)
+    assert not engine.healthy
+    assert await jobs_on_disk(store) == []
+
+
+async def ended(engine: Engine) -> RotaError:
+    try:
+        await engine.run()
+    except RotaError as error:
+        return error
+    raise AssertionError("it runs until something ends it")
+
+
+async def refusal(engine: Engine, number: int) -> RotaError | None:
+    """What the submit of that job was refused with, if it was."""
+    try:
+        await engine.ask("apiserver", submit(number))
+    except RotaError as error:
+        return error
+    return None

@@ -1,0 +1,32 @@
+"""One scheduler, one mirror, and nodes that say what the test makes them say."""
+
+from typing import Any
+
+from rota.controllers import batch
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId, NodeId
+from rota.model.plan import Plan
+from rota.model.sync import Report, Said
+from rota.scheduler.plan import ROUND, Round
+from rota.testing.builders import apply, at, claims
+from rota.watcher.sessions import report
+
+
+class Rounds:
+    def __init__(self) -> None:
+        self.mirror = Mirror()
+        self.round = Round()
+
+    def go(self, ms: int = 0) -> Plan:
+        self.mirror.now_ms = ms
+        return apply(self.mirror, self.round.decide(self.mirror, ROUND, at(ms)))
+
+    def said(
+        self, node: str, job: int, said: Said, *pairs: tuple[int, int], ms: int = 0, **fields: Any
+    ) -> None:
+        """A node's word on attempts, and what controllers make of it."""
+        self.mirror.now_ms = ms
+        word = Report(1, [claims(job, said, *pairs, **fields)])
+        apply(self.mirror, report(self.mirror, NodeId(node), word, at(ms)))
+        for block in list(self.mirror.jobs[JobId(str(job))].statuses):
+            apply(self.mirror, batch.decide(self.mirror, f"{job}/{block}", at(ms)))
