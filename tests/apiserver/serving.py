@@ -24,9 +24,9 @@ from rota.identity.authority import Authority
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.errors import Unavailable
-from rota.model.ids import JobId, NodeId
+from rota.model.ids import NodeId
 from rota.model.plan import Plan, Record
-from rota.model.sync import LogPiece
+from rota.model.sync import LogPiece, LogRequest
 from rota.model.why import Why
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
@@ -64,12 +64,11 @@ class FileSource:
         self.grown.set()
         self.grown = asyncio.Event()
 
-    async def open(  # noqa: PLR0917  # as the protocol has it
-        self, node: NodeId, job: JobId, index: int, attempt: int, stream: str, offset: int, follow: bool
-    ) -> AsyncIterator[LogPiece]:
+    async def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
         if node in self.away:
             raise Unavailable(f"node {node} is not connected")
-        name = f"{job}.{index}.{attempt}.{stream}"
+        name = f"{request.job}.{request.task}.{request.attempt}.{request.stream}"
+        offset = request.offset
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         try:
@@ -81,7 +80,7 @@ class FileSource:
                     yield LogPiece(offset, data)
                     offset += len(data)
                 await asyncio.sleep(0)
-                if ended or not follow:
+                if ended or not request.follow:
                     return
                 await grown.wait()
         finally:
@@ -106,7 +105,9 @@ class Serving:
         """One request on a connection of its own; a str or bytes body is sent as it is."""
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         async with self.connected(method, path, raw, headers) as (reply, reader):
-            if "content-length" in reply.headers:
+            if method == "HEAD":
+                rest = b""
+            elif "content-length" in reply.headers:
                 rest = await reader.readexactly(int(reply.headers["content-length"]))
             elif "transfer-encoding" in reply.headers:
                 rest = b"".join([chunk async for chunk in _chunks(reader)])

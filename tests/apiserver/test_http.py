@@ -229,6 +229,7 @@ async def test_tasks_are_paged_filtered_and_shown_with_their_attempts(tmp_path: 
     async with serving(tmp_path, MemoryStore) as server:
         job = await server.submit(count=300)
         await server.put("apiserver", node(1))
+        await server.put("watcher", node_status(1))
         await server.put("scheduler", attempts(job, 256, number=[1, 1], placed_at_ms=[7, 8]))
         await server.put("watcher", statuses(job, 256, number=[1], state=[3], started_at_ms=[9]))
         page = await server.call("GET", f"/v1/jobs/{job}/tasks?limit=2&after=0")

@@ -60,6 +60,20 @@ def test_what_rota_says_goes_to_stderr(
     ]
 
 
+def test_a_job_is_introduced_as_soon_as_it_runs(server: CannedServer, start: Start) -> None:
+    prepare(server, job("succeeded"))
+    told = threading.Event()
+    server.on("GET /v1/jobs/12/follow", statuses(job(started_at_ms=None), told, job("succeeded")))
+    process = start("run", "--", "sleep")
+    assert process.stderr is not None
+
+    line = process.stderr.readline()
+    told.set()
+
+    assert "placed on laptop" in line.decode()
+    assert process.wait(timeout=10) == 0
+
+
 def test_flags_become_the_spec(server: CannedServer, rota: Rota, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDED_ON", "yes")
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))

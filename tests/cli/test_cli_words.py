@@ -1,7 +1,7 @@
 """Sizes, durations, ages, ids and ranges as people write them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.cli import words
@@ -65,6 +65,7 @@ def test_ids_may_be_ranges(text: str, ids: list[str]) -> None:
     assert words.parse_ids(text) == ids
 
 
+@settings(deadline=None)  # what is read is tested, not how busy the machine is
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=20, unique=True))
 def test_a_list_of_numbers_is_read_as_it_was_written(numbers: list[int]) -> None:
     assert words.parse_ranges(",".join(map(str, numbers))) == numbers
@@ -113,6 +114,7 @@ def test_a_sentence_goes_on_from_the_job(sentence: str, line: str) -> None:
     assert words.about_job("12", sentence) == line
 
 
+@settings(deadline=None)  # what is read is tested, not how busy the machine is
 @given(st.text())
 def test_cleaned_text_cannot_steer_a_terminal(text: str) -> None:
     assert words.clean(text).isprintable()

@@ -188,6 +188,30 @@ def test_output_is_taken_up_where_it_was_cut_for_each_stream_and_attempt(
     assert [each.missing for each in chunks if each.missing] == [7]
 
 
+GONE = b'{"index": 0, "attempt": 1, "stream": "stdout", "missing": 0, "reason": "node n2 is not connected"}\n'
+
+
+def test_output_on_a_node_that_is_away_is_asked_for_again(server: CannedServer, cluster: Cluster) -> None:
+    server.on("GET /v1/jobs/12", job("succeeded"))
+    whole = output(chunk(b"a"), chunk(b"b", offset=1))
+    server.on("GET /v1/jobs/12/logs", output(chunk(b"a"), GONE), output(GONE), whole)
+
+    assert b"".join(each.data for each in cluster.job("12").follow_logs()) == b"ab"
+
+
+def test_output_on_a_node_that_stays_away_is_declared_missing(
+    server: CannedServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.client.streams.NODE_BACK_SECONDS", 0.2)
+    server.on("GET /v1/jobs/12", job("succeeded"))
+    server.on("GET /v1/jobs/12/logs", output(chunk(b"a"), GONE))
+
+    first, second = cluster.job("12").follow_logs()
+
+    assert first.data == b"a"
+    assert (second.is_gap, second.reason) == (True, "node n2 is not connected")
+
+
 def test_output_goes_on_when_the_server_ended_it_politely_before_the_job(
     server: CannedServer, cluster: Cluster
 ) -> None:

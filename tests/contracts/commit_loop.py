@@ -21,7 +21,9 @@ async def commit_for_ever(directory: Path) -> None:
     revision = (await store.read()).revision
     while True:
         puts = records(revision + 1)
-        revision = await store.commit(batch(epoch, time_ms=revision, puts=puts, events=b"%d" % (revision + 1)))
+        revision = await store.commit(
+            batch(epoch, time_ms=revision, puts=puts, events=b"%d" % (revision + 1))
+        )
         print(revision, flush=True)
 
 

@@ -77,7 +77,9 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     ),
     NodeSpec(NODE, "rack-3", cluster="big", labels={"zone": "a"}, joined_at_ms=1),
     NodeWish(NODE, Eligibility.DRAINING),
-    NodeStatus(NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5),
+    NodeStatus(
+        NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5
+    ),
     Cluster("default"),
     Subscriber("billing", revision=2**40, index=3),
 ]
@@ -164,7 +166,15 @@ def test_any_job_comes_back_as_it_was(spec: JobSpec) -> None:
 
 def test_events_come_back_as_they_were() -> None:
     events = (
-        Event("task", "exit code 2", job=JOB, indices=((0, 99), (103, 103)), attempt=2, exit_code=2, state="failed"),
+        Event(
+            "task",
+            "exit code 2",
+            job=JOB,
+            indices=((0, 99), (103, 103)),
+            attempt=2,
+            exit_code=2,
+            state="failed",
+        ),
         Event("node", "silent for 30 s", node=NODE),
     )
 

@@ -24,8 +24,12 @@ async def test_every_acknowledged_commit_outlives_a_kill(tmp_path: Path) -> None
 
         assert snapshot.revision - acknowledged in (0, 1)  # the last one's answer may have been cut off
         expected = range(1, snapshot.revision + 1)
-        assert snapshot.records == {k: v for revision in expected for k, v in commit_loop.records(revision).items()}
-        assert [(row.revision, row.row) for row in rows] == [(revision, b"%d" % revision) for revision in expected]
+        assert snapshot.records == {
+            k: v for revision in expected for k, v in commit_loop.records(revision).items()
+        }
+        assert [(row.revision, row.row) for row in rows] == [
+            (revision, b"%d" % revision) for revision in expected
+        ]
         assert snapshot.time_ms == snapshot.revision - 1
 
     assert epochs == [1, 2, 3]

@@ -27,7 +27,9 @@ async def running(store: Store, *reconcilers: Reconciler) -> AsyncIterator[Engin
 
 
 def submit(number: int) -> Command:
-    plan = Plan((job(number),), events=(Event("job.submitted", "asked for", job=JobId(str(number))),), answer=number)
+    plan = Plan(
+        (job(number),), events=(Event("job.submitted", "asked for", job=JobId(str(number))),), answer=number
+    )
     return lambda view, now: plan
 
 

@@ -13,7 +13,7 @@ from rota.model.errors import Bug, Conflict, RotaError, Unsettled, WrongOwner
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
-from rota.model.limits import DECIDE_ROUNDS_MAX, STALL_MS
+from rota.model.limits import BATCH_KEYS_MAX, STALL_MS
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.subscriber import Subscriber
 from rota.model.view import View
@@ -28,7 +28,12 @@ def at(ms: int) -> Instant:
 
 
 def reconciler(
-    decide: Decide, *, wakes: type[Record] = JobSpec, name: str = "fake", owner: str = "controllers", keys: Iterable[str] = ()
+    decide: Decide,
+    *,
+    wakes: type[Record] = JobSpec,
+    name: str = "fake",
+    owner: str = "controllers",
+    keys: Iterable[str] = (),
 ) -> Reconciler:
     """Looks at the key of each record of that kind."""
 
@@ -166,7 +171,7 @@ def test_a_start_with_many_keys_comes_to_rest() -> None:
         looks.append(key)
         return NOTHING
 
-    keys = [str(number) for number in range(3 * DECIDE_ROUNDS_MAX)]
+    keys = [str(number) for number in range(3 * BATCH_KEYS_MAX)]
     loop = Loop(Mirror(), [reconciler(look, keys=keys)])
     loop.look_at_everything()
     for _ in range(10):
@@ -228,7 +233,9 @@ def test_a_bug_parks_its_key_and_the_others_go_on() -> None:
     decided = decide(loop)
 
     assert list(decided.puts) == ["job/1/spec", "job/2/spec", "job/2/status"]
-    assert [(parked.due.key, type(parked.error)) for parked in loop.parked] == [("job/1/spec", ZeroDivisionError)]
+    assert [(parked.due.key, type(parked.error)) for parked in loop.parked] == [
+        ("job/1/spec", ZeroDivisionError)
+    ]
 
 
 def test_a_parked_key_is_looked_at_when_something_wakes_it_again() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from rota.engine.mirror import Mirror
-from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobStatus, SubmitKey
@@ -29,7 +29,9 @@ def mirror_of(*records: Record) -> Mirror:
 @pytest.fixture
 def mirror() -> Mirror:
     """Two nodes and an active job of four tasks."""
-    return mirror_of(node("n1"), node("n2"), job(count=4, needs={"cpu": 1000}), JobStatus(JOB, JobState.ACTIVE))
+    return mirror_of(
+        node("n1"), node("n2"), job(count=4, needs={"cpu": 1000}), JobStatus(JOB, JobState.ACTIVE)
+    )
 
 
 # ---- jobs
@@ -127,6 +129,15 @@ def test_what_is_placed_is_reserved_until_it_has_ended(mirror: Mirror) -> None:
     assert (reserved(mirror, N1), reserved(mirror, N2)) == (1000, 1000)
     assert mirror.nodes[N1].assigned == {(JOB, 1): 1}
     assert mirror.nodes[N2].assigned == {(JOB, 2): 1}
+
+
+def test_room_that_is_given_back_is_counted_as_grown(mirror: Mirror) -> None:
+    grown = [mirror.room.grown]
+    for record in (placed(NEW, [0], "n1"), reported(SILENT, [0], AttemptState.SUCCEEDED)):
+        mirror.apply(record)
+        grown.append(mirror.room.grown)
+
+    assert grown[0] == grown[1] < grown[2]
 
 
 def test_lookahead_reserves_nothing_until_it_is_taken(mirror: Mirror) -> None:
@@ -246,17 +257,6 @@ def test_a_node_is_touched_when_its_assignment_changes(mirror: Mirror) -> None:
     mirror.apply(decided(UNDECIDED, [0], state=TaskState.UNWANTED))
 
     assert by_placing == list(mirror.touched) == [N2]
-
-
-def test_a_node_is_touched_when_something_must_leave_it(mirror: Mirror) -> None:
-    block = placed(NEW, [0], "n2")
-    mirror.apply(block)
-    mirror.touched.clear()
-    draft = Draft(block)
-    draft["flags"][0] |= EVICTED
-    mirror.apply(draft.done())
-
-    assert list(mirror.touched) == [N2]
 
 
 # ---- observations

@@ -10,6 +10,7 @@ from rota.engine.run import Committed, Engine
 from rota.model.errors import Bug, Conflict, NotFound
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster
+from rota.model.limits import BATCH_KEYS_MAX, TICK_MS
 from rota.model.plan import NOTHING, Instant, Plan, look_again
 from rota.model.view import View
 from rota.store import codec
@@ -155,7 +156,9 @@ async def test_what_follows_from_a_request_is_in_its_commit(store: GatedStore) -
     async with running(store, assigning()) as engine:
         await engine.ask("apiserver", submit(1))
 
-        assert [[key for key, _ in batch.puts] for batch in store.commits] == [["job/1/spec", "job/1/cluster"]]
+        assert [[key for key, _ in batch.puts] for batch in store.commits] == [
+            ["job/1/spec", "job/1/cluster"]
+        ]
 
 
 async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore) -> None:
@@ -173,6 +176,27 @@ async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore
         await again.wait()
 
     assert looks[1] - looks[0] >= 50
+
+
+async def test_a_large_cluster_is_looked_at_without_a_rest(store: GatedStore) -> None:
+    looks: list[str] = []
+    last = str(3 * BATCH_KEYS_MAX)
+    done = asyncio.Event()
+
+    def look(view: View, key: str, now: Instant) -> Plan:
+        looks.append(key)
+        if key == last:
+            done.set()
+        return NOTHING
+
+    def start(view: View) -> list[str]:
+        return [str(number) for number in range(3 * BATCH_KEYS_MAX + 1)]
+
+    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, start)):
+        async with asyncio.timeout(TICK_MS / 1000):
+            await done.wait()
+
+    assert len(looks) == 3 * BATCH_KEYS_MAX + 1
 
 
 async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
@@ -247,5 +271,9 @@ def assigning() -> Reconciler:
         return Plan((JobCluster(JobId(key), "default"),))
 
     return Reconciler(
-        "assign", "clusters", lambda record: [record.id] if record.key.endswith("/spec") else [], assign, lambda _: ()
+        "assign",
+        "clusters",
+        lambda record: [record.id] if record.key.endswith("/spec") else [],
+        assign,
+        lambda _: (),
     )

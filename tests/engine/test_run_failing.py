@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from rota.engine import run
 from rota.engine.run import Engine
 from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
 from rota.testing.store_contract import batch
@@ -11,7 +12,14 @@ from tests.engine.driving import PATIENCE_SECONDS, jobs, jobs_on_disk, running, 
 from tests.engine.gated_store import GatedStore
 
 AN_HOUR_MS = 3_600_000
-WORLD = pytest.mark.parametrize("error", [Unavailable("the disk does not answer"), StoreFull("full")], ids=["unavailable", "full"])
+WORLD = pytest.mark.parametrize(
+    "error", [Unavailable("the disk does not answer"), StoreFull("full")], ids=["unavailable", "full"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.02)
 
 
 @WORLD
@@ -25,7 +33,9 @@ async def test_a_commit_that_fails_refuses_who_asked(store: GatedStore, error: R
 
 
 @WORLD
-async def test_after_a_failed_commit_the_mirror_is_what_is_on_disk(store: GatedStore, error: RotaError) -> None:
+async def test_after_a_failed_commit_the_mirror_is_what_is_on_disk(
+    store: GatedStore, error: RotaError
+) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         store.fail_commits = [error]

@@ -60,24 +60,38 @@ class Cell(NamedTuple):
         return Hold.A_PLACE_IN_LINE if self.lookahead and waits else Hold.ROOM
 
 
-def cell(
-    position: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
-) -> Cell:
-    found = Cell()
+def cells_one_by_one(
+    size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
+) -> list[Cell]:
+    found = [Cell()] * size
     if task is not None:
-        found = found._replace(
-            task=TaskState(int(column(task, "state")[position])),
-            wanted=int(column(task, "wanted")[position]),
-            not_before=int(column(task, "not_before")[position]),
-        )
-    if attempt is None or column(attempt, "number")[position] == 0:
+        found = [
+            Cell(TaskState(state), wanted, not_before)
+            for state, wanted, not_before in _rows(task, "state", "wanted", "not_before")
+        ]
+    if attempt is None:
         return found
-    found = found._replace(
-        number=int(column(attempt, "number")[position]),
-        tries=int(column(attempt, "tries")[position]),
-        node=attempt.nodes[int(column(attempt, "node")[position])],
-        lookahead=bool(column(attempt, "flags")[position] & LOOKAHEAD),
+    reports = [(0, 0)] * size if status is None else _rows(status, "number", "state")
+    placements = _rows(attempt, "number", "tries", "node", "flags")
+    return [
+        _attempted(cell, placement, report, attempt)
+        for cell, placement, report in zip(found, placements, reports, strict=True)
+    ]
+
+
+def _attempted(cell: Cell, placement: tuple[int, ...], report: tuple[int, ...], block: AttemptBlock) -> Cell:
+    number, tries, node, flags = placement
+    if number == 0:
+        return cell
+    state = report[1] if report[0] == number else AttemptState.OFFERED
+    return cell._replace(
+        number=number,
+        tries=tries,
+        node=block.nodes[node],
+        lookahead=bool(flags & LOOKAHEAD),
+        attempt=AttemptState(state),
     )
-    if status is not None and int(column(status, "number")[position]) == found.number:
-        found = found._replace(attempt=AttemptState(int(column(status, "state")[position])))
-    return found
+
+
+def _rows(block: TaskBlock | AttemptBlock | StatusBlock, *names: str) -> list[tuple[int, ...]]:
+    return list(zip(*(column(block, name).tolist() for name in names), strict=True))

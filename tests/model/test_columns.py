@@ -29,7 +29,9 @@ def test_a_new_block_has_a_zero_per_task_in_each_column(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_bytes_field_is_a_column(kind: type[TaskBlock] | type[AttemptBlock] | type[StatusBlock]) -> None:
+def test_every_bytes_field_is_a_column(
+    kind: type[TaskBlock] | type[AttemptBlock] | type[StatusBlock],
+) -> None:
     assert {name for name, type_ in kind.__annotations__.items() if type_ is bytes} == set(kind.COLUMNS)
 
 

@@ -138,7 +138,9 @@ def test_stored_numbers_never_change() -> None:
     )
 
     assert [(state.name, state.value) for state in TaskState] == [(n, i) for i, n in enumerate(tasks.split())]
-    assert [(state.name, state.value) for state in AttemptState] == [(n, i) for i, n in enumerate(attempts.split())]
+    assert [(state.name, state.value) for state in AttemptState] == [
+        (n, i) for i, n in enumerate(attempts.split())
+    ]
 
 
 def reachable(machine: Machine, start: Enum) -> set[Enum]:

@@ -1,6 +1,6 @@
-"""What a mirror derives from its records, counted by hand: one task after the other, nothing kept from before."""
+"""What a mirror derives from its records, counted by hand: one task after the other, nothing kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rota.engine.mirror import Mirror
@@ -8,12 +8,11 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import Hold, Phase
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
-from tests.model.reference import Cell, cell
+from tests.model.reference import Cell, cells_one_by_one
 
 Disk = Mapping[Key, Record]
 
@@ -37,7 +36,8 @@ def nodes(disk: Disk) -> list[str]:
     return sorted({record.id for record in disk.values() if isinstance(record, kinds)})
 
 
-def tasks(disk: Disk, spec: JobSpec) -> Iterator[Task]:
+def tasks(disk: Disk, spec: JobSpec) -> list[Task]:
+    found: list[Cell] = []
     for block in range(spec.blocks):
         task = disk.get(TaskBlock.new(spec.id, block, 0).key)
         attempt = disk.get(AttemptBlock.new(spec.id, block, 0).key)
@@ -45,19 +45,21 @@ def tasks(disk: Disk, spec: JobSpec) -> Iterator[Task]:
         assert isinstance(task, TaskBlock | None)
         assert isinstance(attempt, AttemptBlock | None)
         assert isinstance(status, StatusBlock | None)
-        for position in range(spec.block_size(block)):
-            yield Task(block * BLOCK_TASKS + position, cell(position, task, attempt, status))
+        found += cells_one_by_one(spec.block_size(block), task, attempt, status)
+    return [Task(index, cell) for index, cell in enumerate(found)]
 
 
 def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
     """The picture that a mirror of these records must give."""
-    jobs = {spec.id: _job(disk, spec, now_ms) for spec in specs(disk)}
+    jobs: dict[str, Any] = {}
     held: dict[str, Any] = {
         name: {"assigned": {}, "reserved": {}, "queued": 0, "held": 0} for name in nodes(disk)
     }
     lines: dict[Any, list[tuple[int, int]]] = {}
     for spec in specs(disk):
-        for task in tasks(disk, spec):
+        found = tasks(disk, spec)
+        jobs[spec.id] = _job(found, now_ms, active=state_of(disk, spec.id) is JobState.ACTIVE)
+        for task in found:
             if task.cell.hold is not Hold.NOTHING:
                 _hold(held[task.cell.node], spec, task)
         if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["tally"][Phase.PENDING]:
@@ -89,16 +91,13 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": mirror.unfinished}
 
 
-def _job(disk: Disk, spec: JobSpec, now_ms: int) -> dict[str, Any]:
-    found = list(tasks(disk, spec))
+def _job(found: list[Task], now_ms: int, *, active: bool) -> dict[str, Any]:
     phases = [task.cell.phase for task in found]
     again = [task.cell.not_before for task in found if task.cell.number and task.cell.phase is Phase.PENDING]
     pending = [task for task in found if task.cell.phase is Phase.PENDING]
     ready = [task.index for task in pending if not task.cell.number or task.cell.not_before <= now_ms]
     picture = {"tally": [phases.count(phase) for phase in Phase], "next_ready_ms": min(again, default=None)}
-    if state_of(disk, spec.id) is JobState.ACTIVE:
-        picture |= {"ready": ready, "first ready": ready[:2]}
-    return picture
+    return picture | ({"ready": ready, "first ready": ready[:2]} if active else {})
 
 
 def _hold(node: dict[str, Any], spec: JobSpec, task: Task) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rota.engine.mirror import Mirror
-from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
@@ -29,12 +29,12 @@ from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 from rota.testing import records
-from tests.properties.by_hand import Task, counted, nodes, shown, specs, state_of, tasks
+from tests.properties.by_hand import Disk, Task, counted, nodes, shown, specs, state_of, tasks
 
 Block = TypeVar("Block", TaskBlock, AttemptBlock, StatusBlock)
 Change = Callable[[Draft[Any], int, Task], dict[str, Any]]
 
-counts = st.integers(1, 5) | st.sampled_from([BLOCK_TASKS - 1, BLOCK_TASKS, BLOCK_TASKS + 2])
+counts = st.sampled_from([1, 2, 2, 3, 3, 4, 5, BLOCK_TASKS + 2])
 needs = st.sampled_from([{}, {"cpu": 500}, {"cpu": 500, "memory": 2**20}, {"gpu": 1}])
 capacities = st.sampled_from([{"cpu": 4000}, {"cpu": 8000, "memory": 2**30}, {"cpu": 8000, "gpu": 2}])
 labels = st.sampled_from([{}, {"zone": "a"}, {"zone": "b", "node": "lies"}])
@@ -52,75 +52,84 @@ class Cluster(RuleBasedStateMachine):
     @initialize(count=counts, wanted=needs)
     def begin(self, count: int, wanted: dict[str, int]) -> None:
         self.join({"cpu": 4000, "memory": 2**30, "gpu": 2}, {})
-        self.submit(count, wanted, 50)
-        self.write(JobStatus(JobId("1"), JobState.ACTIVE))
+        self.submit(count, wanted, 50, active=True)
 
-    # ---- users, operators, time
+    # ---- users and operators
 
-    @rule(count=counts, wanted=needs, priority=st.sampled_from([10, 50]))
-    def submit(self, count: int, wanted: dict[str, int], priority: int) -> None:
+    @rule(count=counts, wanted=needs, priority=st.sampled_from([10, 50]), active=st.booleans())
+    def submit(self, count: int, wanted: dict[str, int], priority: int, active: bool) -> None:
         self.counters = msgspec.structs.replace(self.counters, jobs=self.counters.jobs + 1)
         spec = records.job(self.counters.jobs, count=count, needs=wanted, priority=priority)
         self.write(spec, SubmitKey("default", spec.name, spec.id, ""), self.counters)
+        if active:
+            self.write(JobCluster(spec.id, "default"), JobStatus(spec.id, JobState.ACTIVE))
 
-    @rule(capacity=capacities, given=labels)
     def join(self, capacity: dict[str, int], given: dict[str, str]) -> None:
         self.counters = msgspec.structs.replace(self.counters, nodes=self.counters.nodes + 1)
         name = NodeId(f"n{self.counters.nodes}")
         self.write(NodeSpec(name, f"name-{name}", labels=given), self.counters)
         self.write(records.node(name, capacity=capacity))
 
-    @rule(data=st.data(), eligibility=st.sampled_from(Eligibility))
-    def wish(self, data: st.DataObject, eligibility: Eligibility) -> None:
-        self.write(NodeWish(self.a_node(data), eligibility))
-
-    @rule(ms=st.integers(1, 2000))
-    def time_passes(self, ms: int) -> None:
-        self.mirror.now_ms += ms
-
-    # ---- nodes
-
-    @rule(data=st.data(), link=st.sampled_from(Link), free=st.integers(0, 2**30))
-    def observe(self, data: st.DataObject, link: Link, free: int) -> None:
-        name = self.a_node(data)
-        self.mirror.connect(name, link)
-        self.mirror.hear(name)
-        self.mirror.measure(name, Load(100, memory_free=free))
-
-    @rule(data=st.data(), capacity=capacities, given=labels, boot=st.sampled_from(["boot-1", "boot-2"]))
-    def report_of_itself(self, data: st.DataObject, capacity: dict[str, int], given: dict[str, str], boot: str) -> None:
-        name = self.a_node(data)
-        before = self.disk[Key(f"node/{name}/status")]
-        assert isinstance(before, NodeStatus)
-        then = data.draw(st.sampled_from([then for (state, _), then in NODE.items() if state is before.state]))
-        self.write(records.node(name, state=then, capacity=capacity, labels=given, boot_id=boot))
-        if then is NodeState.LOST:
-            self.report(AttemptEvent.NODE_LOST, [task for task in self.live() if task[1].cell.node == name])
-
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        name = self.a_node(data)
+    def leave(self, name: NodeId) -> None:
         if all(task.cell.node != name for _, task in self.live()):
             self.erase(f"node/{name}/")
 
+    # ---- nodes
+
+    @rule(data=st.data(), capacity=capacities, given=labels, ms=st.integers(0, 2000))
+    def something_about_a_node(
+        self, data: st.DataObject, capacity: dict[str, int], given: dict[str, str], ms: int
+    ) -> None:
+        self.mirror.now_ms += ms
+        name = self.a_node(data)
+        match data.draw(st.sampled_from(["join", "leave", "wish", "observe", "report"])):
+            case "join":
+                self.join(capacity, given)
+            case "leave":
+                self.leave(name)
+            case "wish":
+                self.write(NodeWish(name, data.draw(st.sampled_from(Eligibility))))
+            case "observe":
+                self.mirror.connect(name, data.draw(st.sampled_from(Link)))
+                self.mirror.hear(name)
+                self.mirror.measure(name, Load(100, memory_free=ms))
+            case "report":
+                self.report_of_itself(data, name, capacity, given)
+
+    def report_of_itself(
+        self, data: st.DataObject, name: NodeId, capacity: dict[str, int], given: dict[str, str]
+    ) -> None:
+        before = self.disk[Key(f"node/{name}/status")]
+        assert isinstance(before, NodeStatus)
+        then = data.draw(
+            st.sampled_from([then for (state, _), then in NODE.items() if state is before.state])
+        )
+        boot = data.draw(st.sampled_from(["boot-1", "boot-2"]))
+        self.write(records.node(name, state=then, capacity=capacity, labels=given, boot_id=boot))
+        if then is NodeState.LOST:
+            self.report(AttemptEvent.NODE_LOST, [one for one in self.live() if one[1].cell.node == name])
+
     @precondition(lambda self: self.live())
-    @rule(data=st.data(), event=st.sampled_from(AttemptEvent))
-    def report_of_attempts(self, data: st.DataObject, event: AttemptEvent) -> None:
-        fitting = [task for task in self.live() if (task[1].cell.attempt, event) in ATTEMPT]
-        self.report(event, some(data, fitting))
+    @rule(data=st.data())
+    def report_of_attempts(self, data: st.DataObject) -> None:
+        live = self.live()
+        states = {task.cell.attempt for _, task in live}
+        event = data.draw(
+            st.sampled_from([e for e in AttemptEvent if any((s, e) in ATTEMPT for s in states)])
+        )
+        self.report(event, some(data, [one for one in live if (one[1].cell.attempt, event) in ATTEMPT]))
 
     # ---- scheduler
 
     @precondition(lambda self: self.pending())
-    @rule(data=st.data(), flags=st.sampled_from([0, LOOKAHEAD]))
-    def place(self, data: st.DataObject, flags: int) -> None:
+    @rule(data=st.data(), flags=st.sampled_from([0, LOOKAHEAD]), most=st.sampled_from([0, 1, 3, BLOCK_TASKS]))
+    def place(self, data: st.DataObject, flags: int, most: int) -> None:
         """Those placed before in any order, the others from the lowest index on."""
         name = self.a_node(data)
         pending = self.pending()
-        again = [found for found in pending if found[1].cell.number]
-        fresh = [found for found in pending if not found[1].cell.number]
         spec = data.draw(st.sampled_from([spec for spec, _ in pending]))
-        first = [found for found in fresh if found[0] is spec][: data.draw(st.sampled_from([0, 1, 3, 10**6]))]
+        again = [one for one in pending if one[1].cell.number]
+        first = [one for one in pending if one[0] is spec and not one[1].cell.number][:most]
 
         def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
             known = draft.record.nodes
@@ -132,23 +141,9 @@ class Cluster(RuleBasedStateMachine):
 
         self.change(AttemptBlock, some(data, again) + first, change)
 
-    @precondition(lambda self: self.live())
-    @rule(data=st.data())
-    def evict(self, data: st.DataObject) -> None:
-        def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
-            draft["flags"][position] |= EVICTED
-            return {}
-
-        self.change(AttemptBlock, some(data, self.live()), change)
-
     # ---- controllers
 
-    @rule(data=st.data())
-    def activate(self, data: st.DataObject) -> None:
-        waiting = [spec for spec in specs(self.disk) if state_of(self.disk, spec.id) is None]
-        for spec in some(data, waiting):
-            self.write(JobCluster(spec.id, "default"), JobStatus(spec.id, JobState.ACTIVE))
-
+    @precondition(lambda self: self.unsettled())
     @rule(data=st.data(), retry=st.booleans(), pause_ms=st.integers(0, 3000))
     def settle(self, data: st.DataObject, retry: bool, pause_ms: int) -> None:
         def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
@@ -166,15 +161,25 @@ class Cluster(RuleBasedStateMachine):
         self.change(TaskBlock, some(data, self.unsettled()), change)
 
     @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        active = [spec for spec in specs(self.disk) if state_of(self.disk, spec.id) is JobState.ACTIVE]
-        for spec in some(data, active)[:1]:
+    def something_about_jobs(self, data: st.DataObject) -> None:
+        match data.draw(st.sampled_from(["activate", "cancel", "end", "expire"])):
+            case "activate":
+                for spec in self.jobs_that_are(None):
+                    self.write(JobCluster(spec.id, "default"), JobStatus(spec.id, JobState.ACTIVE))
+            case "cancel":
+                self.cancel(some(data, self.jobs_that_are(JobState.ACTIVE))[:1])
+            case "end":
+                self.end()
+            case "expire":
+                self.expire()
+
+    def cancel(self, chosen: list[JobSpec]) -> None:
+        for spec in chosen:
             self.write(JobWish(spec.id, cancel=True), JobStatus(spec.id, JobState.CANCELING))
-            written = {record.block for record in self.disk.values() if of_a_block(record, spec.id)}
+            written = blocks_of(self.disk, spec.id)
             found = [(spec, task) for task in tasks(self.disk, spec) if task.index // BLOCK_TASKS in written]
             self.change(TaskBlock, [one for one in found if one[1].cell.phase < FIRST_END], unwant)
 
-    @rule()
     def end(self) -> None:
         for spec in specs(self.disk):
             phases = {task.cell.phase for task in tasks(self.disk, spec)}
@@ -184,9 +189,10 @@ class Cluster(RuleBasedStateMachine):
             elif state is JobState.CANCELING and all(p is Phase.PENDING or p >= FIRST_END for p in phases):
                 self.write(JobStatus(spec.id, JobState.CANCELED))
 
-    @rule()
     def expire(self) -> None:
-        for status in [record for record in self.disk.values() if isinstance(record, JobStatus) and record.ended]:
+        for status in [
+            record for record in self.disk.values() if isinstance(record, JobStatus) and record.ended
+        ]:
             for kind in ("job", "task", "attempt", "status"):
                 self.erase(f"{kind}/{status.id}/")
             self.erase(f"submit/default/job-{status.id}")
@@ -243,6 +249,9 @@ class Cluster(RuleBasedStateMachine):
             self.join({"cpu": 4000}, {})
         return NodeId(data.draw(st.sampled_from(nodes(self.disk))))
 
+    def jobs_that_are(self, state: JobState | None) -> list[JobSpec]:
+        return [spec for spec in specs(self.disk) if state_of(self.disk, spec.id) is state]
+
     def live(self) -> list[tuple[JobSpec, Task]]:
         return self.all_tasks(lambda task: task.cell.live)
 
@@ -270,8 +279,9 @@ def unwant(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
     return {}
 
 
-def of_a_block(record: Record, job: JobId) -> bool:
-    return isinstance(record, TaskBlock | AttemptBlock | StatusBlock) and record.job == job
+def blocks_of(disk: Disk, job: JobId) -> set[int]:
+    kinds = (TaskBlock, AttemptBlock, StatusBlock)
+    return {record.block for record in disk.values() if isinstance(record, kinds) and record.job == job}
 
 
 def as_kept(mirror: Mirror) -> dict[str, Any]:
@@ -286,13 +296,24 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
                 (entry.link, entry.heard_at_ms, entry.load),
                 (entry.open, bool(room.open[room.slot[node]])),
                 dict(room.labels[room.slot[node]]),
-                {resource: int(room.capacity[row, room.slot[node]]) for resource, row in room.rows.items()
-                 if room.capacity[row, room.slot[node]]},
+                {
+                    resource: int(room.capacity[row, room.slot[node]])
+                    for resource, row in room.rows.items()
+                    if room.capacity[row, room.slot[node]]
+                },
             )
             for node, entry in mirror.nodes.items()
         },
         "jobs": {
-            job: (entry.spec, entry.wish, entry.cluster, entry.status, entry.tasks, entry.attempts, entry.statuses)
+            job: (
+                entry.spec,
+                entry.wish,
+                entry.cluster,
+                entry.status,
+                entry.tasks,
+                entry.attempts,
+                entry.statuses,
+            )
             for job, entry in mirror.jobs.items()
         },
         "others": (mirror.counters, mirror.submit_keys, mirror.clusters, mirror.subscribers),
@@ -303,13 +324,13 @@ T = TypeVar("T")
 
 
 def some(data: st.DataObject, candidates: list[T]) -> list[T]:
-    """None, one, a few or all of them."""
+    """One, a few or all of them."""
     if not candidates:
         return []
-    few = st.lists(st.sampled_from(range(len(candidates))), max_size=3, unique=True)
+    few = st.lists(st.sampled_from(range(len(candidates))), min_size=1, max_size=3, unique=True)
     chosen = data.draw(st.just(range(len(candidates))) | few)
     return [candidates[position] for position in chosen]
 
 
 TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCluster.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -262,6 +262,17 @@ def test_a_job_submitted_later_is_spared_what_its_shape_was_refused() -> None:
     assert placements(rounds.mirror, again) == {}
 
 
+def test_after_a_restart_a_refusal_is_not_laid_to_the_node_that_took_the_task() -> None:
+    rounds = refused_by_a()
+    add_node(rounds.mirror, "b", {"cpu": 1000})
+    rounds.go(ms=1000)  # attempt 2 is offered to b
+    job = rounds.mirror.jobs[JobId("1")]
+    again = Mirror()
+    again.load([job.spec, *job.attempts.values(), *job.statuses.values()])
+
+    assert B not in again.refused_by(job.spec.shape)
+
+
 # ---- pauses after a failure
 
 
@@ -285,7 +296,11 @@ def test_a_task_that_failed_is_placed_again_when_its_pause_is_over() -> None:
     assert (list(during), list(placements(rounds.mirror, JobId("1")))) == ([0], [0, 1])
 
 
-@pytest.mark.xfail(strict=True, reason="a task placed in this round still hides the pauses of the others")
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a task placed in this round still hides the pauses of the others",
+)
 def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> None:
     rounds = failing_array()
     rounds.said("a", 1, Said.EXITED, (0, 1), ms=100, exit_code=3)

@@ -200,9 +200,7 @@ def whole(query: Mapping[str, str], field: str, default: int, low: int, high: in
     given = query.get(field)
     if given is None:
         return default
-    if not given.isascii() or len(given) > 18:
-        raise BadField(field, "is not a whole number", f"write a whole number from {low} to {high}")
-    return parse_count(field, given, low, high)
+    return fields.number(field, parse_count, given, low, high)
 
 
 def flag(query: Mapping[str, str], field: str) -> bool:

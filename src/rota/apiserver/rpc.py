@@ -47,7 +47,7 @@ class ControllerDoor(ControllerServicer):
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:  # noqa: N802  # gRPC's name
+    async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
         async with self._entered(context, "schedule", "job") as caller:
             if len(request.spec_json) > BODY_BYTES_MAX:
                 raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
@@ -59,7 +59,7 @@ class ControllerDoor(ControllerServicer):
             self._note(context, caller.name, "schedule", f"job {done.job}", "ok")
             await self._tell(done.job, context, logs=request.logs)
 
-    async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:  # noqa: N802  # gRPC's name
+    async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         async with self._entered(context, "stop", request.job) as caller:
             job: JobId = await self._api.engine.ask(
                 "apiserver",
@@ -69,7 +69,7 @@ class ControllerDoor(ControllerServicer):
             state = await self._api.engine.read(lambda mirror: show.state_of(mirror.jobs[job]))
             return pb.StopReply(state=state.value)
 
-    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:  # noqa: N802  # gRPC's name
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
         async with self._entered(context, "delete", request.job) as caller:
             job = await self._api.engine.ask(
                 "apiserver", lambda view, _: admission.delete(view, request.job, caller)
@@ -77,7 +77,7 @@ class ControllerDoor(ControllerServicer):
             self._note(context, caller.name, "delete", f"job {job}", "ok")
             return pb.DeleteReply()
 
-    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:  # noqa: N802  # gRPC's name
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         async with self._entered(context, "watch", request.job) as caller:
             engine = self._api.engine
             job = request.job and await engine.read(
@@ -95,9 +95,7 @@ class ControllerDoor(ControllerServicer):
                     if events:
                         await context.write(pb.EventBatch(events=events))
 
-    async def Acknowledge(  # noqa: N802  # gRPC's name
-        self, request: pb.AcknowledgeRequest, context: Context
-    ) -> pb.AcknowledgeReply:
+    async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Context) -> pb.AcknowledgeReply:
         async with self._entered(context, "acknowledge", request.subscriber) as caller:
             position = Position.parse("sequence", request.sequence)
             self._api.changes.check(position)

@@ -19,10 +19,6 @@ Json = dict[str, Any]
 ENDS = JOB_ENDS
 SCANNED_MAX = 50_000  # job numbers looked at for one page: a rare filter must not stop everybody else
 
-_COUNTED_AS: dict[Phase, str] = {phase: phase.name.lower() for phase in Phase} | {
-    Phase.ACCEPTED: "queued",  # on its node, about to start
-    Phase.STOPPING: "running",
-}
 _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
     JobState.FAILED: "failed",
@@ -38,17 +34,17 @@ def job(entry: JobEntry) -> Json:
 
 def job_line(entry: JobEntry) -> Json:
     """A job without its spec."""
-    status, wanted = entry.status, entry.spec
+    status, wanted, numbers = entry.status, entry.spec, counts(entry)
     return {
         "id": wanted.id,
         "name": wanted.name,
         "namespace": wanted.namespace,
         "state": state_of(entry).value,
         "reason": status.reason if status else None,
-        "sentence": sentence(entry),
+        "sentence": sentence(entry, numbers),
         "count": wanted.count,
         "priority": wanted.priority,
-        "counts": counts(entry),
+        "counts": numbers,
         "submitted_at_ms": wanted.submitted_at_ms,
         "started_at_ms": status.started_at_ms if status else None,
         "ended_at_ms": status.ended_at_ms if status else None,
@@ -69,29 +65,34 @@ def has_ended(entry: JobEntry) -> bool:
 
 def counts(entry: JobEntry) -> dict[str, int]:
     """Tasks by state; what never began in an ended job counts as canceled."""
-    found = dict.fromkeys(_COUNTED_AS.values(), 0)
-    for phase, count in zip(Phase, entry.tally.by_phase, strict=True):
-        found[_COUNTED_AS[phase]] += count
-    if has_ended(entry):
-        found["canceled"] += found["pending"]
-        found["pending"] = 0
-    return found
+    tasks = entry.tally.by_phase
+    pending, ended = tasks[Phase.PENDING], has_ended(entry)
+    return {
+        "pending": 0 if ended else pending,
+        "offered": tasks[Phase.OFFERED],
+        "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
+        "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
+        "succeeded": tasks[Phase.SUCCEEDED],
+        "failed": tasks[Phase.FAILED],
+        "canceled": tasks[Phase.CANCELED] + (pending if ended else 0),
+        "timed_out": tasks[Phase.TIMED_OUT],
+        "lost": tasks[Phase.LOST],
+    }
 
 
-def sentence(entry: JobEntry) -> str:
+def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     """The job's status as a person would say it."""
     status, count = entry.status, entry.spec.count
     if status is not None and status.ended:
-        return f"{_what_became(status.state, counts(entry), count)}{_took(entry)}{_because(status.reason)}."
-    numbers = counts(entry)
-    waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
-    parts = {"run": numbers["running"], "succeeded": numbers["succeeded"], "wait": waiting}
-    parts["failed"] = count - sum(parts.values())
-    said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
-    if count == 1:
-        said = "runs" if numbers["running"] else "waits to be started"
+        return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(status.reason)}."
     canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
-    return f"{canceling}{said if count == 1 else f'of {count} tasks {said}'}."
+    if count == 1:
+        return canceling + ("runs." if numbers["running"] else "waits to be started.")
+    waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
+    parts = {"run": numbers["running"], "wait": waiting, "succeeded": numbers["succeeded"]}
+    parts["ended otherwise"] = count - sum(parts.values())
+    said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
+    return f"{canceling}of {count} tasks {said}."
 
 
 def _what_became(state: JobState, numbers: dict[str, int], count: int) -> str:

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rota.client.cluster import Cluster
@@ -36,19 +36,16 @@ class Feed:
         if logs:
             query, cursor = LogQuery(job.id), LogCursor()
             chunks = follow_logs(transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
-            self._start(self._pump_logs, chunks)
+            _start(lambda: self._pump_logs(chunks))
         else:
             self._queue.put(LogsEnded())
-        self._start(self._pump_statuses, follow_job(transport, job.id))
+        _start(lambda: self._pump_statuses(follow_job(transport, job.id)))
 
     def next(self, patience_seconds: float | None) -> Item | None:
         try:
             return self._queue.get(timeout=patience_seconds)
         except queue.Empty:
             return None
-
-    def _start(self, pump: object, items: Iterator[object]) -> None:
-        threading.Thread(target=pump, args=(items,), daemon=True).start()  # type: ignore[arg-type]
 
     def _pump_statuses(self, statuses: Iterator[JobStatus]) -> None:
         try:
@@ -66,3 +63,8 @@ class Feed:
             self._queue.put(LogsEnded())
         except Exception as error:  # the edge of a thread: told, but the job matters more than its output
             self._queue.put(LogsEnded(error))
+
+
+def _start(pump: Callable[[], None]) -> None:
+    # A daemon: whoever leaves a job does not wait for its streams.
+    threading.Thread(target=pump, daemon=True).start()

@@ -27,7 +27,7 @@ LONGEST_WHY_SECONDS = 10.0
 LAST_OUTPUT_SECONDS = 10.0
 
 
-@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @spec_options
 @click.option("--key", help="Submitting twice with the same key gives one job.")
@@ -51,8 +51,8 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     if flags["detach"]:
         return _leave(job, output, quiet=flags["quiet"])
     if flags["cancel_on_interrupt"]:
-        # Build systems end what they started with SIGTERM.
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        # Build systems end what they started with SIGTERM, and start it with SIGINT ignored.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     wants_data = output not in ("table", "wide")
     logs = not wants_data and (flags["logs"] if flags["logs"] is not None else job.status.count == 1)
     code = _attend(cluster, job, Manner(flags["quiet"], logs, flags["cancel_on_interrupt"]))
@@ -188,7 +188,7 @@ class Follower:
     def _on_status(self, status: JobStatus) -> None:
         self._job.status = status
         if status.count == 1:
-            if status.started_at_ms is not None or status.is_final:
+            if status.counts.get("running") or status.is_final:
                 self._introduce()
             return
         if self._progress is None:

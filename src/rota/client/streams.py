@@ -15,6 +15,8 @@ from rota.client.views import Chunk, Event, JobStatus, Task, read
 SILENCE_SECONDS = 35.0
 # A server may be upgraded meanwhile; whoever waits for a job of hours can wait for that too.
 REATTACH_SECONDS = 300.0
+# After a restart of the server its nodes come back a little later, and with them the output they keep.
+NODE_BACK_SECONDS = 30.0
 
 Item = TypeVar("Item")
 Key = tuple[int, int, str]
@@ -36,6 +38,14 @@ class LogCursor:
 
     next_offsets: dict[Key, int] = field(default_factory=dict)
     told: set[tuple[Key, int]] = field(default_factory=set)
+    unread_since: dict[Key, float] = field(default_factory=dict)
+
+    def may_come_yet(self, chunk: Chunk, now: float) -> bool:
+        """A gap of unknown size is output that is there, on a node that does not answer now."""
+        if not chunk.is_gap or chunk.missing:
+            return False
+        since = self.unread_since.setdefault((chunk.index, chunk.attempt, chunk.stream), now)
+        return now - since < NODE_BACK_SECONDS
 
     def news(self, chunk: Chunk) -> Chunk | None:
         key = (chunk.index, chunk.attempt, chunk.stream)
@@ -47,6 +57,7 @@ class LogCursor:
         end = chunk.offset + len(chunk.data)
         if end <= seen:
             return None
+        self.unread_since.pop(key, None)
         self.next_offsets[key] = end
         skip = max(0, seen - chunk.offset)
         return replace(chunk, offset=chunk.offset + skip, data=chunk.data[skip:]) if skip else chunk
@@ -141,7 +152,10 @@ def _chunks(
             pauses.attached(REATTACH_SECONDS)
         for line in lines:
             if line.strip():
-                chunk = cursor.news(_chunk(line))
+                said = _chunk(line)
+                if follow and cursor.may_come_yet(said, time.monotonic()):
+                    raise Unavailable("unavailable", f"task {said.index}: {said.reason}")
+                chunk = cursor.news(said)
                 if chunk is not None:
                     yield chunk
 

@@ -30,6 +30,9 @@ from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
 
+_SUCCEEDED = int(AttemptState.SUCCEEDED)
+
+
 def wakes(record: Record) -> Iterable[str]:
     match record:
         case JobCluster() | JobWish() | JobStatus():
@@ -83,13 +86,15 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft = Draft(task)
     reasons = dict(task.reasons)
     again: list[int] = []
+    done = [position for position in positions if status.state[position] == _SUCCEEDED]
+    draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
-        event = _settle_one(job.spec, draft, position, AttemptState(status.state[position]), now)
-        if event is TaskEvent.AGAIN:
-            again.append(block * BLOCK_TASKS + position)
-        reason = status.reasons.get(position)
-        if reason is not None:
-            reasons[position] = reason
+        if status.state[position] != _SUCCEEDED:
+            event = _settle_one(job.spec, draft, position, AttemptState(status.state[position]), now)
+            if event is TaskEvent.AGAIN:
+                again.append(block * BLOCK_TASKS + position)
+            if position in status.reasons:
+                reasons[position] = status.reasons[position]
     events = () if not again else (_again_event(job, again),)
     return Plan(
         (draft.done(reasons=reasons),),

@@ -1,5 +1,7 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -8,8 +10,27 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import FIRST_END, Phase
+from rota.model.phase import FIRST_END, Hold, Phase
 from rota.model.task import TaskBlock
+
+ROOM, LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)  # plain numbers: enum members are slow to look up
+
+
+class Moved(NamedTuple):
+    room: int
+    line: int
+
+
+class Shift(NamedTuple):
+    """What some attempts held, and what they hold now."""
+
+    before: Array
+    now: Array
+
+    def at(self, here: Array) -> Moved:
+        before, now = self.before[here], self.now[here]
+        room = int(np.count_nonzero(now == ROOM) - np.count_nonzero(before == ROOM))
+        return Moved(room, int(np.count_nonzero(now == LINE) - np.count_nonzero(before == LINE)))
 
 
 class JobTally:
@@ -30,6 +51,10 @@ class JobTally:
     @property
     def live(self) -> int:
         return sum(self.by_phase[Phase.OFFERED : FIRST_END])
+
+    @property
+    def stopping(self) -> int:
+        return self.by_phase[Phase.STOPPING]
 
     def shift(self, before: Array, now: Array) -> None:
         moved = np.bincount(now, minlength=len(Phase)) - np.bincount(before, minlength=len(Phase))

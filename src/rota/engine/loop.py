@@ -8,7 +8,7 @@ from rota.engine.reconciler import Command, Reconciler
 from rota.engine.workqueue import Due, WorkQueue
 from rota.model.errors import Bug, Rejected, RotaError, Unsettled, WrongOwner
 from rota.model.ids import Key
-from rota.model.limits import DECIDE_ROUNDS_MAX, STALL_MS
+from rota.model.limits import BATCH_KEYS_MAX, DECIDE_AGAIN_MAX, STALL_MS
 from rota.model.plan import OWNERS, Event, Instant, Plan, Record
 
 
@@ -75,7 +75,13 @@ class Loop:
 
     @property
     def idle(self) -> bool:
+        """Nothing is due before something comes in or its time comes."""
         return not self._requests and not self._queue
+
+    def take_requests(self) -> list[Request]:
+        """What nobody has served yet, to be served by another loop."""
+        requests, self._requests = self._requests, []
+        return requests
 
     def next_at(self) -> int | None:
         return self._queue.next_at()
@@ -85,17 +91,21 @@ class Loop:
         self._notice_stall(now)
         self.mirror.now_ms = now.ms
         batch = _Batch(now)
-        requests, self._requests = self._requests, []
+        requests = self.take_requests()
         for request in requests:
             self._serve(request, batch)
-        rounds = 0
-        while (due := self._queue.take(now.ms)) is not None:
-            rounds += 1
-            if rounds > DECIDE_ROUNDS_MAX:
-                raise Unsettled(f"{rounds} decisions in one batch, the last for {due}")
-            self._look(due, batch)
+        self._rest(batch)
         decided = batch.done()
         return decided if requests or decided.writes else None
+
+    def _rest(self, batch: "_Batch") -> None:
+        """Decide until nothing is due, or enough for one commit."""
+        times: dict[Due, int] = {}
+        while len(times) < BATCH_KEYS_MAX and (due := self._queue.take(batch.now.ms)) is not None:
+            times[due] = times.get(due, 0) + 1
+            if times[due] > DECIDE_AGAIN_MAX:
+                raise Unsettled(f"{due} was decided {DECIDE_AGAIN_MAX} times and does not come to rest")
+            self._look(due, batch)
 
     def _notice_stall(self, now: Instant) -> None:
         """A gap in our own ticks is our sleep, not the nodes' silence."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rota.engine.entries import JobEntry, NodeEntry
+from rota.engine.entries import ROOM, JobEntry, NodeEntry, Shift
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.columns import Array, column
@@ -15,7 +15,7 @@ from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Sh
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Hold, Phase, cells
+from rota.model.phase import Phase, cells
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.subscriber import Subscriber
@@ -146,6 +146,8 @@ class Mirror:
         self.jobs[record.id].cluster = record
 
     def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        if isinstance(record, StatusBlock):
+            self._learn(self.jobs[record.job], record)
         self._keep_block(record)
         self._refresh(self.jobs[record.job], record.block)
 
@@ -177,7 +179,6 @@ class Mirror:
             case AttemptBlock():
                 job.attempts[record.block] = record
             case StatusBlock():
-                self._learn(job, record)
                 job.statuses[record.block] = record
 
     def _refresh(self, job: JobEntry, block: int) -> None:
@@ -190,8 +191,9 @@ class Mirror:
         job.tally.shift(phase_before, now.phase)
         if attempt is not None:
             self._refresh_again(job, block, attempt, now.phase)
-        for position in np.nonzero(now.hold != hold_before)[0].tolist():
-            self._shift_hold(job, block, position, int(hold_before[position]), int(now.hold[position]))
+        changed = np.nonzero(now.hold != hold_before)[0]
+        if attempt is not None and changed.size:
+            self._shift_holds(job, attempt, changed, Shift(hold_before[changed], now.hold[changed]))
         job.phases[block] = now.phase.tobytes()
         job.holds[block] = now.hold.tobytes()
         if Phase.STOPPING in job.phases[block]:
@@ -212,23 +214,33 @@ class Mirror:
         for position in np.nonzero(again)[0].tolist():
             job.again[first + position] = 0 if task is None else int(column(task, "not_before")[position])
 
-    def _shift_hold(self, job: JobEntry, block: int, position: int, before: int, now: int) -> None:
-        attempt = job.attempts[block]
-        node = attempt.nodes[int(column(attempt, "node")[position])]
-        entry = self._node(node)
-        slot = self.room.slot[node]
-        index = block * BLOCK_TASKS + position
-        self.touched[node] = None
-        if now == Hold.NOTHING:
-            entry.assigned.pop((job.spec.id, index), None)
-        else:
-            entry.assigned[job.spec.id, index] = int(column(attempt, "number")[position])
-        if (before == Hold.NOTHING) != (now == Hold.NOTHING):
-            self.room.held[slot] += 1 if before == Hold.NOTHING else -1
-        if (before == Hold.ROOM) != (now == Hold.ROOM):
-            self.room.reserve(slot, job.spec.shape.needs, 1 if now == Hold.ROOM else -1)
-        if (before == Hold.A_PLACE_IN_LINE) != (now == Hold.A_PLACE_IN_LINE):
-            self.room.queued[slot] += 1 if now == Hold.A_PLACE_IN_LINE else -1
+    def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, positions: Array, shift: Shift) -> None:
+        """Attempts took, kept or gave back a place or room on their nodes."""
+        places = column(attempt, "node")[positions]
+        for place in np.unique(places).tolist():
+            here = places == place
+            node = attempt.nodes[place]
+            entry = self._node(node)
+            self._assign(entry, job.spec.id, attempt, positions[here], shift.now[here])
+            moved = shift.at(here)
+            slot = self.room.slot[node]
+            self.room.reserve(slot, job.spec.shape.needs, moved.room)
+            self.room.queued[slot] += moved.line
+            self.room.held[slot] += moved.room + moved.line
+            if (shift.before[here] == ROOM).any():
+                self.room.grown += 1
+            self.touched[node] = None
+
+    def _assign(
+        self, entry: NodeEntry, job: JobId, attempt: AttemptBlock, positions: Array, holds: Array
+    ) -> None:
+        first = attempt.block * BLOCK_TASKS
+        numbers = column(attempt, "number")[positions].tolist()
+        for position, number, hold in zip(positions.tolist(), numbers, holds.tolist(), strict=True):
+            if hold:
+                entry.assigned[job, first + position] = number
+            else:
+                entry.assigned.pop((job, first + position), None)
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)

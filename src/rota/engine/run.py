@@ -23,6 +23,13 @@ _FORGET_EVENTS_MS = 10 * 60 * 1000
 _PAUSE_SECONDS = 1.0  # after a commit that did not go through
 
 
+class Read(NamedTuple):
+    """Somebody who waits to look."""
+
+    run: Callable[[], None]
+    refuse: Callable[[RotaError], None]
+
+
 class Committed(NamedTuple):
     """What listeners hear: a revision, what was written, what happened."""
 
@@ -42,8 +49,9 @@ class Engine:
         self._clock = Clock(0)
         self._loop = Loop(Mirror(), reconcilers)
         self._woken = asyncio.Event()
-        self._committing = False
-        self._reads: list[Callable[[], None]] = []
+        self._ahead = False  # the mirror holds what is not on disk
+        self._reads: list[Read] = []
+        self._over: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
         self._forgot_events_at_ms = 0
 
@@ -51,31 +59,35 @@ class Engine:
 
     async def ask(self, owner: str, command: Command) -> Any:
         """Decide it, make it durable, return its answer; raises what the command was refused with."""
+        if self._over is not None:
+            raise self._over
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Any) -> None:
             if not future.done():
                 future.set_result(answer)
 
-        def refused(error: RotaError) -> None:
-            if not future.done():
-                future.set_exception(error)
-
-        self._loop.ask(Request(owner, command, answered, refused))
+        self._loop.ask(Request(owner, command, answered, _refuser(future)))
         self._woken.set()
         return await future
 
     async def read(self, look: Callable[[Mirror], T]) -> T:
         """Look at the cluster as it is on disk: while a commit is under way, right after it."""
-        if not self._committing:
+        if not self._ahead:
             return look(self._loop.mirror)
+        if self._over is not None:
+            raise self._over
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
-            if not future.done():
+            if future.done():
+                return
+            try:
                 future.set_result(look(self._loop.mirror))
+            except Exception as error:  # whoever looks gets what his look raised
+                future.set_exception(error)
 
-        self._reads.append(run)
+        self._reads.append(Read(run, _refuser(future)))
         return await future
 
     def observe(self, note: Callable[[Mirror], None], *wake: tuple[str, str]) -> None:
@@ -120,17 +132,15 @@ class Engine:
                 await self._commit(decided)
             except (Unavailable, StoreFull) as error:
                 await self._start_over(decided, error)
-            except Deposed:
-                self.healthy = False
+            except Deposed as error:
+                self._give_up(decided, error)
                 raise
 
     async def _commit(self, decided: Decided) -> None:
         if decided.writes:
-            self._committing = True
-            try:
-                self.revision = await self.store.commit(self._encode(decided))
-            finally:
-                self._committing = False
+            self._ahead = True
+            self.revision = await self.store.commit(self._encode(decided))
+            self._ahead = False
         self._speak(decided)
 
     def _encode(self, decided: Decided) -> Batch:
@@ -139,9 +149,7 @@ class Engine:
         return Batch(self.epoch, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
 
     def _speak(self, decided: Decided) -> None:
-        reads, self._reads = self._reads, []
-        for run in reads:
-            run()
+        self._let_read()
         for request, refusal in decided.refusals:
             request.refused(refusal)
         for outcome in decided.outcomes:
@@ -154,6 +162,9 @@ class Engine:
 
     async def _rest(self) -> None:
         """Until something comes in, something is due, or it is time to show that we did not stall."""
+        if not self._loop.idle:  # more was due than goes into one batch
+            await asyncio.sleep(0)
+            return
         next_at = self._loop.next_at()
         delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(0, next_at - self._clock.now().ms))
         await self._forget_events()
@@ -167,16 +178,16 @@ class Engine:
         now = self._clock.now()
         if now.ms - self._forgot_events_at_ms > _FORGET_EVENTS_MS:
             self._forgot_events_at_ms = now.ms
-            await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
+            try:
+                await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
+            except (Unavailable, StoreFull) as error:
+                log.warning("old events are still there", error=str(error))
 
     async def _start_over(self, decided: Decided, error: RotaError) -> None:
-        """What was decided is not on disk and must not be true: read everything again."""
+        """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
-        for request, refusal in decided.refusals:
-            request.refused(refusal)
-        for outcome in decided.outcomes:
-            outcome.request.refused(error)
+        self._refuse(decided, error)
         while not self.healthy:
             await asyncio.sleep(_PAUSE_SECONDS)
             try:
@@ -184,20 +195,60 @@ class Engine:
                 self.healthy = True
             except (Unavailable, StoreFull) as again:
                 log.error("cannot read the store", error=str(again))
+                self._refuse_all(again)
+        self._ahead = False
+        self._let_read()
+
+    def _give_up(self, decided: Decided, error: RotaError) -> None:
+        """Somebody else leads: nothing is decided here any more, and nobody shall wait for it."""
+        log.error("deposed", error=str(error))
+        self.healthy = False
+        self._over = error
+        self._refuse(decided, error)
+        self._refuse_all(error)
+
+    def _refuse(self, decided: Decided, error: RotaError) -> None:
+        for request, refusal in decided.refusals:
+            request.refused(refusal)
+        for outcome in decided.outcomes:
+            outcome.request.refused(error)
+
+    def _refuse_all(self, error: RotaError) -> None:
+        reads, self._reads = self._reads, []
+        for read in reads:
+            read.refuse(error)
+        for request in self._loop.take_requests():
+            request.refused(error)
+
+    def _let_read(self) -> None:
+        reads, self._reads = self._reads, []
+        for read in reads:
+            read.run()
 
     async def _reload(self) -> None:
         snapshot = await self.store.read()
-        self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms if self.revision else 0))
+        self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         before = self._loop.mirror
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
         mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
         mirror.inherit(before)
         self.revision = snapshot.revision
+        waiting = self._loop.take_requests()
         self._loop = Loop(mirror, self._reconcilers)
         self._loop.look_at_everything()
+        for request in waiting:
+            self._loop.ask(request)
 
     def _tell_parked(self) -> None:
         for parked in self._loop.parked:
             log.error("a decision failed", due=parked.due, exc_info=parked.error)
         self._loop.parked.clear()
+
+
+def _refuser(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:
+    def refuse(error: RotaError) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    return refuse

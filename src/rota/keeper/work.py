@@ -41,6 +41,7 @@ class Work:
         self._spawning = 0
         self._due: list[tuple[int, Key]] = []
         self._warden_idles = False
+        self._unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -162,9 +163,11 @@ class Work:
             if not self._due or self._due[0][0] > now_ns():
                 if self._due:  # a second at most: the wait's own clock stands still while the machine sleeps
                     seconds = max(0.0, min(1.0, (self._due[0][0] - now_ns()) / 1e9))
+                elif self._unswept:
+                    seconds = 1.0
                 self._warden_idles = seconds is None
                 self.something_due.wait(seconds)
-                self._warden_idles = False
+                self._warden_idles = self._unswept = False
             due = {}
             while self._due and self._due[0][0] <= now_ns():
                 when, key = heapq.heappop(self._due)
@@ -279,6 +282,7 @@ class Work:
             self.by_pid[attempt_pid] = attempt
             self.outbox.started(attempt.key, attempt.started_ms)
             self.has_children.notify_all()
+            self._unswept = True
             if attempt.spec.timeout_ms is not None and attempt.ending is None:
                 self._look(attempt, attempt.started_ns + attempt.spec.timeout_ms * 1_000_000)
             elif self._warden_idles:

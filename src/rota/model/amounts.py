@@ -11,48 +11,45 @@ Amounts = Mapping[str, int]  # "cpu" "memory" "disk" "gpu", and whatever a node 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtp]?)(?:i?b)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgtp])i?)?b?", re.IGNORECASE)
 _PARTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.IGNORECASE)
+_WHOLE = re.compile(r"-?[0-9]+")
+_TEXT_MAX = 40  # no number that is meant is written longer
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_size(field: str, value: object) -> int:
     """512m, 4g, 1.5Gi, 1024 or a number of bytes."""
     hint = "write 512m, 4g, 1.5Gi or a number of bytes"
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise BadField(field, "is not a size", hint)
     if isinstance(value, str):
-        match = _SIZE.fullmatch(value)
+        match = _SIZE.fullmatch(_short(field, value, hint))
         if match is None:
-            raise BadField(field, f"'{value[:40]}' is not a size", hint)
-        value = float(match[1]) * _UNITS[match[2].lower()]
-    return _bounded(field, value, limits.AMOUNT_MAX, hint)
+            raise BadField(field, f"'{value}' is not a size", hint)
+        value = float(match[1]) * _UNITS[(match[2] or "").lower()]
+    return round(_bounded(field, value, limits.AMOUNT_MAX, hint))
 
 
 def parse_cpu(field: str, value: object) -> int:
     """Cores as a number (0.5, 2), "2" or "500m" -> thousandths."""
     hint = "write a number of cores: 0.5, 2, or 500m for half a core"
     if isinstance(value, str):
-        text = value.strip().lower()
-        scale = 1.0 if text.endswith("m") else 1000.0
+        text = _short(field, value, hint).lower()
+        scale = 0.001 if text.endswith("m") else 1.0
         try:
-            milli = float(text.removesuffix("m")) * scale
+            value = float(text.removesuffix("m")) * scale
         except ValueError:
-            raise BadField(field, f"'{value[:40]}' is not a number of cores", hint) from None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        milli = value * 1000.0
-    else:
-        raise BadField(field, "is not a number of cores", hint)
-    return _bounded(field, milli, limits.CPU_MILLI_MAX, hint)
+            raise BadField(field, f"'{value}' is not a number of cores", hint) from None
+    return round(_bounded(field, value, limits.CPU_MILLI_MAX // 1000, hint) * 1000)
 
 
 def parse_count(field: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+    hint = f"write a whole number from {low} to {high}"
+    if isinstance(value, str) and _WHOLE.fullmatch(_short(field, value, hint)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadField(field, "is not a whole number", f"write a whole number from {low} to {high}")
+        raise BadField(field, "is not a whole number", hint)
     if not low <= value <= high:
-        raise BadField(field, f"{value} is out of range", f"write a whole number from {low} to {high}")
+        raise BadField(field, f"{_brief(value)} is out of range", hint)
     return value
 
 
@@ -60,20 +57,16 @@ def parse_seconds(field: str, value: object, high: float) -> float:
     """90s, 15m, 2h30m, or a number of seconds."""
     hint = "write 90s, 15m, 2h30m or a number of seconds"
     if isinstance(value, str):
-        text = value.strip()
+        text = _short(field, value, hint)
         parts = _PARTS.findall(text)
-        if "".join(number + unit for number, unit in parts) == text and parts:
+        if parts and "".join(number + unit for number, unit in parts) == text:
             value = sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
         else:
             try:
                 value = float(text)
             except ValueError:
-                raise BadField(field, f"'{text[:40]}' is not a duration", hint) from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadField(field, "is not a duration", hint)
-    if not 0 <= value <= high:
-        raise BadField(field, f"{value:g} s is out of range", f"write a duration from 0 to {high:g} s")
-    return float(value)
+                raise BadField(field, f"'{value}' is not a duration", hint) from None
+    return float(_bounded(field, value, high, hint))
 
 
 def show_size(size: int) -> str:
@@ -96,7 +89,22 @@ def show_amount(resource: str, amount: int) -> str:
             return f"{amount} {resource}"
 
 
-def _bounded(field: str, value: float, high: int, hint: str) -> int:
-    if not 0 <= value <= high:  # also not for NaN
-        raise BadField(field, f"{value:g} is out of range", hint)
-    return round(value)
+def _bounded(field: str, value: object, high: float, hint: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadField(field, "is not a number", hint)
+    if not 0 <= value <= high:  # NaN is not either
+        raise BadField(field, f"{_brief(value)} is out of range", hint)
+    return value
+
+
+def _short(field: str, text: str, hint: str) -> str:
+    if len(text) > _TEXT_MAX:
+        raise BadField(field, f"'{text[:_TEXT_MAX]}...' is too long for a number", hint)
+    return text.strip()
+
+
+def _brief(value: int | float) -> str:
+    """Any number, also one of a million digits, in a few characters."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if value.bit_length() <= 64 else "a number of more than 19 digits"

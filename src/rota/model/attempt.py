@@ -9,7 +9,6 @@ from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
-EVICTED = 2  # flag: must leave its node
 
 
 class OldAttempt(msgspec.Struct, frozen=True, array_like=True):

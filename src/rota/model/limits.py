@@ -17,7 +17,10 @@ BODY_BYTES_MAX = 1024 * 1024  # an API request: before authentication nobody may
 TIMEOUT_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 GRACE_SECONDS_MAX = 24 * 3600  # a day to stop: above it is a unit mistaken
 
-DECIDE_ROUNDS_MAX = 10_000  # keys decided in one batch before we call it a loop that never rests
+BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next
+DECIDE_AGAIN_MAX = (
+    1_000  # times one key may be decided in one batch before we call it a loop that never rests
+)
 LOOKAHEAD_US = 60_000  # work a node may hold beyond its room: two report intervals and a commit
 LOOKAHEAD_TASKS_MAX = 256  # the same, in tasks per node
 NODE_TASKS_MAX = 10_000  # live attempts on one node, also of tasks that ask for nothing

@@ -38,6 +38,17 @@ _OF_ATTEMPT = np.array([Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNI
 _FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends are in the same order in both
 
 
+# Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
+_RUNNING, _STOPPING = int(Phase.RUNNING), int(Phase.STOPPING)
+_ROOM, _LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)
+_ATTEMPT_END, _REFUSED, _ACCEPTED = (
+    int(ATTEMPT_FIRST_END),
+    int(AttemptState.REFUSED),
+    int(AttemptState.ACCEPTED),
+)
+_TASK_END, _UNWANTED = int(TASK_FIRST_END), int(TaskState.UNWANTED)
+
+
 class Cells(NamedTuple):
     """One entry per task of a block."""
 
@@ -55,18 +66,18 @@ def cells(
         state = np.zeros(size, np.uint8)  # AttemptState.OFFERED
         if status is not None:
             state = np.where(column(status, "number") == number, column(status, "state"), state)
-        live = (number > 0) & (state < ATTEMPT_FIRST_END)
+        live = (number > 0) & (state < _ATTEMPT_END)
         phase[live] = _OF_ATTEMPT[state[live]]
         # Ended, and the controllers have not looked yet: still counted as running, never seen outside.
-        ending = (number > 0) & (state >= ATTEMPT_FIRST_END) & (state < AttemptState.REFUSED)
+        ending = (number > 0) & (state >= _ATTEMPT_END) & (state < _REFUSED)
         if task is not None:
             ending &= column(attempt, "tries") == column(task, "wanted")
-        phase[ending] = Phase.RUNNING
-        in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < AttemptState.ACCEPTED)
-        hold[live] = np.where(in_line[live], Hold.A_PLACE_IN_LINE, Hold.ROOM)
+        phase[ending] = _RUNNING
+        in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
+        hold[live] = np.where(in_line[live], _LINE, _ROOM)
     if task is not None:
         wanted_state = column(task, "state")
-        ended = wanted_state >= TASK_FIRST_END
+        ended = wanted_state >= _TASK_END
         phase[ended] = wanted_state[ended] + _FROM_TASK
-        phase[wanted_state == TaskState.UNWANTED] = Phase.STOPPING
+        phase[wanted_state == _UNWANTED] = _STOPPING
     return Cells(phase, hold)

@@ -84,11 +84,11 @@ class Room:
             self.grown += 1
 
     def reserve(self, slot: int, needs: Iterable[tuple[str, int]], times: int) -> None:
-        """Take (or with a negative number give back) room for so many tasks."""
-        for resource, amount in needs:
-            self.reserved[self.row(resource), slot] += amount * times
-        if times < 0:
-            self.grown += 1
+        """Take (a negative number: give back) room for so many tasks; `grown` is the caller's to count."""
+        if times:
+            for resource, amount in needs:
+                row = self.row(resource)  # first: a new row makes new arrays
+                self.reserved[row, slot] += amount * times
 
     def free(self) -> Array:
         """min(measured free, capacity - reserved); of cpu no free amount is measured, only a load."""

@@ -16,12 +16,19 @@ class Blocks:
         self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
 
     def add(self, job: JobView, indices: list[int], nodes: list[NodeId], flags: int, wall_ms: int) -> None:
+        groups: dict[int, tuple[list[int], list[NodeId]]] = {}
         for index, node in zip(indices, nodes, strict=True):
             block, position = divmod(index, BLOCK_TASKS)
+            group = groups.get(block)
+            if group is None:
+                group = groups[block] = ([], [])
+            group[0].append(position)
+            group[1].append(node)
+        for block, (positions, chosen) in groups.items():
             draft = self._drafts.get((job.spec.id, block))
             if draft is None:
                 draft = self._drafts[job.spec.id, block] = _BlockDraft(job, block)
-            draft.place(position, node, flags, wall_ms)
+            draft.place(positions, chosen, flags, wall_ms)
 
     def done(self) -> tuple[AttemptBlock, ...]:
         return tuple(draft.done() for draft in self._drafts.values())
@@ -37,16 +44,17 @@ class _BlockDraft:
         self._nodes = {node: place for place, node in enumerate(self._record.nodes)}
         self._older: list[OldAttempt] = []
 
-    def place(self, position: int, node: NodeId, flags: int, wall_ms: int) -> None:
+    def place(self, positions: list[int], nodes: list[NodeId], flags: int, wall_ms: int) -> None:
         draft = self._draft
-        number = int(draft["number"][position])
-        if number:
-            self._supersede(position, number)
-        draft["number"][position] = number + 1
-        draft["tries"][position] = 0 if self._wanted is None else self._wanted[position]
-        draft["node"][position] = self._nodes.setdefault(node, len(self._nodes))
-        draft["flags"][position] = flags
-        draft["placed_at_ms"][position] = wall_ms
+        before = draft["number"][positions]
+        for position, number in zip(positions, before.tolist(), strict=True):
+            if number:
+                self._supersede(position, number)
+        draft["number"][positions] = before + 1
+        draft["tries"][positions] = 0 if self._wanted is None else self._wanted[positions]
+        draft["node"][positions] = [self._nodes.setdefault(node, len(self._nodes)) for node in nodes]
+        draft["flags"][positions] = flags
+        draft["placed_at_ms"][positions] = wall_ms
 
     def done(self) -> AttemptBlock:
         older = self._record.older + tuple(self._older)

@@ -32,7 +32,12 @@ class StoreContract:
             assert await store.events(0, 10) == []
 
     async def test_what_was_committed_is_read(self, tmp_path: Path) -> None:
-        records = {"job/1/spec": b"one", "job/2/spec": bytes(range(256)), "empty": b"", "näme/ジョブ": b"\xff"}
+        records = {
+            "job/1/spec": b"one",
+            "job/2/spec": bytes(range(256)),
+            "empty": b"",
+            "näme/ジョブ": b"\xff",
+        }
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
             await store.commit(batch(epoch, puts=records))
@@ -124,9 +129,7 @@ class StoreContract:
 
             assert sorted(revisions) == list(range(1, 41))
             assert len((await store.read()).records) == 40
-            assert rows == sorted(
-                EventRow(revision, b"%d" % n) for n, revision in enumerate(revisions)
-            )
+            assert rows == sorted(EventRow(revision, b"%d" % n) for n, revision in enumerate(revisions))
 
     async def test_a_reader_sees_all_of_a_batch_or_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:

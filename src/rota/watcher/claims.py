@@ -3,13 +3,18 @@
 from collections.abc import Iterable
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
-from rota.model.columns import Array, Draft, Ranges, column
+from rota.model.columns import Draft, Ranges, column
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.plan import Event
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
+
+
+_COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
+_STATES = list(AttemptState)  # by number
+_OFFERED = AttemptState.OFFERED
 
 
 class Ledger:
@@ -109,74 +114,61 @@ def event_of(claim: Claim) -> AttemptEvent | None:
 
 
 class _StatusDraft:
-    """One block: reads through plain columns, writes through a draft."""
+    """One block: claims are judged one by one against plain lists, and written column by column at the end."""
 
     def __init__(self, attempts: AttemptBlock, status: StatusBlock) -> None:
         self._status = status
-        self._draft = Draft(status)
         self._number: list[int] = column(attempts, "number").tolist()
         self._node: list[int] = column(attempts, "node").tolist()
         self._nodes = attempts.nodes
+        self._known: list[int] = column(status, "number").tolist()
+        self._state: list[int] = list(status.state)
+        self._claims: dict[int, Claim] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
-        self.changed = False
+
+    @property
+    def changed(self) -> bool:
+        return bool(self._claims)
 
     def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
         if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
-        draft = self._draft
-        known = int(draft["number"][position])
-        before = AttemptState(draft["state"][position]) if known == number else AttemptState.OFFERED
+        known = self._known[position]
+        before = _STATES[self._state[position]] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
         if state is None:
             return None
         if known and known != number:
             self._older.append(self._old(position))
             self._reasons.pop(position, None)
-        self._write(position, claim, state)
-        return state
-
-    def _write(self, position: int, claim: Claim, state: AttemptState) -> None:
-        draft = self._draft
-        self.changed = True
-        for name, value in (
-            ("number", claim.attempt),
-            ("state", state),
-            ("exit_code", claim.exit_code),
-            ("signal", claim.signal),
-            ("started_at_ms", claim.started_at_ms),
-            ("ended_at_ms", claim.ended_at_ms),
-            ("ran_us", claim.ran_us),
-            ("cpu_us", claim.cpu_us),
-            ("peak_kib", claim.peak_kib),
-        ):
-            draft[name][position] = value
+        self._known[position] = number
+        self._state[position] = int(state)
+        self._claims[position] = claim
         if claim.reason:
             self._reasons[position] = claim.reason
-
-    def _old(self, position: int) -> OldStatus:
-        def at(name: str) -> int:
-            array: Array = self._draft[name]
-            return int(array[position])
-
-        return OldStatus(
-            position,
-            at("number"),
-            at("state"),
-            at("exit_code"),
-            at("signal"),
-            at("started_at_ms"),
-            at("ended_at_ms"),
-            at("ran_us"),
-            at("cpu_us"),
-            at("peak_kib"),
-            self._reasons.get(position),
-        )
+        return state
 
     def done(self) -> StatusBlock:
+        draft = Draft(self._status)
+        positions = list(self._claims)
+        draft["number"][positions] = [claim.attempt for claim in self._claims.values()]
+        draft["state"][positions] = [self._state[position] for position in positions]
+        for name in _COPIED:
+            draft[name][positions] = [getattr(claim, name) for claim in self._claims.values()]
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
-        return self._draft.done(
+        return draft.done(
             reasons=self._reasons, older=older[dropped:], older_dropped=self._status.older_dropped + dropped
         )
+
+    def _old(self, position: int) -> OldStatus:
+        """The attempt before, as stored or, if it ended in this very report, as claimed."""
+        claim = self._claims.get(position)
+        values: dict[str, int] = {
+            name: getattr(claim, name) if claim is not None else int(column(self._status, name)[position])
+            for name in _COPIED
+        }
+        reason = self._reasons.get(position)
+        return OldStatus(position, self._known[position], self._state[position], **values, reason=reason)

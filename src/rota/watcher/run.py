@@ -14,7 +14,7 @@ from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
 from rota.model.errors import RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
-from rota.model.limits import HEARTBEAT_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
@@ -65,9 +65,10 @@ class Session:
 class AgentDoor(pb_grpc.AgentServicer):
     """Serves agent.proto, and opens logs on nodes for whoever reads them."""
 
-    def __init__(self, engine: Engine, authority: Authority) -> None:
+    def __init__(self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS) -> None:
         self._engine = engine
         self._authority = authority
+        self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
         self._readings = LogReadings()
         engine.listen(self._committed)
@@ -152,6 +153,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             before.end()
         session = self._sessions[node] = Session(node, word.machine_id, sessions.Told(word.inventory))
         session.heard_n = first.n
+        # Noted before it is decided on: a node back from silence would be judged by that silence.
+        self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))
+        self._engine.observe(lambda mirror: mirror.hear(node))
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
         except RotaError as error:
@@ -159,8 +163,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         session.stored_n = first.n
         session.say(self._welcome(node))
-        self._engine.observe(lambda mirror: mirror.connect(node, Link.UP), (liveness.NAME, node), PLACE)
-        self._engine.observe(lambda mirror: mirror.hear(node))
+        self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         self._collect(session)
         return session
 
@@ -225,7 +228,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
 
     def _welcome(self, node: NodeId) -> pb.ToNode:
-        welcome = pb.Welcome(name=self._name(node), heartbeat_ms=HEARTBEAT_MS, report_interval_ms=_REPORT_MS)
+        welcome = pb.Welcome(
+            name=self._name(node), heartbeat_ms=self._heartbeat_ms, report_interval_ms=_REPORT_MS
+        )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
     def _measure(self, node: NodeId, load: Load) -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rota.model.attempt import EVICTED, LOOKAHEAD
+from rota.model.attempt import LOOKAHEAD
 from rota.model.columns import column
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
@@ -189,7 +189,8 @@ def _state(job: JobView, index: int, attempt: int) -> AttemptState:
 
 
 def _unwanted(job: JobView, index: int) -> bool:
+    if not job.tally.stopping:
+        return False
     block, position = divmod(index, BLOCK_TASKS)
     task = job.tasks.get(block)
-    evicted = job.attempts[block].flags[position] & EVICTED
-    return bool(evicted) or (task is not None and task.state[position] == TaskState.UNWANTED)
+    return task is not None and task.state[position] == TaskState.UNWANTED

@@ -96,7 +96,7 @@ async def _doors(
         agent=doors.open_agent_door(agent_server, config, keys),
         controller=doors.open_controller_door(controller_server, config, keys),
     )
-    agents = AgentDoor(engine, authority)
+    agents = AgentDoor(engine, authority, _lost_ms(config))
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -137,8 +137,12 @@ def _reconcilers(config: ServerConfig) -> list[Reconciler]:
         assign.RECONCILER,
         batch.RECONCILER,
         scheduler.reconciler(),
-        liveness.reconciler(round(config.lost_seconds * 1000)),
+        liveness.reconciler(_lost_ms(config)),
     ]
+
+
+def _lost_ms(config: ServerConfig) -> int:
+    return round(config.lost_seconds * 1000)
 
 
 def _store(name: str, directory: Path) -> Store:

@@ -1,0 +1,77 @@
+"""What deciding costs: CPU time per task of the pure loop (submit to done), without store, wire or processes."""
+
+import sys
+import time
+
+from rota.clusters import assign
+from rota.controllers import batch
+from rota.engine.loop import Loop, Request
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec
+from rota.model.node import Link, NodeSpec
+from rota.model.plan import Instant, Plan
+from rota.model.sync import Claim, Hello, JobClaims, Report, Said
+from rota.scheduler import plan as scheduler
+from rota.store import codec
+from rota.watcher import liveness, sessions
+
+NODE = NodeId("n1")
+RAN_US = 1_000
+REPORT_TASKS = 40  # what a node of two cores ends in one report interval
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    began = time.process_time()
+    batches, encoded = run(count)
+    spent_us = (time.process_time() - began) / count * 1e6
+    print(f"deciding {count:,} tasks in {batches:,} batches: {spent_us:.1f} us CPU a task, {encoded / count:.0f} B a task")
+
+
+def run(count: int) -> tuple[int, int]:
+    mirror = Mirror()
+    reconcilers = [assign.RECONCILER, batch.RECONCILER, scheduler.reconciler(), liveness.reconciler()]
+    loop = Loop(mirror, reconcilers)
+    clock = iter(range(1, 10_000_000, 20))
+    encoded = 0
+    batches = 0
+
+    def step(owner: str, command: object) -> None:
+        nonlocal encoded, batches
+        loop.ask(Request(owner, command, lambda answer: None, _raise))  # type: ignore[arg-type]
+        ms = next(clock)
+        decided = loop.decide(Instant(ms, ms))
+        assert decided is not None
+        assert not loop.parked, loop.parked[0].error
+        encoded += sum(len(codec.encode(record)) for record in decided.puts.values())
+        batches += 1
+
+    capacity = {"cpu": 2000, "memory": 2**34, "disk": 2**40}
+    hello = Hello("m", "b", "0", capacity, {}, 0, [])
+    step("apiserver", lambda view, now: Plan((NodeSpec(NODE, "one"),)))
+    step("watcher", lambda view, now: sessions.hello(view, NODE, hello, now))
+    mirror.connect(NODE, Link.UP)
+    spec = JobSpec(JobId("1"), "true", ("true",), 0, count=count, needs={"cpu": 1000})
+    step("apiserver", lambda view, now: Plan((spec,)))
+    told = sessions.Told([])
+    queue: list[tuple[int, int]] = []
+    while not (mirror.jobs[spec.id].status and mirror.jobs[spec.id].status.ended):
+        for orders in told.orders(mirror, NODE):
+            queue += [(start.index, start.attempt) for start in orders.start]
+        ended, queue = queue[:REPORT_TASKS], queue[REPORT_TASKS:]
+        claims = [
+            Claim(index, attempt, Said.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000) for index, attempt in ended
+        ]
+        said = [JobClaims(spec.id, claims)]
+        told.heard(said)
+        step("watcher", lambda view, now, said=said: sessions.report(view, NODE, Report(1, said), now))
+    return batches, encoded
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+if __name__ == "__main__":
+    main()

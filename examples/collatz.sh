@@ -1,0 +1,14 @@
+#!/bin/sh
+# Task k looks at the numbers 60k+1 to 60k+60 and prints which of them takes longest to come down to 1:
+# halve it if it is even, else triple it and add one.
+n=$((ROTA_INDEX * 60 + 1)) last=$((ROTA_INDEX * 60 + 60)) most=0 found=0
+while [ $n -le $last ]; do
+    x=$n steps=0
+    while [ $x -ne 1 ]; do
+        if [ $((x % 2)) -eq 0 ]; then x=$((x / 2)); else x=$((3 * x + 1)); fi
+        steps=$((steps + 1))
+    done
+    if [ $steps -gt $most ]; then most=$steps found=$n; fi
+    n=$((n + 1))
+done
+echo "$most steps from $found"

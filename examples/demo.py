@@ -1,0 +1,189 @@
+"""Shows Rota at work: a cluster of three nodes on this machine, some jobs, a failure, a killed agent.
+
+`make demo` runs it. It takes well under a minute, uses a temporary directory of its own and leaves nothing.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+ROTA = [sys.executable, "-m", "rota.cli.main"]
+READY_SECONDS = 60.0
+STOP_SECONDS = 15.0
+UNLUCKY = 'test "$ROTA_INDEX" -ne 7 || { echo "7 is not my number" >&2; exit 3; }'
+
+
+def main() -> int:
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.default_int_handler)  # also where the caller had them ignored
+    try:
+        with tempfile.TemporaryDirectory(prefix="rota-demo-") as directory:
+            show(Demo(Path(directory)))
+    except KeyboardInterrupt:
+        say("interrupted; everything is stopped and removed")
+        return 130
+    return 0
+
+
+def show(demo: "Demo") -> None:
+    chapter("A control plane and three nodes, all on this machine.")
+    with demo.cluster():
+        chapter("One job. `rota run` passes its output through and returns its exit code.")
+        demo.rota("run", "--", "echo", "hello")
+        chapter("An array of 300 tasks, a quarter of a core each; they run in this directory.")
+        demo.rota("run", "--name", "collatz", "--cpu", "0.25", "--array", "0-299", "--", "sh", "collatz.sh")
+        demo.rota("logs", "last.299")
+        chapter("Ten tasks, of which one fails.")
+        demo.rota("run", "--name", "unlucky", "--array", "0-9", "--", "sh", "-c", UNLUCKY)
+        demo.rota("show", "last.7")
+        chapter("A job that cannot run here, and what would help.")
+        demo.rota("run", "--detach", "--memory", "16t", "--", "sort", "everything")
+        demo.rota("why", "last")
+        demo.rota("cancel", "last")
+        chapter("The agent of node-2 is killed while its node is at work. The work goes on under its keeper.")
+        demo.rota("run", "--detach", "--name", "steady", "--array", "0-5", "--", "sleep", "4")
+        demo.await_running(6)
+        demo.kill_agent("node-2")
+        demo.rota("node", "ls")
+        with demo.agent("node-2"):
+            demo.rota("wait", "last")
+            demo.rota("show", "last")
+            chapter("All that was asked for, and where it ran.")
+            demo.rota("ls")
+            demo.rota("node", "ls")
+    chapter("That was all; the cluster is stopped and its files are removed. More: README.md")
+
+
+class Demo:
+    """A cluster in a directory of its own, and the commands given to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._data = directory / "data"
+        own = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
+        self._env = {**own, "ROTA_CONFIG": str(directory / "config.toml")}
+        self._server = 0
+
+    def rota(self, *arguments: str) -> None:
+        """Run one command as a user would; what it prints goes where ours goes."""
+        say(f"$ {shlex.join(['rota', *arguments])}")
+        ended = subprocess.run([*ROTA, *arguments], env=self._env, cwd=HERE, check=False)
+        if ended.returncode:
+            say(f"(exit code {ended.returncode})")
+        say("")
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[None]:
+        say("$ rota dev --nodes 3")
+        options = ["--nodes", "3", "--port", "0", "--data-dir", str(self._data)]
+        try:
+            with self._running("dev", *options, stderr=subprocess.PIPE) as server:
+                self._server = server.pid
+                self._await_ready(server)
+                yield
+        finally:
+            with undisturbed():
+                self._end_what_is_left()
+
+    @contextlib.contextmanager
+    def agent(self, name: str) -> Iterator[None]:
+        """The agent of a node that was here before, started again."""
+        say(f"$ rota agent --name {name} &\n")
+        options = ["--name", name, "--data-dir", str(self._data / name)]
+        with self._running("agent", *options, stderr=subprocess.DEVNULL):
+            yield
+
+    def await_running(self, count: int) -> None:
+        """Until that many tasks of the last job run; a moment at most."""
+        deadline = time.monotonic() + STOP_SECONDS
+        running = 0
+        while running < count and time.monotonic() < deadline:
+            told = subprocess.check_output([*ROTA, "show", "last", "-o", "json"], env=self._env)
+            running = json.loads(told)["counts"].get("running", 0)
+
+    def kill_agent(self, name: str) -> None:
+        for child in psutil.Process(self._server).children():
+            if child.cmdline()[-2:] == ["--name", name]:
+                say(f"$ kill -9 {child.pid}\n")
+                child.kill()
+                child.wait()
+
+    @contextlib.contextmanager
+    def _running(self, *arguments: str, stderr: int) -> Iterator[subprocess.Popen[str]]:
+        """A process of Rota in a session of its own: Ctrl-C is for us, and we end it in good order."""
+        process = subprocess.Popen(
+            [*ROTA, *arguments], env=self._env, stderr=stderr, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with undisturbed():
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
+
+    def _await_ready(self, server: subprocess.Popen[str]) -> None:
+        """Pass on what the server says until it says what comes next."""
+        too_late = threading.Timer(READY_SECONDS, server.kill)
+        too_late.start()
+        assert server.stderr is not None, "it is a pipe"
+        said = ""
+        try:
+            for said in server.stderr:
+                say(said.rstrip())
+                if "next:" in said:
+                    break
+        finally:
+            too_late.cancel()
+        if "next:" not in said:
+            raise SystemExit("error: the cluster did not start")
+        say("")
+
+    def _end_what_is_left(self) -> None:
+        """Nothing, unless we were interrupted while an agent was dead: its keeper ends its work and itself."""
+        left = [process for process in psutil.process_iter() if self._is_ours(process)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        for process in psutil.wait_procs(left, STOP_SECONDS)[1]:
+            process.kill()
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return any(word.startswith(str(self._data)) for word in process.cmdline())
+        except psutil.Error:
+            return False
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whoever presses Ctrl-C again waits for the end of the tidying up."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def chapter(text: str) -> None:
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "")
+    say(f"{bold}# {text}{plain}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

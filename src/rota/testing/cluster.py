@@ -1,0 +1,257 @@
+"""A cluster of real processes on this machine, for tests that kill some of them. [I/O]"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self
+
+import rota
+from rota.testing import processes
+from rota.testing.processes import until
+
+# Below the range from which the kernel takes ports for outgoing connections: a port that is free while
+# its server is down stays so.
+_PORTS = range(15_000, 32_000)
+_START_SECONDS = 40.0
+_ANSWER_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said over HTTP."""
+
+    status: int
+    body: Any
+
+
+class LocalCluster:
+    """One `rota server` and some `rota agent`; nodes are numbered from 1. Leaves no process behind."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 3,
+        *,
+        cpu: float = 4,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.numbers = range(1, nodes + 1)
+        self.http, self.grpc, self.agent = (f"127.0.0.1:{port}" for port in _free_ports(3))
+        self.token_file = directory / "server" / "token"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(rota.__file__).parents[1]),
+            "ROTA_CONFIG": str(directory / "config.toml"),
+            **(settings or {}),
+        }
+        self._cpu = cpu
+        self._server: subprocess.Popen[bytes] | None = None
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_server()
+            for number in self.numbers:
+                self.start_agent(number)
+            self.wait_for_nodes()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the server, the agents, their keepers, the work, and every command line still running."""
+        ours = [*self._others, *self._agents.values(), *([self._server] if self._server else [])]
+        for process in ours:
+            process.kill()
+        for process in ours:
+            process.communicate()
+        for directory in self.directory.glob("node-*/"):
+            _end_node(directory)
+
+    # ---- the server
+
+    def start_server(self) -> None:
+        """On the same ports and data directory each time; returns when it answers."""
+        assert self._server is None or self._server.poll() is not None, "the server runs"
+        addresses = ("--http-addr", self.http, "--grpc-addr", self.grpc, "--agent-addr", self.agent)
+        directory = str(self.directory / "server")
+        self._server = self._start("server", "server", "--data-dir", directory, *addresses)
+        until(self._server_answers, "the server answers", _START_SECONDS)
+
+    def kill_server(self) -> None:
+        self.signal_server(signal.SIGKILL)
+        assert self._server is not None
+        self._server.wait()
+
+    def signal_server(self, signum: int) -> None:
+        os.kill(self.server_pid, signum)
+
+    @property
+    def server_pid(self) -> int:
+        assert self._server is not None, "the server was never started"
+        return self._server.pid
+
+    # ---- nodes
+
+    def start_agent(self, number: int) -> None:
+        """Joins the first time; later takes up what its directory holds."""
+        before = self._agents.get(number)
+        assert before is None or before.poll() is not None, "the agent runs"
+        name = f"node-{number}"
+        secrets = {} if before else {"ROTA_JOIN": self.join_line()}
+        given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
+        self._agents[number] = self._start(name, "agent", *given, **secrets)
+
+    def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
+        """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""
+        self._agents[number].send_signal(signum)
+        return self._agents[number].wait(_START_SECONDS)
+
+    def kill_node(self, number: int) -> None:
+        """Agent, keeper and work, as if the machine had lost its power."""
+        self.kill_agent(number)
+        _end_node(self.node_directory(number))
+
+    def wait_for_nodes(self, state: str = "ready") -> None:
+        """Until every node started here is in that state."""
+
+        def all_are() -> bool:
+            states = [node["state"] for node in self.call("GET", "/v1/nodes").body["nodes"]]
+            return states == [state] * len(self._agents)
+
+        until(all_are, f"every node is {state}", _START_SECONDS)
+
+    def node(self, number: int) -> Any:
+        """What the server knows of it."""
+        return self.call("GET", f"/v1/nodes/node-{number}").body
+
+    def node_directory(self, number: int) -> Path:
+        return self.directory / f"node-{number}"
+
+    def agent_log(self, number: int) -> str:
+        return (self.directory / f"node-{number}.log").read_text()
+
+    def processes(self) -> list[int]:
+        """Server, agents and keepers."""
+        keepers = [pid for number in self.numbers for pid in _keepers(self.node_directory(number))]
+        return [self.server_pid, *(agent.pid for agent in self._agents.values()), *keepers]
+
+    def join_line(self, valid_seconds: float = 60) -> str:
+        answer = self.call("POST", "/v1/join-tokens", {"local": True, "valid_seconds": valid_seconds})
+        return str(answer.body["line"]).split("'")[1]
+
+    # ---- whoever asks
+
+    def rota(self, *arguments: str | bytes, **variables: str) -> Ran:
+        """Run a command line to its end."""
+        done = subprocess.run(
+            self._line(*arguments),
+            env=self.environment | variables,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start_rota(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command line; its stdout and stderr are pipes."""
+        process = subprocess.Popen(
+            self._line(*arguments),
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._others.append(process)
+        return process
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """One HTTP request, with the admin's token unless another `authorization` is given."""
+        payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
+        with contextlib.closing(HTTPConnection(self.http, timeout=_ANSWER_SECONDS)) as connection:
+            connection.request(method, path, payload, {name: value for name, value in said.items() if value})
+            response = connection.getresponse()
+            text = response.read()
+        return Answer(response.status, json.loads(text) if text else None)
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    def _server_answers(self) -> bool:
+        assert self._server is not None
+        if self._server.poll() is not None:
+            raise ChildProcessError(f"the server ended: {self._tail('server')}")
+        try:
+            return self.call("GET", "/readyz", authorization="").status == 200
+        except OSError:
+            return False
+
+    def _start(self, name: str, *arguments: str, **secrets: str) -> subprocess.Popen[bytes]:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / f"{name}.log").open("ab") as diary:
+            return subprocess.Popen(
+                self._line(*arguments),
+                env=self.environment | secrets,
+                stdin=subprocess.DEVNULL,
+                stdout=diary,
+                stderr=diary,
+                start_new_session=True,
+            )
+
+    def _tail(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()[-2000:]
+
+    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
+        return [sys.executable, "-m", "rota.cli.main", *arguments]
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            bound = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                bound.bind(("127.0.0.1", random.choice(_PORTS)))
+                ports.append(bound.getsockname()[1])
+        return ports
+
+
+def _keepers(directory: Path) -> list[int]:
+    return processes.with_argument(f"rota.keeper\0{directory}\0")
+
+
+def _end_node(directory: Path) -> None:
+    """The keeper first, which would report the death of its work."""
+    processes.kill_all(lambda: _keepers(directory))
+    mark = directory / "keeper.id"
+    if mark.exists():
+        processes.kill_all(lambda: processes.with_variable("ROTA_KEEPER", mark.read_text().strip()))

@@ -1,0 +1,76 @@
+"""What runs on this machine: looked up in /proc, ended by pid, waited for with a deadline. [I/O]"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+_PAUSE_SECONDS = 0.02
+_KILL_SECONDS = 10.0
+
+
+def until(condition: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
+    """The first true answer; where nothing can be awaited this is asked again and again."""
+    give_up_at = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"after {seconds:g} s still not: {what} (last answer: {found!r:.500})")
+        time.sleep(_PAUSE_SECONDS)
+    return found
+
+
+def with_argument(text: str) -> list[int]:
+    """Living processes in whose command line this stands."""
+    return [pid for pid in _pids() if text.encode() in _read(pid, "cmdline")]
+
+
+def with_variable(name: str, value: str) -> list[int]:
+    """Living processes in whose environment this stands."""
+    wanted = f"\0{name}={value}\0".encode()
+    return [pid for pid in _pids() if wanted in b"\0" + _read(pid, "environ") + b"\0"]
+
+
+def zombies_of(parent: int) -> list[int]:
+    stats = {pid: _read(pid, "stat").rpartition(b")")[2].split() for pid in _pids()}
+    return [pid for pid, stat in stats.items() if stat[:2] == [b"Z", str(parent).encode()]]
+
+
+def resident_bytes(pid: int) -> int:
+    lines = _read(pid, "status").decode().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def kill_all(find: Callable[[], list[int]]) -> None:
+    """Kill what is found until nothing is; a handle is opened first, so that a reused pid is never hit."""
+
+    def none_is_left() -> bool:
+        for pid in find():
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                if pid in find():
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(handle)
+        return not find()
+
+    until(none_is_left, "every process killed", _KILL_SECONDS)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended meanwhile, or is another user's
+        return b""

@@ -1,0 +1,172 @@
+"""A story in commands -> the same text with what happened below each `----`."""
+
+import shlex
+
+from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.ids import JobId
+from rota.model.job import Constraint, JobSpec, Op, RunMode
+from rota.model.limits import BLOCK_TASKS, COUNT_MAX
+from rota.model.node import Eligibility
+from rota.model.phase import Phase
+from rota.model.sync import Said
+from rota.scheduler.explain import why
+from rota.testing.builders import job_spec
+from rota.testing.stage import Machine, Stage
+
+RULE = "----"
+_SIZES = ("memory", "disk")
+_DAY_SECONDS = 86_400.0
+
+
+def replay(text: str) -> str:
+    """Sections are divided by empty lines; lines that begin with # are for the reader."""
+    story = _Story()
+    return "\n\n".join(story.section(section) for section in text.strip("\n").split("\n\n")) + "\n"
+
+
+class _Story:
+    """A command `verb words` is done by do_verb."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._stage = Stage(self._told.append)
+
+    def section(self, text: str) -> str:
+        commands = text.partition(f"\n{RULE}")[0].splitlines()
+        self._told.clear()
+        for line in commands:
+            if not line.startswith("#"):
+                verb, *words = shlex.split(line)
+                getattr(self, f"do_{verb}")(*words)
+        return "\n".join([*commands, RULE, *self._told])
+
+    # ---- nodes
+
+    def do_node(self, name: str, *settings: str) -> None:
+        given = dict(setting.split("=", 1) for setting in settings)
+        capacity = _amounts(given)
+        self._stage.join(Machine(name, capacity, {key: given[key] for key in given if key not in capacity}))
+
+    def do_cut(self, name: str) -> None:
+        self._stage.cut(self._machine(name))
+
+    def do_back(self, name: str) -> None:
+        self._stage.call(self._machine(name))
+
+    def do_crash(self, name: str) -> None:
+        self._machine(name).crash()
+        self._stage.cut(self._machine(name))
+
+    def do_silence(self, name: str) -> None:
+        self._machine(name).silent = True
+
+    def do_speak(self, name: str) -> None:
+        self._stage.speak(self._machine(name))
+
+    def do_leave(self, name: str, *reason: str) -> None:
+        self._stage.leave(self._machine(name), " ".join(reason))
+
+    def do_refuse(self, name: str, *reason: str) -> None:
+        self._machine(name).refuses = " ".join(reason)
+
+    def do_accept(self, name: str) -> None:
+        self._machine(name).refuses = None
+
+    def do_cordon(self, name: str) -> None:
+        self._stage.wish(name, Eligibility.CORDONED)
+
+    def do_drain(self, name: str) -> None:
+        self._stage.wish(name, Eligibility.DRAINING)
+
+    def do_open(self, name: str) -> None:
+        self._stage.wish(name, Eligibility.OPEN)
+
+    # ---- jobs
+
+    def do_job(self, number: str, *settings: str) -> None:
+        self._stage.submit(_spec(int(number), dict(setting.split("=", 1) for setting in settings)))
+
+    def do_end(self, ref: str, code: str = "0", ran: str = "60s") -> None:
+        """One task, or every running task of a job."""
+        job, _, index = ref.partition(".")
+        for machine in self._stage.machines.values():
+            for task, held in list(machine.held.items()):
+                if task[0] == job and index in ("", str(task[1])) and held.said is Said.RUNNING:
+                    machine.end(task, int(code), _ms(ran))
+        self._stage.settle()
+
+    def do_cancel(self, job: str, *reason: str) -> None:
+        self._stage.cancel(JobId(job), " ".join(reason) or None)
+
+    # ---- the control plane
+
+    def do_wait(self, duration: str) -> None:
+        self._stage.wait(_ms(duration))
+
+    def do_stall(self, duration: str) -> None:
+        self._stage.stall(_ms(duration))
+
+    def do_restart(self) -> None:
+        self._stage.restart()
+
+    # ---- questions
+
+    def do_why(self, job: str) -> None:
+        answer = why(self._stage.mirror, JobId(job), self._stage.now)
+        self._told.append(f"job {job} {answer.sentence}")
+        self._told += [f"  - {reason.text}" for reason in answer.reasons]
+        self._told += [f"  > {change}" for change in answer.changes]
+
+    def do_show(self, number: str) -> None:
+        """Each task: its phase, and the node that its attempt is on."""
+        job = self._stage.mirror.jobs[JobId(number)]
+        nodes = {
+            task[1]: f" on {name}, attempt {attempt}"
+            for name, entry in self._stage.mirror.nodes.items()
+            for task, attempt in entry.assigned.items()
+            if task[0] == number
+        }
+        for index in range(job.spec.count):
+            block, position = divmod(index, BLOCK_TASKS)
+            phase = Phase(job.phases[block][position]) if block in job.phases else Phase.PENDING
+            self._told.append(f"{number}.{index} {phase.name.lower()}{nodes.get(index, '')}")
+
+    def do_holds(self, name: str) -> None:
+        """What the machine itself has."""
+        held = self._machine(name).held
+        tasks = [f"{job}.{index}.{one.attempt} {one.said.name.lower()}" for (job, index), one in held.items()]
+        self._told.append(f"{name} holds {', '.join(tasks) or 'nothing'}")
+
+    def _machine(self, name: str) -> Machine:
+        return self._stage.machines[name]
+
+
+def _spec(number: int, given: dict[str, str]) -> JobSpec:
+    fields: dict[str, object] = {"needs": _amounts(given) or {"cpu": 1000}}
+    for key, value in given.items():
+        match key:
+            case "tasks":
+                fields["count"] = parse_count(key, value, 1, COUNT_MAX)
+            case "parallel" | "priority" | "retries":
+                fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "run":
+                fields[key] = RunMode(value)
+            case "where":
+                label, _, wanted = value.partition("==")
+                fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
+            case _:
+                assert key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
+    return job_spec(number, **fields)
+
+
+def _amounts(given: dict[str, str]) -> dict[str, int]:
+    found = {key: parse_size(key, given[key]) for key in _SIZES if key in given}
+    if CPU in given:
+        found[CPU] = parse_cpu(CPU, given[CPU])
+    if "gpu" in given:
+        found["gpu"] = int(given["gpu"])
+    return found
+
+
+def _ms(duration: str) -> int:
+    return round(parse_seconds("duration", duration, _DAY_SECONDS) * 1000)

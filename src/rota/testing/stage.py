@@ -1,0 +1,293 @@
+"""A whole control plane without a world: the real loop, records as bytes, and machines that do as ordered."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rota.clusters import assign
+from rota.controllers import batch
+from rota.engine.loop import Decided, Loop, Request
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
+from rota.model.errors import RotaError
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import JobSpec, JobWish
+from rota.model.limits import TICK_MS
+from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
+from rota.model.plan import Instant, Plan, Record
+from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
+from rota.scheduler import plan as scheduler
+from rota.store import codec
+from rota.testing.builders import WALL_MS, raise_bugs
+from rota.watcher import liveness, sessions
+
+_ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
+
+
+class Held(NamedTuple):
+    """What a machine holds of one task."""
+
+    attempt: int
+    said: Said
+    needs: Mapping[str, int]
+
+
+class Machine:
+    """A machine that starts and stops what it is told to, and ends tasks when the story says so."""
+
+    def __init__(self, name: str, capacity: dict[str, int], labels: dict[str, str]) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.labels = labels
+        self.boot = 1
+        self.refuses: str | None = None
+        self.held: dict[tuple[JobId, int], Held] = {}
+        self.unsaid: list[tuple[JobId, Claim]] = []
+        self.told: sessions.Told | None = None  # None: not connected
+        self.silent = False  # connected, and nothing gets through
+        self.inbox: list[JobOrders] = []
+        self._needs: dict[JobId, Mapping[str, int]] = {}
+
+    def hello(self) -> Hello:
+        """Everything it holds, and every end it could not tell yet."""
+        said, self.unsaid = self.unsaid, []
+        live = [(job, Claim(index, held.attempt, held.said)) for (job, index), held in self.held.items()]
+        ends = [(job, claim) for job, claim in said if claim.said >= Said.EXITED]
+        return Hello(
+            machine_id=f"machine-{self.name}",
+            boot_id=f"boot-{self.boot}",
+            version="1",
+            capacity=self.capacity,
+            labels=self.labels,
+            epoch_seen=0,
+            inventory=_by_job(live + ends),
+        )
+
+    def words(self) -> list[JobClaims]:
+        said, self.unsaid = self.unsaid, []
+        return _by_job(said)
+
+    def take(self, orders: list[JobOrders]) -> None:
+        """Orders reach a silent machine when it is heard again."""
+        self.inbox += orders
+        if not self.silent:
+            self._obey()
+
+    def _obey(self) -> None:
+        orders, self.inbox = self.inbox, []
+        for one in orders:
+            if one.work is not None:
+                self._needs[one.job] = one.work.needs
+            for start in one.start:
+                self._start((one.job, start.index), start.attempt, firm=start.firm)
+            for stop in one.stop:
+                self._stop((one.job, stop.index), stop.attempt)
+        self._use_room()
+
+    def end(self, task: tuple[JobId, int], code: int, ran_ms: int) -> None:
+        held = self.held.pop(task)
+        self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
+        self._use_room()
+
+    def crash(self) -> None:
+        """All it held is gone with its boot."""
+        self.boot += 1
+        self.held.clear()
+        self.unsaid.clear()
+
+    def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
+        if self.refuses is not None:
+            self._say(task, attempt, Said.REFUSED, reason=self.refuses)
+            return
+        needs = self._needs[task[0]]
+        runs = firm or self._fits(needs)
+        self.held[task] = Held(attempt, Said.RUNNING if runs else Said.QUEUED, needs)
+        self._say(task, attempt, self.held[task].said)
+
+    def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
+        held = self.held.get(task)
+        if held is None or held.attempt != attempt:
+            self._say(task, attempt, Said.UNKNOWN)
+            return
+        del self.held[task]
+        self._say(task, attempt, Said.WITHDRAWN if held.said is Said.QUEUED else Said.STOPPED)
+
+    def _use_room(self) -> None:
+        for task, held in list(self.held.items()):
+            if held.said is Said.QUEUED and self._fits(held.needs):
+                self.held[task] = held._replace(said=Said.RUNNING)
+                self._say(task, held.attempt, Said.RUNNING)
+
+    def _fits(self, needs: Mapping[str, int]) -> bool:
+        running = [held.needs for held in self.held.values() if held.said is Said.RUNNING]
+        used = {name: sum(one.get(name, 0) for one in running) for name in needs}
+        return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
+
+    def _say(self, task: tuple[JobId, int], attempt: int, said: Said, **more: object) -> None:
+        self.unsaid.append((task[0], Claim(task[1], attempt, said, **more)))  # type: ignore[arg-type]
+
+
+class Stage:
+    """What happens is told to `heard`, one sentence an event, when it is on disk."""
+
+    def __init__(self, heard: Callable[[str], object] = lambda _: None) -> None:
+        self.now_ms = 0
+        self.machines: dict[str, Machine] = {}
+        self.records: dict[Key, bytes] = {}
+        self._heard = heard
+        self._n = 0
+        self.loop = self._opened()
+
+    @property
+    def mirror(self) -> Mirror:
+        return self.loop.mirror
+
+    @property
+    def now(self) -> Instant:
+        return Instant(self.now_ms, WALL_MS + self.now_ms)
+
+    # ---- users
+
+    def submit(self, spec: JobSpec) -> None:
+        self.put(spec)
+
+    def cancel(self, job: JobId, reason: str | None = None) -> None:
+        self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def wish(self, name: str, eligibility: Eligibility) -> None:
+        self.put(NodeWish(NodeId(name), eligibility))
+
+    def put(self, record: Record) -> None:
+        self.ask("apiserver", lambda *_: Plan((record,)))
+        self.settle()
+
+    # ---- nodes
+
+    def join(self, machine: Machine) -> None:
+        self.machines[machine.name] = machine
+        self.put(NodeSpec(NodeId(machine.name), machine.name))
+        self.call(machine)
+
+    def call(self, machine: Machine) -> None:
+        """It dials in and says hello: it is heard before anybody judges its silence."""
+        node, word = NodeId(machine.name), machine.hello()
+        machine.silent = False
+        machine.told = sessions.Told(word.inventory)
+        self.mirror.now_ms = self.now_ms
+        self.mirror.connect(node, Link.UP)
+        self.mirror.hear(node)
+        self.loop.wake("place", scheduler.ROUND)
+        self.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
+        machine.take(machine.told.orders(self.mirror, node))
+        self.settle()
+
+    def speak(self, machine: Machine) -> None:
+        """The silence is over, on the same stream."""
+        machine.silent = False
+        machine.take([])
+        self.wait(1)
+
+    def cut(self, machine: Machine) -> None:
+        """Its stream breaks; it goes on by itself."""
+        machine.told = None
+        machine.inbox.clear()
+        self.mirror.connect(NodeId(machine.name), Link.DOWN)
+        self.loop.wake(liveness.NAME, machine.name)
+        self.settle()
+
+    def leave(self, machine: Machine, reason: str) -> None:
+        node = NodeId(machine.name)
+        machine.told = None
+        self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+        self.settle()
+
+    # ---- the control plane
+
+    def restart(self) -> None:
+        """It dies and reads everything again; every stream is broken, no node has called yet."""
+        for machine in self.machines.values():
+            machine.told = None
+        self.loop = self._opened()
+        self.settle()
+
+    def stall(self, ms: int) -> None:
+        """It sleeps, hears nothing and decides nothing."""
+        self.now_ms += ms
+        self.settle()
+
+    def wait(self, ms: int) -> None:
+        """Time passes, and whoever is connected and not silent is heard."""
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms:
+            self.now_ms = min(end_ms, self.now_ms + TICK_MS)
+            self.mirror.now_ms = self.now_ms
+            for machine in self.machines.values():
+                if machine.told is not None and not machine.silent:
+                    self.mirror.hear(NodeId(machine.name))
+            self.settle()
+
+    def settle(self) -> None:
+        """Decide, commit, order and hear until nothing more is said."""
+        for _ in range(_ROUNDS_MAX):
+            decided = self._decide()
+            spoken = [self._report(machine) for machine in list(self.machines.values())]
+            if decided is None and not any(spoken):
+                return
+        raise AssertionError("the conversation between nodes and control plane never rests")
+
+    def ask(self, owner: str, command: Command) -> Decided:
+        """Serve one command; what it is refused with is raised."""
+        refusals: list[RotaError] = []
+        self.loop.ask(Request(owner, command, lambda _: None, refusals.append))
+        decided = self._decide()
+        assert decided is not None
+        for _, refusal in decided.refusals:
+            raise refusal
+        return decided
+
+    def _report(self, machine: Machine) -> bool:
+        claims = [] if machine.told is None or machine.silent else machine.words()
+        if not claims:
+            return False
+        assert machine.told is not None
+        machine.told.heard(claims)
+        self._n += 1
+        node, word = NodeId(machine.name), Report(self._n, claims)
+        self.ask("watcher", lambda view, now: sessions.report(view, node, word, now))
+        return True
+
+    def _decide(self) -> Decided | None:
+        decided = self.loop.decide(self.now)
+        raise_bugs(self.loop)
+        if decided is not None:
+            self._commit(decided)
+        return decided
+
+    def _commit(self, decided: Decided) -> None:
+        """Persist, then speak."""
+        self.records |= {key: codec.encode(record) for key, record in decided.puts.items()}
+        for key in decided.deletes:
+            self.records.pop(key, None)
+        for event in decided.events:
+            self._heard(event.why)
+        touched = list(self.mirror.touched)
+        self.mirror.touched.clear()
+        for node in touched:
+            machine = self.machines.get(node)
+            if machine is not None and machine.told is not None:
+                machine.take(machine.told.orders(self.mirror, node))
+
+    def _opened(self) -> Loop:
+        mirror = Mirror()
+        mirror.now_ms = self.now_ms
+        mirror.load(codec.decode(key, value) for key, value in self.records.items())
+        reconcilers = [assign.RECONCILER, batch.RECONCILER, scheduler.reconciler(), liveness.reconciler()]
+        loop = Loop(mirror, reconcilers)
+        loop.look_at_everything()
+        return loop
+
+
+def _by_job(said: list[tuple[JobId, Claim]]) -> list[JobClaims]:
+    jobs: dict[JobId, list[Claim]] = {}
+    for job, claim in said:
+        jobs.setdefault(job, []).append(claim)
+    return [JobClaims(job, claims) for job, claims in jobs.items()]

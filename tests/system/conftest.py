@@ -1,0 +1,33 @@
+"""Clusters of real processes: one for each test that harms it, one for each file whose tests do not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from tests.system.witness import Gate, Witness
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes of four cores."""
+    with LocalCluster(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One node of four cores, for tests that leave it as they found it."""
+    with LocalCluster(tmp_path_factory.mktemp("shared"), nodes=1) as running:
+        yield running
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    return Witness(tmp_path / "witness")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")

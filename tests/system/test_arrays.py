@@ -1,0 +1,81 @@
+"""Large arrays: every task has its result, and a queue costs next to nothing."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.client.cluster import connect
+from rota.testing import processes
+from rota.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.system
+MEBIBYTE = 2**20
+
+
+def test_an_array_of_ten_thousand_has_ten_thousand_results(cluster: LocalCluster) -> None:
+    ran = cluster.rota("run", "--array", "0-9999", "--", "true")
+
+    assert ran.code == 0, ran.err
+    assert "10000 of 10000 tasks succeeded" in ran.err
+    with connect(f"http://{cluster.http}", token=cluster.token) as client:
+        tasks = list(client.job("last").tasks())
+    assert [task.index for task in tasks] == list(range(10_000))
+    assert Counter((task.state, task.exit_code) for task in tasks) == {("succeeded", 0): 10_000}
+    assert {pid: left for pid in cluster.processes() if (left := processes.zombies_of(pid))} == {}
+
+
+def test_each_task_of_an_array_has_its_own_exit_code(shared: LocalCluster) -> None:
+    ran = shared.rota("run", "--array", "0-299", "--", "sh", "-c", "exit $((ROTA_INDEX % 3))")
+
+    assert ran.code in (1, 2)
+    assert "100 of 300 tasks succeeded, 200 failed" in ran.err
+    with connect(f"http://{shared.http}", token=shared.token) as client:
+        codes = [task.exit_code for task in client.job("last").tasks()]
+    assert codes == [index % 3 for index in range(300)]
+
+
+def test_submitting_an_array_is_one_commit(empty: LocalCluster) -> None:
+    before = empty.call("GET", "/v1/server").body["revision"]
+
+    submitted = empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 10_000})
+
+    assert submitted.status == 201
+    assert empty.call("GET", "/v1/server").body["revision"] == before + 1
+
+
+def test_a_million_queued_tasks_are_small_quick_and_survive_a_restart(empty: LocalCluster) -> None:
+    empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 1})
+    bytes_before = processes.resident_bytes(empty.server_pid)
+    seconds_before = quickest(lambda: empty.call("GET", "/v1/jobs"))
+
+    submitted = empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 1_000_000, "name": "million"})
+
+    assert submitted.status == 201
+    assert quickest(lambda: empty.call("GET", "/v1/jobs")) < 3 * seconds_before + 0.05
+    assert "million" in empty.rota("ls").out
+    assert processes.resident_bytes(empty.server_pid) - bytes_before < 100 * MEBIBYTE
+
+    empty.kill_server()
+    empty.start_server()
+
+    job = empty.call("GET", "/v1/jobs/million").body
+    assert (job["count"], job["counts"]["pending"]) == (1_000_000, 1_000_000)
+    assert processes.resident_bytes(empty.server_pid) - bytes_before < 100 * MEBIBYTE
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, nodes=0) as running:
+        yield running
+
+
+def quickest(action: Callable[[], object]) -> float:
+    def seconds() -> float:
+        began = time.perf_counter()
+        action()
+        return time.perf_counter() - began
+
+    return min(seconds() for _ in range(5))

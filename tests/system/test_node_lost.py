@@ -1,0 +1,72 @@
+"""A node that is gone is noticed, also when nothing else happens, and its tasks run elsewhere."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+LOST_SECONDS = 3
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes that are given up early."""
+    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": str(LOST_SECONDS)}) as running:
+        yield running
+
+
+def test_a_lost_nodes_tasks_run_elsewhere_once_each(
+    hasty: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    body = {"command": witness.script(gate.wait), "count": 6}
+    job = hasty.call("POST", "/v1/jobs", body).body["id"]
+    until(lambda: len(witness.seen()) == 6, "all tasks run")
+    moved = {seen.index for seen in witness.seen() if seen.node == "node-1"}
+    assert moved, "the tasks were spread over all nodes"
+
+    hasty.kill_node(1)
+
+    until(lambda: len(witness.seen()) == 6 + len(moved), "the lost tasks run again")
+    gate.open()
+    assert hasty.rota("wait", job).code == 0
+    assert witness.starts() == {index: 2 if index in moved else 1 for index in range(6)}
+    assert {seen.node for seen in witness.seen()[6:]} <= {"node-2", "node-3"}
+    tasks = hasty.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"]
+    assert {task["tries"] for task in tasks} == {1}, "a lost node costs no retry"
+
+
+def test_an_idle_cluster_notices_a_lost_node(hasty: LocalCluster) -> None:
+    killed_at = time.monotonic()
+    hasty.kill_node(2)
+
+    until(lambda: hasty.node(2)["state"] == "suspect", "suspect at once", 1)
+    until(lambda: hasty.node(2)["state"] == "lost", "lost after the grace", 2 * LOST_SECONDS)
+    assert time.monotonic() - killed_at > LOST_SECONDS - 1
+    kinds = [event["kind"] for event in hasty.call("GET", "/v1/events?node=node-2").body["events"]]
+    assert kinds == ["node.joined", "node.joined", "node.suspect", "node.lost"]
+
+
+def test_a_lost_node_that_is_back_takes_work_again(hasty: LocalCluster, witness: Witness) -> None:
+    hasty.kill_node(3)
+    until(lambda: hasty.node(3)["state"] == "lost", "lost after the grace")
+
+    hasty.start_agent(3)
+
+    until(lambda: hasty.node(3)["state"] == "ready", "ready again")
+    ran = hasty.rota("run", "--where", "name == node-3", "--", *witness.script())
+    assert ran.code == 0, ran.err
+    assert [seen.node for seen in witness.seen()] == ["node-3"]
+
+
+def test_nodes_that_have_nothing_to_say_are_not_suspected(hasty: LocalCluster) -> None:
+    since = hasty.call("GET", "/v1/server").body["revision"]
+
+    time.sleep(3 * LOST_SECONDS)  # that nothing happens is what this is about
+
+    assert hasty.call("GET", "/v1/server").body["revision"] == since

@@ -1,0 +1,49 @@
+"""A file to which each start of a task appends one line: what really ran, whatever anybody says."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One start of a task."""
+
+    index: int
+    attempt: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Witness:
+    path: Path
+
+    def script(self, then: str = "") -> list[str]:
+        """A command that says it runs, in one write to a file opened for append, and goes on with `then`."""
+        say = f'echo "$ROTA_INDEX $ROTA_ATTEMPT $ROTA_NODE" >> {self.path}'
+        return ["sh", "-c", f"{say}; {then}" if then else say]
+
+    def seen(self) -> list[Seen]:
+        if not self.path.exists():
+            return []
+        # The last line may be on its way.
+        rows = (line.split() for line in self.path.read_text().splitlines(keepends=True) if "\n" in line)
+        return [Seen(int(index), int(attempt), node) for index, attempt, node in rows]
+
+    def starts(self) -> Counter[int]:
+        """How often each task was started."""
+        return Counter(seen.index for seen in self.seen())
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Work that waits here goes on when the gate is opened."""
+
+    path: Path
+
+    @property
+    def wait(self) -> str:
+        return f"until [ -e {self.path} ]; do sleep 0.05; done"
+
+    def open(self) -> None:
+        self.path.touch()

@@ -1,0 +1,158 @@
+"""A node's hello, report and leave: what is entered of what it holds, does not hold, and should not hold."""
+
+from typing import Any
+
+import pytest
+
+from rota.engine.mirror import Mirror
+from rota.model.errors import NotFound
+from rota.model.ids import NodeId
+from rota.model.lifecycle import AttemptState, NodeState
+from rota.model.node import NodeSpec, NodeStatus
+from rota.model.plan import Plan
+from rota.model.sync import JobClaims, Report, Said, Start
+from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
+from rota.watcher import sessions
+from tests.watcher.placed import ONE, A, B, place, placed, say, states
+
+
+def greet(mirror: Mirror, *inventory: JobClaims, **fields: Any) -> Plan:
+    entry = mirror.nodes[A].status
+    assert entry is not None
+    word = hello("a", list(inventory), **({"capacity": entry.capacity} | fields))
+    return apply(mirror, sessions.hello(mirror, A, word, at(5)))
+
+
+# ---- the node itself
+
+
+def test_a_first_hello_makes_a_node_ready() -> None:
+    mirror = Mirror()
+    mirror.apply(NodeSpec(A, "laptop"))
+    plan = sessions.hello(mirror, A, hello("a", labels={"arch": "arm"}), at(5))
+
+    (status,) = plan.puts
+    assert isinstance(status, NodeStatus)
+    assert (status.state, status.labels, status.since_ms) == (NodeState.READY, {"arch": "arm"}, WALL_MS + 5)
+    assert [(event.kind, event.why) for event in plan.events] == [("node.joined", "node laptop is ready")]
+
+
+def test_a_hello_that_says_nothing_new_writes_nothing() -> None:
+    mirror = Mirror()
+    add_node(mirror, "a")
+
+    assert greet(mirror) == Plan(why="node a said hello")
+
+
+@pytest.mark.parametrize("before", [NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT])
+def test_a_node_that_was_away_is_ready_again(before: NodeState) -> None:
+    mirror = Mirror()
+    add_node(mirror, "a", state=before, reason="silent for 30 s")
+    plan = greet(mirror)
+
+    (status,) = plan.puts
+    assert isinstance(status, NodeStatus)
+    assert (status.state, status.reason) == (NodeState.READY, None)
+    assert [event.kind for event in plan.events] == ["node.recovered"]
+
+
+def test_a_node_that_nobody_knows_is_turned_away() -> None:
+    with pytest.raises(NotFound, match="n9 is not known"):
+        sessions.hello(Mirror(), NodeId("n9"), hello("n9"), at(0))
+    with pytest.raises(NotFound, match="n9 is not known"):
+        sessions.report(Mirror(), NodeId("n9"), Report(1, []), at(0))
+
+
+# ---- what it holds
+
+
+def test_what_ended_while_nobody_listened_is_entered_from_the_inventory() -> None:
+    mirror = placed(count=2)
+    say(mirror, Said.RUNNING, (0, 1), (1, 1))
+    greet(mirror, claims(1, Said.EXITED, (0, 1), exit_code=0), claims(1, Said.RUNNING, (1, 1)))
+
+    assert states(mirror) == [AttemptState.SUCCEEDED, AttemptState.RUNNING]
+
+
+def test_what_runs_and_is_missing_from_the_inventory_is_lost() -> None:
+    mirror = placed(count=2)
+    say(mirror, Said.RUNNING, (0, 1), (1, 1))
+    plan = greet(mirror, claims(1, Said.RUNNING, (1, 1)))
+
+    assert states(mirror) == [AttemptState.LOST, AttemptState.RUNNING]
+    assert plan.events[0].why == "task 0 of job 1 lost on a: its node no longer knows it"
+
+
+@pytest.mark.parametrize("said", [None, Said.ACCEPTED, Said.QUEUED])
+def test_what_cannot_have_begun_is_offered_again(said: Said | None) -> None:
+    mirror = placed()
+    if said is not None:
+        say(mirror, said, (0, 1))
+    plan = greet(mirror)
+
+    assert plan.puts == ()
+    assert [order.start for order in sessions.Told([]).orders(mirror, A)] == [[Start(0, 1, firm=True)]]
+
+
+def test_after_a_reboot_everything_is_lost_but_what_was_only_offered() -> None:
+    mirror = placed(count=4)
+    say(mirror, Said.RUNNING, (0, 1))
+    say(mirror, Said.ACCEPTED, (1, 1))
+    say(mirror, Said.QUEUED, (2, 1))
+    plan = greet(mirror, boot_id="boot-2")
+
+    assert states(mirror)[:3] == [AttemptState.LOST] * 3
+    assert list(mirror.nodes[A].assigned) == [(ONE, 3)]
+    assert "tasks 0-2 of job 1 lost on a: its node restarted" in [event.why for event in plan.events]
+
+
+def test_an_inventory_of_foreign_and_stale_attempts_changes_nothing() -> None:
+    mirror = placed()
+    say(mirror, Said.REFUSED, (0, 1))
+    place(mirror)  # now on b
+    plan = greet(
+        mirror,
+        claims(1, Said.RUNNING, (0, 1)),
+        claims(1, Said.RUNNING, (0, 2)),
+        claims(9, Said.RUNNING, (0, 1)),
+    )
+
+    assert plan.puts == ()
+    assert list(mirror.nodes[B].assigned) == [(ONE, 0)]
+
+
+# ---- leaving
+
+
+def test_a_node_that_leaves_loses_all_it_holds_at_once() -> None:
+    mirror = placed(count=2)
+    say(mirror, Said.RUNNING, (0, 1))
+    plan = apply(mirror, sessions.leave(mirror, A, "switched off", at(5)))
+
+    assert mirror.nodes[A].assigned == {}
+    assert states(mirror) == [AttemptState.LOST] * 2
+    assert [event.why for event in plan.events] == [
+        "node a left: switched off",
+        "tasks 0-1 of job 1 lost on a: node a left: switched off",
+    ]
+
+
+def test_a_node_leaves_once() -> None:
+    mirror = placed()
+    apply(mirror, sessions.leave(mirror, A, "switched off", at(5)))
+
+    assert sessions.leave(mirror, A, "switched off", at(6)) == Plan()
+    assert sessions.leave(mirror, NodeId("n9"), "who am I", at(6)) == Plan()
+
+
+# ---- withdrawing
+
+
+def test_only_offers_that_were_not_answered_are_withdrawn() -> None:
+    mirror = placed(count=3)
+    say(mirror, Said.ACCEPTED, (0, 1))
+    say(mirror, Said.RUNNING, (1, 1))
+    for record in sessions.withdraw(mirror, A, at(5)).puts():
+        mirror.apply(record)
+
+    assert states(mirror) == [AttemptState.ACCEPTED, AttemptState.RUNNING, AttemptState.WITHDRAWN]

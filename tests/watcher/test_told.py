@@ -1,0 +1,227 @@
+"""Orders: what is assigned, less what the node was told; nothing twice, and whatever was lost is healed."""
+
+import msgspec
+import pytest
+
+from rota.controllers import batch
+from rota.engine.mirror import Mirror
+from rota.model.attempt import LOOKAHEAD
+from rota.model.ids import JobId
+from rota.model.job import JobWish
+from rota.model.node import Link
+from rota.model.sync import JobOrders, Said, Start, Stop, Work
+from rota.testing.builders import add_job, apply, at, claims, job_spec
+from rota.watcher.sessions import Told
+from tests.watcher.placed import ONE, A, B, hear, place, placed, say
+
+
+def starts(orders: list[JobOrders]) -> list[tuple[JobId, int, int]]:
+    return [(one.job, start.index, start.attempt) for one in orders for start in one.start]
+
+
+def stops(orders: list[JobOrders]) -> list[tuple[JobId, int, int]]:
+    return [(one.job, stop.index, stop.attempt) for one in orders for stop in one.stop]
+
+
+def cancel(mirror: Mirror) -> None:
+    mirror.apply(JobWish(ONE, cancel=True))
+    apply(mirror, batch.decide(mirror, "1", at(0)))
+
+
+def test_what_is_assigned_is_started_with_all_the_node_must_know() -> None:
+    mirror = placed(count=2, env={"K": "V"}, workdir="/tmp", timeout_seconds=1.5, grace_seconds=0.25)
+
+    (orders,) = Told([]).orders(mirror, A)
+
+    assert orders.start == [Start(0, 1, firm=True), Start(1, 1, firm=True)]
+    assert orders.work == Work(
+        name="job-1",
+        argv=("true",),
+        env={"K": "V"},
+        workdir="/tmp",
+        needs={"cpu": 1000},
+        count=2,
+        grace_ms=250,
+        timeout_ms=1500,
+        run=mirror.jobs[ONE].spec.run,
+    )
+
+
+def test_nothing_is_told_twice() -> None:
+    mirror = placed(count=2)
+    told = Told([])
+    told.orders(mirror, A)
+    again = told.orders(mirror, A)
+    say(mirror, Said.RUNNING, (0, 1))
+
+    assert (again, told.orders(mirror, A)) == ([], [])
+
+
+def test_a_node_is_told_of_its_own_attempts_only() -> None:
+    assert Told([]).orders(placed(), B) == []
+
+
+def test_a_job_is_described_once_per_connection() -> None:
+    mirror = placed()
+    told = Told([])
+    first = told.orders(mirror, A)
+    say(mirror, Said.EXITED, (0, 1), exit_code=0)
+    told.heard([claims(1, Said.EXITED, (0, 1))])
+    add_job(mirror, job_spec(2))
+    place(mirror)
+    second = told.orders(mirror, A)
+
+    assert [(one.job, one.work is not None) for one in first + second] == [("1", True), ("2", True)]
+
+
+def test_later_tasks_of_a_job_come_without_its_description() -> None:
+    mirror = placed(count=2, parallel=1)
+    mirror.connect(B, Link.DOWN)
+    told = Told([])
+    told.orders(mirror, A)
+    over = claims(1, Said.EXITED, (0, 1), exit_code=0, ran_us=10**6)
+    hear(mirror, "a", over)
+    apply(mirror, batch.decide(mirror, "1/0", at(0)))
+    told.heard([over])
+    place(mirror)
+
+    assert told.orders(mirror, A) == [JobOrders(ONE, None, [Start(1, 1, firm=True)], [])]
+
+
+def test_what_may_wait_on_the_node_is_not_firm() -> None:
+    mirror = placed(count=2)
+    block = mirror.jobs[ONE].attempts[0]
+    mirror.apply(msgspec.structs.replace(block, flags=bytes([0, LOOKAHEAD])))
+
+    (orders,) = Told([]).orders(mirror, A)
+
+    assert orders.start == [Start(0, 1, firm=True), Start(1, 1, firm=False)]
+
+
+# ---- stopping
+
+
+def test_what_is_no_longer_wanted_is_stopped_once() -> None:
+    mirror = placed(count=2)
+    told = Told([])
+    told.orders(mirror, A)
+    cancel(mirror)
+
+    (orders,) = told.orders(mirror, A)
+
+    assert orders == JobOrders(ONE, None, [], [Stop(0, 1), Stop(1, 1)])
+    assert told.orders(mirror, A) == []
+
+
+def test_what_is_no_longer_wanted_and_was_never_told_is_not_started() -> None:
+    mirror = placed()
+    cancel(mirror)
+
+    assert starts(Told([]).orders(mirror, A)) == []
+
+
+def test_a_stop_lost_with_the_connection_is_told_again_on_the_next() -> None:
+    mirror = placed()
+    told = Told([])
+    told.orders(mirror, A)
+    cancel(mirror)
+    told.orders(mirror, A)
+    next_told = Told([claims(1, Said.RUNNING, (0, 1))])
+
+    assert stops(next_told.orders(mirror, A)) == [("1", 0, 1)]
+
+
+def test_what_the_node_holds_and_should_not_is_stopped_once() -> None:
+    mirror = placed()
+    told = Told(
+        [claims(1, Said.RUNNING, (0, 1)), claims(7, Said.RUNNING, (3, 2)), claims(8, Said.QUEUED, (0, 1))]
+    )
+
+    assert sorted(stops(told.orders(mirror, A))) == [("7", 3, 2), ("8", 0, 1)]
+    assert told.orders(mirror, A) == []
+
+
+def test_an_older_attempt_that_the_node_still_runs_gives_way_to_the_newer() -> None:
+    mirror = placed()
+    say(mirror, Said.REFUSED, (0, 1))
+    place(mirror)  # attempt 2, on b
+    told = Told([claims(1, Said.RUNNING, (0, 1))])
+
+    assert stops(told.orders(mirror, A)) == [("1", 0, 1)]
+    assert starts(Told([]).orders(mirror, B)) == [("1", 0, 2)]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the newer attempt takes the older one's place, so nothing stops it",
+)
+def test_an_older_attempt_is_stopped_also_where_the_newer_is_on_the_same_node() -> None:
+    mirror = placed()
+    mirror.connect(B, Link.DOWN)
+    say(mirror, Said.LOST, (0, 1))
+    apply(mirror, batch.decide(mirror, "1/0", at(0)))
+    place(mirror)  # attempt 2, on a again
+    told = Told([claims(1, Said.RUNNING, (0, 1))])
+    orders = told.orders(mirror, A)
+
+    assert starts(orders) == [("1", 0, 2)]
+    assert stops(orders) == [("1", 0, 1)]
+
+
+# ---- healing
+
+
+def test_what_the_inventory_names_is_not_started_again() -> None:
+    mirror = placed(count=2)
+
+    assert starts(Told([claims(1, Said.RUNNING, (0, 1))]).orders(mirror, A)) == [("1", 1, 1)]
+
+
+def test_what_the_inventory_calls_ended_is_neither_started_nor_stopped_once_entered() -> None:
+    mirror = placed()
+    inventory = [claims(1, Said.EXITED, (0, 1), exit_code=0)]
+    hear(mirror, "a", *inventory)
+
+    assert Told(inventory).orders(mirror, A) == []
+
+
+def test_an_order_lost_with_the_connection_is_given_on_the_next() -> None:
+    mirror = placed()
+    Told([]).orders(mirror, A)
+
+    assert starts(Told([]).orders(mirror, A)) == [("1", 0, 1)]
+
+
+def test_what_the_node_said_is_over_needs_no_order() -> None:
+    mirror = placed()
+    told = Told([])
+    told.orders(mirror, A)
+    over = claims(1, Said.EXITED, (0, 1), exit_code=0)
+    hear(mirror, "a", over)
+    told.heard([over])
+
+    assert told.orders(mirror, A) == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="what was heard is forgotten at once, though it may not be stored yet",
+)
+def test_what_is_over_is_not_started_again_while_its_report_is_on_the_way_to_disk() -> None:
+    mirror = placed()
+    told = Told([])
+    told.orders(mirror, A)
+    told.heard([claims(1, Said.EXITED, (0, 1), exit_code=0)])
+
+    assert told.orders(mirror, A) == []
+
+
+def test_a_stale_word_does_not_make_us_forget_the_current_attempt() -> None:
+    mirror = placed()
+    told = Told([])
+    told.orders(mirror, A)
+    told.heard([claims(1, Said.STOPPED, (0, 7))])
+
+    assert told.orders(mirror, A) == []
