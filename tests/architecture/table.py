@@ -82,17 +82,18 @@ BEHIND_THE_API = (
 )
 
 # Which of our modules may import a third-party package; `*` stands for one name.
+# Others may use the arrays and records they are given, by their methods.
 THIRD_PARTY = {
     "click": ("rota.cli",),
     "cryptography": ("rota.identity",),
     "google": ("rota.wire",),
-    "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent"),
+    "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent", "rota.wiring"),
     "msgspec": ("rota.model", "rota.wire", "rota.store", "rota.apiserver", "rota.identity", "rota.config"),
-    "numpy": ("rota.model", "rota.engine.mirror", "rota.scheduler"),
+    "numpy": ("rota.model", "rota.engine.mirror", "rota.engine.entries", "rota.scheduler"),
     "psutil": ("rota.agent",),
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),
-    "structlog": ("rota.*.run", "rota.wiring"),
+    "structlog": ("rota.*.run", "rota.*.http", "rota.*.rpc", "rota.wiring"),
     "uvicorn": ("rota.apiserver", "rota.wiring"),
     "uvloop": ("rota.wiring",),
     "yaml": ("rota.cli", "rota.client", "rota.config"),
@@ -103,7 +104,10 @@ EDGES = {
     "rota.engine.loop": "a decision that fails parks its key",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.rpc": "a call that fails is answered with INTERNAL",
+    "rota.engine.run": "whoever looks gets what his look raised, when the look was put off",
     "rota.cli.main": "no traceback reaches a user",
+    "rota.cli.feed": "the top of a thread hands its error to the main one",
+    "rota.client.concurrent": "the top of a thread hands its error to the main one",
 }
 
 FUNCTION_LINES = 60

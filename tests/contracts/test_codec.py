@@ -1,4 +1,4 @@
-"""The codec: every record comes back as it was, its kind told by its key; what is not known yet is passed over."""
+"""The codec: every record comes back as it was, and what a later release added is passed over."""
 
 from typing import Any, get_args
 

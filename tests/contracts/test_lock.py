@@ -58,8 +58,9 @@ def test_the_lock_can_be_taken_again_after_a_release(tmp_path: Path) -> None:
 def test_a_child_of_the_holder_does_not_keep_the_lock(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     started = "print(flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", started], close_fds=False, **pipes) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", started], close_fds=False, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         lock.release()

@@ -17,4 +17,8 @@ class TestMemoryStore(StoreContract):
         async with self.opened(tmp_path) as store:
             await store.commit(batch(await store.lead(), puts={"job/1/spec": b"a secret command"}))
 
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"epoch": b"1\n"}
+        assert files(tmp_path) == {"epoch": b"1\n"}
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}

@@ -1,4 +1,4 @@
-"""SqliteStore keeps the contract, and more: closed to others, no newer format, no surprise on a bad or full disk."""
+"""SqliteStore keeps the contract, and more: closed to others, no surprise on a bad or full disk."""
 
 import sqlite3
 import stat
@@ -25,7 +25,7 @@ class TestSqliteStore(StoreContract):
 async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.commit(batch(await store.lead(), puts={"k": b"v"}))
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    modes = _modes(tmp_path)
     await store.close()
 
     assert modes == {"rota.db": 0o600, "rota.db-wal": 0o600, "rota.db-shm": 0o600}
@@ -126,6 +126,10 @@ async def test_when_there_is_room_again_commits_go_on(disk: Disk) -> None:
     assert await store.commit(batch(epoch, puts=big)) == 1
     assert (await store.read()).records == big
     await store.close()
+
+
+def _modes(directory: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
 
 
 def _sql(directory: Path, statement: str) -> None:

@@ -1,6 +1,5 @@
 """A job's way: begun, tried, tried again, canceled, ended."""
 
-import pytest
 
 from rota.controllers import batch
 from rota.engine.mirror import Mirror
@@ -218,14 +217,6 @@ def test_a_cancel_is_over_when_the_node_that_should_stop_it_is_lost() -> None:
     assert (meanwhile, state(made)) == (JobState.CANCELING, JobState.CANCELED)
 
 
-NEVER_ENDS = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="an attempt that ends without a try leaves its unwanted task unsettled",
-)
-
-
-@NEVER_ENDS
 def test_a_cancel_is_over_when_what_waited_on_a_node_is_withdrawn() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(count=6))
@@ -235,7 +226,6 @@ def test_a_cancel_is_over_when_what_waited_on_a_node_is_withdrawn() -> None:
     assert state(made) is JobState.CANCELED
 
 
-@NEVER_ENDS
 def test_a_cancel_is_over_when_the_offer_was_refused_meanwhile() -> None:
     made = stage(cpu=1)
     machine = made.machines["a"]
@@ -248,7 +238,6 @@ def test_a_cancel_is_over_when_the_offer_was_refused_meanwhile() -> None:
     assert state(made) is JobState.CANCELED
 
 
-@NEVER_ENDS
 def test_a_cancel_is_over_when_the_offer_was_never_answered_and_its_node_is_suspect() -> None:
     made = stage(cpu=1)
     machine = made.machines["a"]
@@ -261,7 +250,6 @@ def test_a_cancel_is_over_when_the_offer_was_never_answered_and_its_node_is_susp
     assert state(made) is JobState.CANCELED
 
 
-@NEVER_ENDS
 def test_a_cancel_is_over_when_the_offer_was_never_sent() -> None:
     made = stage(cpu=1)
     machine = made.machines["a"]

@@ -30,7 +30,7 @@ def submit(number: int) -> Command:
     plan = Plan(
         (job(number),), events=(Event("job.submitted", "asked for", job=JobId(str(number))),), answer=number
     )
-    return lambda view, now: plan
+    return lambda _view, _now: plan
 
 
 def jobs(mirror: Mirror) -> list[str]:

@@ -16,6 +16,7 @@ class GatedStore:
         self.fail_commits: list[RotaError] = []  # one for each of the next commits
         self.fail_reads: list[RotaError] = []
         self.fail_forgetting: list[RotaError] = []
+        self.was_read = asyncio.Event()
         self.commits: list[Batch] = []
         self._below = below
 
@@ -25,7 +26,9 @@ class GatedStore:
     async def read(self) -> Snapshot:
         if self.fail_reads:
             raise self.fail_reads.pop(0)
-        return await self._below.read()
+        snapshot = await self._below.read()
+        self.was_read.set()
+        return snapshot
 
     async def commit(self, batch: Batch) -> int:
         self.at_the_gate.set()

@@ -62,8 +62,12 @@ def ask(loop: Loop, command: Command, owner: str = "apiserver") -> Asker:
     return asker
 
 
+def always(plan: Plan) -> Command:
+    return lambda _view, _now: plan
+
+
 def put(*records: Record, **plan: Any) -> Command:
-    return lambda view, now: Plan(puts=records, **plan)
+    return always(Plan(puts=records, **plan))
 
 
 def decide(loop: Loop, ms: int = 0) -> Decided:
@@ -83,7 +87,7 @@ def test_with_nothing_to_do_nothing_is_decided() -> None:
 
 
 def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
-    """Spec, cluster and status of a submit: each is decided upon the one before, none of it is on disk yet."""
+    """Spec, cluster and status of a submit: each follows from the one before, none is on disk yet."""
 
     def choose(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobCluster(JOB, "default"),), events=(Event("cluster", "chosen"),), why="the only one")
@@ -122,7 +126,7 @@ def test_of_a_put_and_a_delete_the_last_counts(last: str) -> None:
     order = [plans["delete"], plans["put"]] if last == "put" else [plans["put"], plans["delete"]]
     loop = Loop(Mirror(), [])
     for plan in order:
-        ask(loop, lambda view, now, plan=plan: plan)
+        ask(loop, always(plan))
 
     decided = decide(loop)
 

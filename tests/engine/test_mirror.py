@@ -1,5 +1,7 @@
 """Mirror: what follows from records and observations, in sentences."""
 
+from typing import Any
+
 import pytest
 
 from rota.engine.mirror import Mirror
@@ -80,7 +82,7 @@ def test_a_retry_is_ready_when_its_pause_is_over(mirror: Mirror) -> None:
     mirror.apply(decided(decided(UNDECIDED, [1], wanted=1, not_before=700), [3], wanted=1, not_before=500))
     entry = mirror.jobs[JOB]
 
-    assert entry.next_ready_ms() == 500
+    assert entry.next_ready_ms(0) == 500
     assert [entry.ready(ms, 10) for ms in (499, 500, 700)] == [[], [3], [1, 3]]
 
 
@@ -221,7 +223,7 @@ def test_a_refusal_counts_for_a_while_for_its_shape_and_node(mirror: Mirror) -> 
 
 
 @pytest.mark.parametrize("change", [{"boot_id": "boot-2"}, {"capacity": {"cpu": 9000}}])
-def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, object]) -> None:
+def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, Any]) -> None:
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
     refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.shape))

@@ -103,21 +103,32 @@ async def test_a_store_that_cannot_be_read_is_tried_again(store: GatedStore) -> 
         store.fail_commits = [Unavailable("for a moment")]
         store.fail_reads = [Unavailable("for a moment more")]
         await refusal(engine, 1)
-        while not engine.healthy:
-            await asyncio.sleep(0.01)
+        store.was_read.clear()
+        await store.was_read.wait()
+        await turns()
 
         assert await engine.ask("apiserver", submit(2)) == 2
 
 
+async def test_who_reads_while_the_store_cannot_be_read_is_told(store: GatedStore) -> None:
+    async with running(store) as engine:
+        store.fail_commits = [Unavailable("for a moment")]
+        store.fail_reads = [Unavailable("for a moment more")]
+        await refusal(engine, 1)
+
+        with pytest.raises(Unavailable):
+            await engine.read(jobs)
+
+
 async def test_cluster_time_never_goes_back(store: GatedStore) -> None:
     async with running(store) as engine:
-        while engine.now_ms() < 20:
-            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+        store.was_read.clear()
         store.fail_commits = [Unavailable("for a moment")]
         before = engine.now_ms()
         await refusal(engine, 1)
-        while not engine.healthy:
-            await asyncio.sleep(0.01)
+        await store.was_read.wait()
+        await turns()
 
         assert engine.now_ms() >= before
 
@@ -142,6 +153,7 @@ async def test_who_is_deposed_ends_and_writes_nothing(store: GatedStore) -> None
 
         assert isinstance(await driver, Deposed)
         assert isinstance(await asked, Deposed)
+        assert isinstance(await refusal(engine, 2), Deposed)
     assert not engine.healthy
     assert await jobs_on_disk(store) == []
 

@@ -110,7 +110,7 @@ def test_it_does_what_two_plain_tables_would_do(script: list[tuple[str, Due, int
         elif verb == "advance":
             clock += number
         else:
-            for at_ms, ripe in sorted((at_ms, ripe) for ripe, at_ms in later.items() if at_ms <= clock):
+            for _, ripe in sorted((at_ms, ripe) for ripe, at_ms in later.items() if at_ms <= clock):
                 del later[ripe]
                 now += [] if ripe in now else [ripe]
             assert queue.take(clock) == (now.pop(0) if now else None)

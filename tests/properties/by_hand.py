@@ -1,7 +1,8 @@
 """What a mirror derives from its records, counted by hand: one task after the other, nothing kept."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -17,7 +18,8 @@ from tests.model.reference import Cell, cells_one_by_one
 Disk = Mapping[Key, Record]
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     index: int
     cell: Cell
 
@@ -73,7 +75,7 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
     room = mirror.room
     jobs: dict[str, Any] = {}
     for job, entry in mirror.jobs.items():
-        jobs[job] = {"tally": entry.tally.by_phase, "next_ready_ms": entry.next_ready_ms()}
+        jobs[job] = {"tally": entry.tally.by_phase, "next_ready_ms": entry.next_ready_ms(now_ms)}
         if entry.status is not None and entry.status.state is JobState.ACTIVE:
             jobs[job]["ready"] = entry.ready(now_ms, entry.spec.count)
             jobs[job]["first ready"] = entry.ready(now_ms, 2)
@@ -96,7 +98,8 @@ def _job(found: list[Task], now_ms: int, *, active: bool) -> dict[str, Any]:
     again = [task.cell.not_before for task in found if task.cell.number and task.cell.phase is Phase.PENDING]
     pending = [task for task in found if task.cell.phase is Phase.PENDING]
     ready = [task.index for task in pending if not task.cell.number or task.cell.not_before <= now_ms]
-    picture = {"tally": [phases.count(phase) for phase in Phase], "next_ready_ms": min(again, default=None)}
+    later = min((at_ms for at_ms in again if at_ms > now_ms), default=None)
+    picture = {"tally": [phases.count(phase) for phase in Phase], "next_ready_ms": later}
     return picture | ({"ready": ready, "first ready": ready[:2]} if active else {})
 
 

@@ -93,7 +93,7 @@ class Cluster(RuleBasedStateMachine):
                 self.mirror.connect(name, data.draw(st.sampled_from(Link)))
                 self.mirror.hear(name)
                 self.mirror.measure(name, Load(100, memory_free=ms))
-            case "report":
+            case _:
                 self.report_of_itself(data, name, capacity, given)
 
     def report_of_itself(
@@ -170,7 +170,7 @@ class Cluster(RuleBasedStateMachine):
                 self.cancel(some(data, self.jobs_that_are(JobState.ACTIVE))[:1])
             case "end":
                 self.end()
-            case "expire":
+            case _:
                 self.expire()
 
     def cancel(self, chosen: list[JobSpec]) -> None:
@@ -333,4 +333,4 @@ def some(data: st.DataObject, candidates: list[T]) -> list[T]:
 
 
 TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCluster.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,11 +50,6 @@ def one_at_a_time(mirror: Mirror, shape: Shape, wanted: int) -> list[int]:
     return found
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a rescan counts neither held tasks nor the load as the batch does",
-)
 @given(CLUSTERS, NEEDS, st.integers(1, 20), st.data())
 def test_placing_many_is_placing_one_at_a_time_with_a_full_rescan(
     capacities: list[dict[str, int]], needs: dict[str, int], wanted: int, data: st.DataObject
@@ -152,9 +146,6 @@ def test_a_resource_that_no_node_has_fits_nowhere() -> None:
     assert chosen(cluster([{"cpu": 8000}]), job_spec(needs={"licence": 1}).shape, 1) == []
 
 
-@pytest.mark.xfail(
-    strict=True, raises=KeyError, reason="what is asked for in no amount is taken all the same"
-)
 def test_a_shape_that_asks_for_none_of_an_unknown_resource_is_placed() -> None:
     mirror = cluster([{"cpu": 8000}])
     shape = job_spec(needs={"cpu": 1000, "gpu": 0}).shape

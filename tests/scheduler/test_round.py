@@ -1,20 +1,18 @@
 """One round: whose turn it is, what fits nowhere, limits, refusals and pauses."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
 
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
-from rota.model.job import RunMode
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
 from rota.model.node import Eligibility, Link, Load, NodeWish
 from rota.model.plan import NOTHING
 from rota.model.sync import Said
-from rota.testing.builders import GIB, add_job, add_node, at, job_spec, node_status, placements, where
+from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
 from tests.scheduler.rounds import Rounds
 
 ONE_CPU = {"cpu": 1000}
@@ -296,11 +294,6 @@ def test_a_task_that_failed_is_placed_again_when_its_pause_is_over() -> None:
     assert (list(during), list(placements(rounds.mirror, JobId("1")))) == ([0], [0, 1])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a task placed in this round still hides the pauses of the others",
-)
 def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> None:
     rounds = failing_array()
     rounds.said("a", 1, Said.EXITED, (0, 1), ms=100, exit_code=3)
@@ -317,111 +310,3 @@ def test_a_paused_task_does_not_hold_up_the_others_of_its_shape() -> None:
     rounds.go(ms=100)
 
     assert placements(rounds.mirror, other) == {0: "a"}
-
-
-# ---- lookahead
-
-
-def short_runs(run_us: float, **fields: Any) -> Rounds:
-    """One slot, and a job whose first task has just run for so long."""
-    rounds = Rounds()
-    add_node(rounds.mirror, "a", ONE_CPU)
-    add_job(rounds.mirror, job_spec(1, **({"count": 1000} | fields)))
-    rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
-    rounds.go()
-    return rounds
-
-
-@pytest.mark.parametrize(
-    ("run_us", "queued"),
-    [
-        (20_000, 3),  # 60 ms of work
-        (50_000, 2),
-        (50_001, 0),  # longer runs gain nothing
-        (1, 256),  # bounded in tasks too
-    ],
-)
-def test_short_runs_wait_on_the_node_for_as_much_work_as_bridges_a_round_trip(
-    run_us: int, queued: int
-) -> None:
-    rounds = short_runs(run_us)
-
-    assert len(placements(rounds.mirror, JobId("1"))) == 1 + queued
-    assert rounds.mirror.room.queued[0] == queued
-
-
-def test_what_waits_on_a_node_reserves_nothing() -> None:
-    rounds = short_runs(1000)
-
-    assert rounds.mirror.room.reserved[:, 0].tolist() == [1000]
-
-
-def test_a_second_round_adds_nothing_to_what_waits() -> None:
-    rounds = short_runs(1000)
-
-    assert rounds.go() is NOTHING
-
-
-def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
-    rounds = short_runs(1000)
-    add_job(rounds.mirror, job_spec(2, count=500, needs={"cpu": 900}))
-    rounds.mirror.jobs[JobId("2")].run_us = 1.0
-    rounds.go()
-
-    assert rounds.mirror.room.queued[0] == 256
-
-
-@pytest.mark.parametrize("run", [RunMode.AT_MOST_ONCE, RunMode.ONE_AT_A_TIME])
-def test_only_tasks_that_may_run_twice_wait_on_a_node(run: RunMode) -> None:
-    rounds = short_runs(1000, run=run)
-
-    assert len(placements(rounds.mirror, JobId("1"))) == 1
-
-
-def test_lookahead_heeds_parallel() -> None:
-    rounds = short_runs(1000, parallel=4)
-
-    assert len(placements(rounds.mirror, JobId("1"))) == 4
-
-
-def test_lookahead_goes_only_where_the_task_could_run() -> None:
-    rounds = Rounds()
-    add_node(rounds.mirror, "a", ONE_CPU)
-    add_node(rounds.mirror, "b", {"cpu": 500})
-    add_job(rounds.mirror, job_spec(count=10))
-    rounds.mirror.jobs[JobId("1")].run_us = 1000.0
-    rounds.go()
-
-    assert rounds.mirror.nodes[B].assigned == {}
-    assert len(rounds.mirror.nodes[A].assigned) == 10
-
-
-# ---- attempts in blocks
-
-
-def test_each_placement_has_a_new_number_and_the_old_one_is_kept() -> None:
-    rounds = failing_array()
-    rounds.said("a", 1, Said.EXITED, (1, 1), ms=100, exit_code=3)
-    rounds.go(ms=5000)
-
-    block = rounds.mirror.jobs[JobId("1")].attempts[0]
-    assert [(old.position, old.number, old.node, old.placed_at_ms) for old in block.older] == [
-        (1, 1, "a", at(0).wall_ms)
-    ]
-    assert block.number == bytes([1, 0, 0, 0, 2, 0, 0, 0])
-    assert block.tries == bytes([0, 0, 1, 0])
-
-
-def test_sixty_four_old_attempts_are_kept_and_more_are_counted() -> None:
-    rounds = Rounds()
-    add_node(rounds.mirror, "a", ONE_CPU)
-    job = add_job(rounds.mirror, job_spec(retries=100))
-    for number in range(1, 71):
-        ms = number * 100_000
-        rounds.go(ms=ms)
-        rounds.said("a", 1, Said.EXITED, (0, number), ms=ms, exit_code=1)
-
-    block = rounds.mirror.jobs[job].attempts[0]
-    assert [old.number for old in block.older] == list(range(6, 70))
-    assert block.older_dropped == 5

@@ -24,9 +24,8 @@ def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
 def test_a_lost_nodes_tasks_run_elsewhere_once_each(
     hasty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
-    body = {"command": witness.script(gate.wait), "count": 6}
-    job = hasty.call("POST", "/v1/jobs", body).body["id"]
-    until(lambda: len(witness.seen()) == 6, "all tasks run")
+    job = hasty.submit(*witness.script(gate.wait), count=6)
+    until(lambda: hasty.count(job, "running") == 6, "all tasks run")
     moved = {seen.index for seen in witness.seen() if seen.node == "node-1"}
     assert moved, "the tasks were spread over all nodes"
 
@@ -59,7 +58,7 @@ def test_a_lost_node_that_is_back_takes_work_again(hasty: LocalCluster, witness:
     hasty.start_agent(3)
 
     until(lambda: hasty.node(3)["state"] == "ready", "ready again")
-    ran = hasty.rota("run", "--where", "name == node-3", "--", *witness.script())
+    ran = hasty.rota("run", "--where", "number == 3", "--", *witness.script())
     assert ran.code == 0, ran.err
     assert [seen.node for seen in witness.seen()] == ["node-3"]
 

@@ -1,6 +1,7 @@
 """`rota run`: both streams, the job's own exit code, retries, time limits."""
 
 import sys
+from secrets import token_hex
 
 import pytest
 
@@ -69,11 +70,12 @@ def test_without_retries_left_the_last_exit_code_counts(shared: LocalCluster) ->
 
 
 def test_a_time_limit_really_ends_the_work(shared: LocalCluster) -> None:
+    witness = f"timed-{token_hex(8)}"
     script = "trap '' TERM; echo began; while :; do sleep 0.1; done"
 
-    ran = shared.rota("run", "--timeout", "1s", "--grace", "0s", "--", "sh", "-c", script, "timed-tree")
+    ran = shared.rota("run", "--timeout", "1s", "--grace", "0s", "--", "sh", "-c", script, witness)
 
     assert ran.code == 124
     assert ran.out == "began\n"
     assert "timed out" in ran.err
-    assert processes.with_argument("timed-tree") == []
+    assert processes.with_argument(witness) == []

@@ -90,7 +90,6 @@ def test_offers_a_suspect_node_did_not_answer_go_elsewhere() -> None:
     assert states(mirror) == [AttemptState.RUNNING, AttemptState.WITHDRAWN]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an offer without answer may have begun")
 def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
     mirror = placed(run=RunMode.AT_MOST_ONCE)
     mirror.connect(A, Link.DOWN)
@@ -181,11 +180,6 @@ def test_after_a_restart_every_node_counts_as_heard_just_now() -> None:
     assert (before, node_state(stage.mirror)) == (NodeState.READY, NodeState.SUSPECT)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a lost node is ready again by a new hello only, and nothing asks it for one",
-)
 def test_a_lost_node_that_is_heard_again_on_its_old_stream_is_ready_again() -> None:
     stage = staged()
     stage.machines["a"].silent = True

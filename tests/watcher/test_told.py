@@ -1,7 +1,6 @@
 """Orders: what is assigned, less what the node was told; nothing twice, and whatever was lost is healed."""
 
 import msgspec
-import pytest
 
 from rota.controllers import batch
 from rota.engine.mirror import Mirror
@@ -151,11 +150,6 @@ def test_an_older_attempt_that_the_node_still_runs_gives_way_to_the_newer() -> N
     assert starts(Told([]).orders(mirror, B)) == [("1", 0, 2)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the newer attempt takes the older one's place, so nothing stops it",
-)
 def test_an_older_attempt_is_stopped_also_where_the_newer_is_on_the_same_node() -> None:
     mirror = placed()
     mirror.connect(B, Link.DOWN)
@@ -204,11 +198,6 @@ def test_what_the_node_said_is_over_needs_no_order() -> None:
     assert told.orders(mirror, A) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="what was heard is forgotten at once, though it may not be stored yet",
-)
 def test_what_is_over_is_not_started_again_while_its_report_is_on_the_way_to_disk() -> None:
     mirror = placed()
     told = Told([])

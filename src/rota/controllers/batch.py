@@ -2,20 +2,17 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import Array, Draft, Ranges, column
+from rota.model.columns import Draft, Ranges, column, small, where
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
     TASK,
-    TASK_FIRST_END,
     AttemptState,
     JobEvent,
     JobState,
@@ -28,7 +25,6 @@ from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
-
 
 _SUCCEEDED = int(AttemptState.SUCCEEDED)
 
@@ -104,14 +100,16 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
 
 
 def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> list[int]:
-    """Positions whose current attempt served the wanted try and has ended."""
+    """Positions whose current attempt served the wanted try and has ended.
+
+    A refusal or withdrawal ends no try: the same try is placed again, unless nobody wants it any more.
+    """
     number = column(attempt, "number")
     state = column(status, "state")
-    tried = (state >= ATTEMPT_FIRST_END) & (state < AttemptState.REFUSED)
-    current = (column(status, "number") == number) & (column(attempt, "tries") == column(task, "wanted"))
-    open_ = column(task, "state") < TASK_FIRST_END
-    found: list[int] = np.nonzero((number > 0) & tried & current & open_)[0].tolist()
-    return found
+    over = (state >= ATTEMPT_FIRST_END) & (column(status, "number") == number) & (number > 0)
+    current = column(attempt, "tries") == column(task, "wanted")
+    wanted = (column(task, "state") == TaskState.WANTED) & (state < AttemptState.REFUSED)
+    return where(over & current & (wanted | (column(task, "state") == TaskState.UNWANTED)))
 
 
 def _settle_one(
@@ -156,7 +154,7 @@ def _unwant(job: JobView) -> Plan:
 
 def _unwant_block(job: JobView, block: int) -> TaskBlock:
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
-    phase: Array = np.frombuffer(job.phases[block], np.uint8)
+    phase = small(job.phases[block])
     draft = Draft(task)
     wanted = draft["state"] == TaskState.WANTED
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(

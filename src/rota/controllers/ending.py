@@ -1,9 +1,7 @@
 """A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
 
-import numpy as np
-
 from rota.model.attempt import NO_EXIT_CODE
-from rota.model.columns import Ranges, column
+from rota.model.columns import Ranges, column, small, where
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
@@ -11,7 +9,6 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView
 
-_BAD = (Phase.FAILED, Phase.LOST, Phase.TIMED_OUT)
 _NAMED = 8  # indices named in a sentence
 
 
@@ -35,8 +32,9 @@ def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
 def _bad_indices(job: JobView) -> list[int]:
     found: list[int] = []
     for block in sorted(job.phases):
-        phase = np.frombuffer(job.phases[block], np.uint8)
-        found += (np.nonzero(np.isin(phase, _BAD))[0] + block * BLOCK_TASKS).tolist()
+        phase = small(job.phases[block])
+        bad = (phase == Phase.FAILED) | (phase == Phase.LOST) | (phase == Phase.TIMED_OUT)
+        found += [block * BLOCK_TASKS + position for position in where(bad)]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rota.model.job import JobSpec, Recovery
+from rota.model.job import JobSpec, Recovery, RunMode
 from rota.model.lifecycle import AttemptState, TaskEvent
 from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
 
@@ -15,19 +15,22 @@ class Verdict(NamedTuple):
 
 def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
     """A failure of the job's own spends a retry; a fault of the cluster's is free."""
+    again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
     match ended:
         case AttemptState.SUCCEEDED:
             return Verdict(TaskEvent.DONE)
-        case AttemptState.FAILED if wanted and failures < spec.retries:
+        case AttemptState.FAILED if again and failures < spec.retries:
             return Verdict(TaskEvent.AGAIN, True, pause_ms(failures))
         case AttemptState.FAILED:
             return Verdict(TaskEvent.SPENT)
         case AttemptState.TIMED_OUT:
             return Verdict(TaskEvent.OVERTIME)
         case AttemptState.STOPPED:
-            return Verdict(TaskEvent.AGAIN if wanted else TaskEvent.STOPPED)
+            return Verdict(TaskEvent.AGAIN if again else TaskEvent.STOPPED)
         case AttemptState.LOST:
-            return _after_loss(spec.recovery, wanted)
+            return Verdict(_after_loss(spec.recovery) if again else TaskEvent.GONE)
+        case AttemptState.REFUSED | AttemptState.WITHDRAWN if not wanted:
+            return Verdict(TaskEvent.STOPPED)
         case _:
             raise AssertionError(f"{ended.name} is not the end of a try")
 
@@ -36,13 +39,11 @@ def pause_ms(failures: int) -> int:
     return int(min(RETRY_LAST_MS, RETRY_FIRST_MS * 2 ** min(failures, 16)))
 
 
-def _after_loss(recovery: Recovery, wanted: bool) -> Verdict:
-    if not wanted:
-        return Verdict(TaskEvent.GONE)
+def _after_loss(recovery: Recovery) -> TaskEvent:
     match recovery:
         case Recovery.SCHEDULER:
-            return Verdict(TaskEvent.AGAIN)
+            return TaskEvent.AGAIN
         case Recovery.CANCEL:
-            return Verdict(TaskEvent.STOPPED)
+            return TaskEvent.STOPPED
         case Recovery.NONE | Recovery.CONTROLLER:
-            return Verdict(TaskEvent.GONE)
+            return TaskEvent.GONE

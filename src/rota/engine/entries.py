@@ -86,12 +86,18 @@ class JobEntry:
         self.in_line = False
 
     def ready(self, now_ms: int, most: int) -> list[int]:
-        found = sorted(index for index, at_ms in self.again.items() if at_ms <= now_ms)[:most]
+        found: list[int] = []
+        for block in sorted(self.again):
+            if len(found) >= most:
+                break
+            found += sorted(index for index, at_ms in self.again[block].items() if at_ms <= now_ms)
+        del found[most:]
         found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
         return found
 
-    def next_ready_ms(self) -> int | None:
-        return min(self.again.values(), default=None)
+    def next_ready_ms(self, now_ms: int) -> int | None:
+        pauses = (at_ms for block in self.again.values() for at_ms in block.values())
+        return min((at_ms for at_ms in pauses if at_ms > now_ms), default=None)
 
 
 class NodeEntry:

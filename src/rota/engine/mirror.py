@@ -9,7 +9,7 @@ import numpy as np
 from rota.engine.entries import ROOM, JobEntry, NodeEntry, Shift
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.columns import Array, column
+from rota.model.columns import Array, column, where
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState
@@ -206,13 +206,13 @@ class Mirror:
         positions = np.nonzero(placed)[0]
         if positions.size:
             job.fresh = max(job.fresh, first + int(positions[-1]) + 1)
-        again = placed & (phase == Phase.PENDING)
-        for index in [index for index in job.again if first <= index < first + phase.size]:
-            if not again[index - first]:
-                del job.again[index]
+        again = where(placed & (phase == Phase.PENDING))
+        if not again:
+            job.again.pop(block, None)
+            return
         task = job.tasks.get(block)
-        for position in np.nonzero(again)[0].tolist():
-            job.again[first + position] = 0 if task is None else int(column(task, "not_before")[position])
+        not_before = [0] * phase.size if task is None else column(task, "not_before").tolist()
+        job.again[block] = {first + position: not_before[position] for position in again}
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, positions: Array, shift: Shift) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""

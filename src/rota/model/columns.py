@@ -29,6 +29,17 @@ def column(record: Any, name: str) -> Array:
     return np.frombuffer(getattr(record, name), record.COLUMNS[name])
 
 
+def small(data: bytes) -> Array:
+    """A column of one byte each that stands outside a record."""
+    return np.frombuffer(data, np.uint8)
+
+
+def where(mask: Array) -> list[int]:
+    """Positions at which it holds."""
+    found: list[int] = np.nonzero(mask)[0].tolist()
+    return found
+
+
 class Draft(Generic[B]):
     """A record being changed: columns are copied when first asked for, and packed again by done()."""
 
@@ -41,6 +52,15 @@ class Draft(Generic[B]):
         if array is None:
             array = self._open[name] = column(self.record, name).copy()
         return array
+
+    def fill(self, name: str, positions: list[int], values: list[int]) -> None:
+        """Numbers from outside: what a column cannot hold becomes the nearest it can."""
+        array = self[name]
+        bounds = np.iinfo(array.dtype)
+        try:
+            array[positions] = values
+        except OverflowError:
+            array[positions] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]
 
     def done(self, **changes: Any) -> B:
         packed = {name: array.tobytes() for name, array in self._open.items()}

@@ -1,6 +1,7 @@
 """NodeSpec, who a node is; NodeWish, what an operator wants of it; NodeStatus, how it fares."""
 
 from enum import StrEnum
+from typing import Self
 
 import msgspec
 
@@ -56,6 +57,9 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/status")
+
+    def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
+        return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
 
 
 class Link(StrEnum):

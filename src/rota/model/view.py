@@ -54,8 +54,8 @@ class JobView(Protocol):
     def ready(self, now_ms: int, most: int) -> list[int]:
         """Indices of pending tasks that may be placed now, lowest first, at most so many."""
 
-    def next_ready_ms(self) -> int | None:
-        """When the earliest of its pauses after a failure ends."""
+    def next_ready_ms(self, now_ms: int) -> int | None:
+        """When the next of its pauses after a failure ends."""
 
 
 class NodeView(Protocol):

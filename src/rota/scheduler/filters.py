@@ -1,10 +1,14 @@
 """May a shape run on a node? By its labels; vectorised over all nodes, kept while labels do not change."""
 
+import re
+
 import numpy as np
 
 from rota.model.columns import Array
 from rota.model.job import Constraint, Op
 from rota.model.room import Room
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def satisfies(constraint: Constraint, labels: dict[str, str]) -> bool:
@@ -23,20 +27,13 @@ def satisfies(constraint: Constraint, labels: dict[str, str]) -> bool:
 
 
 def _compare(left: str, right: str) -> int:
-    """Versions and numbers by their numeric parts (1.10 is more than 1.9), other words by spelling."""
+    """As versions, part by part: 1.10 is more than 1.9; parts that are no numbers by spelling."""
     one, two = _parts(left), _parts(right)
     return (one > two) - (one < two)
 
 
-def _parts(text: str) -> list[tuple[int, float, str]]:
-    try:
-        return [(0, float(text), "")] if text.count(".") < 2 else [_part(part) for part in text.split(".")]
-    except ValueError:
-        return [_part(part) for part in text.split(".")]
-
-
-def _part(text: str) -> tuple[int, float, str]:
-    return (0, float(text), "") if text.isdecimal() else (1, 0.0, text)
+def _parts(text: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if _WHOLE.fullmatch(part) else (1, 0, part) for part in text.split(".")]
 
 
 class Masks:

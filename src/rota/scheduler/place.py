@@ -1,5 +1,7 @@
 """Many tasks of one shape onto nodes: every node considered, the idlest first, ties by the node's slot."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rota.model.columns import Array
@@ -27,7 +29,8 @@ class Space:
 
     def take(self, shape: Shape, slot: int, times: int) -> None:
         for resource, amount in shape.needs:
-            self.free[self.room.rows[resource], slot] -= amount * times
+            if amount:
+                self.free[self.room.rows[resource], slot] -= amount * times
         self.held[slot] += times
 
     def _copies(self, shape: Shape, allowed: Array, amounts: Array) -> Array:
@@ -47,21 +50,28 @@ def place(space: Space, shape: Shape, wanted: int, copies: Array) -> list[int]:
     candidates = np.nonzero(copies)[0]
     if candidates.size == 0 or wanted <= 0:
         return []
-    start, step = _usage(space, shape, candidates)
+    usage = _usage(space, shape, candidates)
     times = np.minimum(copies[candidates], wanted)
     order = np.repeat(np.arange(candidates.size), times)
     nth = np.arange(order.size) - np.repeat(np.cumsum(times) - times, times)
-    usage = start[order] + step[order] * nth
-    best = np.lexsort((candidates[order], usage))[:wanted]
+    fill = np.maximum(usage.start[order] + usage.step[order] * nth, usage.least[order])
+    best = np.lexsort((candidates[order], fill))[:wanted]
     chosen: list[int] = candidates[order[best]].tolist()
     return chosen
 
 
-def _usage(space: Space, shape: Shape, slots: Array) -> tuple[Array, Array]:
-    """How full each node is, by what is reserved or by its measured load, and by how much a task fills it."""
+class Usage(NamedTuple):
+    """How full nodes are by what is reserved, how much a task fills them, how busy they are at least."""
+
+    start: Array
+    step: Array
+    least: Array
+
+
+def _usage(space: Space, shape: Shape, slots: Array) -> Usage:
     room = space.room
     needs = dict(shape.needs)
-    start = np.zeros(slots.size)
+    start = space.held[slots] / NODE_TASKS_MAX
     step = np.full(slots.size, 1.0 / NODE_TASKS_MAX)
     for resource in ("cpu", "memory"):
         row = room.rows.get(resource)
@@ -70,4 +80,4 @@ def _usage(space: Space, shape: Shape, slots: Array) -> tuple[Array, Array]:
         capacity = np.maximum(1, room.capacity[row, slots])
         start += 1.0 - np.minimum(space.free[row, slots], capacity) / capacity
         step += needs.get(resource, 0) / capacity
-    return np.maximum(start, room.load[slots]), step
+    return Usage(start, step, room.load[slots])

@@ -88,8 +88,8 @@ class Round:
             job = view.jobs[JobId(str(head.order[1]))]
             offer = self._place_job(view, space, job, now)
             placed += offer.placed
-            pause = job.next_ready_ms()
-            if pause is not None and pause > now.ms:
+            pause = job.next_ready_ms(now.ms)
+            if pause is not None:
                 pauses.append(pause)
             if offer.full:
                 self._blocked[head.shape] = room.grown

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from rota.model.errors import Deposed, StoreFull, Unavailable
+from rota.model.errors import Deposed, StoreFull, Transient, Unavailable
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 _FORMAT = 1
@@ -33,7 +33,11 @@ class SqliteStore:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "rota.db"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._db = self._thread.submit(self._open).result()
+        try:
+            self._db = self._thread.submit(self._open).result()
+        except sqlite3.DatabaseError as error:
+            self._thread.shutdown()
+            raise self._meant(error) from error
 
     async def lead(self) -> int:
         return await self._run(self._lead)
@@ -58,10 +62,13 @@ class SqliteStore:
     async def _run(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise StoreFull(f"the disk of {self._path} is full") from error
-            raise Unavailable(f"{self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._meant(error) from error
+
+    def _meant(self, error: sqlite3.DatabaseError) -> Transient:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            return StoreFull(f"the disk of {self._path} is full")
+        return Unavailable(f"{self._path}: {error}")
 
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, isolation_level=None)
@@ -77,8 +84,7 @@ class SqliteStore:
         return db
 
     def _lead(self) -> int:
-        self._db.execute("UPDATE head SET epoch = epoch + 1")
-        (epoch,) = self._db.execute("SELECT epoch FROM head").fetchone()
+        ((epoch,),) = self._db.execute("UPDATE head SET epoch = epoch + 1 RETURNING epoch").fetchall()
         return int(epoch)
 
     def _read(self) -> Snapshot:

@@ -3,10 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
-from rota.engine.reconciler import Command
-from rota.model.errors import RotaError
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Constraint, JobCluster, JobSpec, JobStatus, Op
 from rota.model.lifecycle import JobState, NodeState
@@ -90,23 +87,6 @@ def apply(mirror: Mirror, plan: Plan) -> Plan:
     for record in plan.puts:
         mirror.apply(record)
     return plan
-
-
-def ask(loop: Loop, owner: str, command: Command, now: Instant) -> Decided:
-    """Serve one command and decide to rest; what it was refused with is raised, and so is a bug of ours."""
-    refusals: list[RotaError] = []
-    loop.ask(Request(owner, command, lambda _: None, refusals.append))
-    decided = loop.decide(now)
-    assert decided is not None
-    raise_bugs(loop)
-    for _, refusal in decided.refusals:
-        raise refusal
-    return decided
-
-
-def raise_bugs(loop: Loop) -> None:
-    for parked in loop.parked:
-        raise parked.error
 
 
 def placements(mirror: Mirror, job: JobId) -> dict[int, str]:

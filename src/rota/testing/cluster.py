@@ -124,7 +124,8 @@ class LocalCluster:
         name = f"node-{number}"
         secrets = {} if before else {"ROTA_JOIN": self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
-        self._agents[number] = self._start(name, "agent", *given, **secrets)
+        label = ("--label", f"number={number}")
+        self._agents[number] = self._start(name, "agent", *given, *label, **secrets)
 
     def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
         """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""
@@ -191,6 +192,16 @@ class LocalCluster:
         )
         self._others.append(process)
         return process
+
+    def submit(self, *command: str, **spec: Any) -> str:
+        """The id of a new job."""
+        answer = self.call("POST", "/v1/jobs", {**spec, "command": command})
+        assert answer.status == 201, answer
+        return str(answer.body["id"])
+
+    def count(self, job: str, state: str) -> int:
+        """How many of its tasks are in that state, as far as the server knows."""
+        return int(self.call("GET", f"/v1/jobs/{job}").body["counts"].get(state, 0))
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """One HTTP request, with the admin's token unless another `authorization` is given."""

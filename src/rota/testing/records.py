@@ -1,7 +1,7 @@
 """Records as tests need them: whatever a test does not care about has a plain value."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import Draft
@@ -12,6 +12,7 @@ from rota.model.node import NodeStatus
 from rota.model.task import TaskBlock
 
 MEBIBYTE = 2**20
+Block = TypeVar("Block", StatusBlock, TaskBlock)
 
 
 def job(number: int = 1, **fields: Any) -> JobSpec:
@@ -59,7 +60,7 @@ def decided(before: TaskBlock, positions: Iterable[int], **columns: int) -> Task
     return _filled(before, positions, columns)
 
 
-def _filled(before: Any, positions: Iterable[int], columns: Mapping[str, int]) -> Any:
+def _filled(before: Block, positions: Iterable[int], columns: Mapping[str, int]) -> Block:
     chosen = list(positions)
     draft = Draft(before)
     for name, value in columns.items():

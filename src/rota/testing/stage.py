@@ -8,7 +8,6 @@ from rota.controllers import batch
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
-from rota.model.errors import RotaError
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -17,7 +16,7 @@ from rota.model.plan import Instant, Plan, Record
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
 from rota.scheduler import plan as scheduler
 from rota.store import codec
-from rota.testing.builders import WALL_MS, raise_bugs
+from rota.testing.builders import WALL_MS
 from rota.watcher import liveness, sessions
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
@@ -223,6 +222,7 @@ class Stage:
             for machine in self.machines.values():
                 if machine.told is not None and not machine.silent:
                     self.mirror.hear(NodeId(machine.name))
+                    self.loop.wake(liveness.NAME, machine.name)
             self.settle()
 
     def settle(self) -> None:
@@ -236,8 +236,7 @@ class Stage:
 
     def ask(self, owner: str, command: Command) -> Decided:
         """Serve one command; what it is refused with is raised."""
-        refusals: list[RotaError] = []
-        self.loop.ask(Request(owner, command, lambda _: None, refusals.append))
+        self.loop.ask(Request(owner, command, answered=lambda _: None, refused=lambda _: None))
         decided = self._decide()
         assert decided is not None
         for _, refusal in decided.refusals:
@@ -257,7 +256,8 @@ class Stage:
 
     def _decide(self) -> Decided | None:
         decided = self.loop.decide(self.now)
-        raise_bugs(self.loop)
+        for parked in self.loop.parked:
+            raise parked.error
         if decided is not None:
             self._commit(decided)
         return decided

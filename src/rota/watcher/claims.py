@@ -11,7 +11,6 @@ from rota.model.plan import Event
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
 
-
 _COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
 _STATES = list(AttemptState)  # by number
 _OFFERED = AttemptState.OFFERED
@@ -114,7 +113,7 @@ def event_of(claim: Claim) -> AttemptEvent | None:
 
 
 class _StatusDraft:
-    """One block: claims are judged one by one against plain lists, and written column by column at the end."""
+    """One block: claims are judged one by one against plain lists, written column by column at the end."""
 
     def __init__(self, attempts: AttemptBlock, status: StatusBlock) -> None:
         self._status = status
@@ -156,7 +155,7 @@ class _StatusDraft:
         draft["number"][positions] = [claim.attempt for claim in self._claims.values()]
         draft["state"][positions] = [self._state[position] for position in positions]
         for name in _COPIED:
-            draft[name][positions] = [getattr(claim, name) for claim in self._claims.values()]
+            draft.fill(name, positions, [getattr(claim, name) for claim in self._claims.values()])
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return draft.done(

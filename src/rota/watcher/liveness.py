@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-import msgspec
-
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
@@ -41,10 +39,10 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
             broken = entry.link is Link.DOWN
             reason = "its connection broke" if broken else f"silent for {silent_ms // 1000} s"
             return _suspect(view, entry, reason, now, lost_ms)
+        case NodeState.SUSPECT | NodeState.LOST if heard and entry.link is Link.UP:
+            return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
-        case NodeState.SUSPECT if heard and entry.link is Link.UP:
-            return _recovered(entry, now)
         case NodeState.SUSPECT:
             return look_again(entry.heard_at_ms + lost_ms)
         case NodeState.LOST | NodeState.LEFT:
@@ -56,7 +54,7 @@ def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: in
     assert entry.status is not None
     node = entry.spec.id
     state = step(NODE, entry.status.state, NodeEvent.SILENT)
-    status = msgspec.structs.replace(entry.status, state=state, reason=reason, since_ms=now.wall_ms)
+    status = entry.status.turned(state, reason, now.wall_ms)
     ledger = withdraw(view, node, now)
     why = f"node {entry.spec.name} is suspect: {reason}"
     event = Event("node.suspect", why, node=node, state=state.value)
@@ -71,7 +69,7 @@ def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: in
 def _recovered(entry: NodeView, now: Instant) -> Plan:
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
-    status = msgspec.structs.replace(entry.status, state=state, reason=None, since_ms=now.wall_ms)
+    status = entry.status.turned(state, None, now.wall_ms)
     why = f"node {entry.spec.name} is heard again"
     return Plan(
         (status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why

@@ -14,6 +14,7 @@ from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
 from rota.model.errors import RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
@@ -171,7 +172,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         node = session.node
         async for word in words:
             session.heard_n = word.n
-            self._engine.observe(lambda mirror: mirror.hear(node))
+            self._notice(node)
             match word.WhichOneof("word"):
                 case "report":
                     await self._report(session, word)
@@ -185,6 +186,12 @@ class AgentDoor(pb_grpc.AgentServicer):
                     log.warning("unexpected word", node=node)
         raise _Over
 
+    def _notice(self, node: NodeId) -> None:
+        """It lives; if that was in doubt, somebody shall look."""
+        status = self._engine.mirror.nodes[node].status
+        doubted = status is not None and status.state is not NodeState.READY
+        self._engine.observe(lambda mirror: mirror.hear(node), *(((liveness.NAME, node),) if doubted else ()))
+
     async def _report(self, session: Session, word: pb.FromNode) -> None:
         node = session.node
         report = wire.report_from_wire(word.n, word.report)
@@ -195,6 +202,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
         except Unavailable:
             raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
+        session.told.stored(report.claims)
         session.stored_n = word.n
         session.wake.set()
 

@@ -1,11 +1,10 @@
 """A node's words -> what to write; what is assigned and what it was told -> what to tell it."""
 
-import msgspec
-
 from rota.model.attempt import LOOKAHEAD
 from rota.model.columns import column
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
+from rota.model.job import RunMode
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
@@ -24,6 +23,8 @@ from rota.model.sync import (
 )
 from rota.model.view import JobView, NodeView, View
 from rota.watcher.claims import Ledger
+
+Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 
 
 def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
@@ -66,7 +67,7 @@ def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) 
     entry = view.nodes[node]
     assert entry.status is not None
     state = step(NODE, entry.status.state, event)
-    status = msgspec.structs.replace(entry.status, state=state, reason=reason, since_ms=now.wall_ms)
+    status = entry.status.turned(state, reason, now.wall_ms)
     ledger = Ledger(view, node)
     sentence = f"node {entry.spec.name} {'left' if state is NodeState.LEFT else 'was lost'}: {reason}"
     for (job, index), attempt in sorted(entry.assigned.items()):
@@ -81,7 +82,8 @@ def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
     ledger = Ledger(view, node)
     for (job_id, index), attempt in sorted(view.nodes[node].assigned.items()):
         job = view.jobs[job_id]
-        if _state(job, index, attempt) is AttemptState.OFFERED:
+        again = job.spec.run is RunMode.AT_LEAST_ONCE  # what may start once only may have started there
+        if again and _state(job, index, attempt) is AttemptState.OFFERED:
             claim = Claim(
                 index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent"
             )
@@ -93,54 +95,68 @@ class Told:
     """What one connection's node knows: computed against what is assigned, it gives the orders."""
 
     def __init__(self, inventory: list[JobClaims]) -> None:
-        self._attempts: dict[tuple[JobId, int], int] = {}
-        self._stopping: dict[tuple[JobId, int], int] = {}
+        self._live: dict[Name, None] = {}
+        self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
+        self._stopping: dict[Name, None] = {}
         self._works: dict[JobId, None] = {}
         for one in inventory:
             for claim in one.claims:
                 if claim.said < SAID_FIRST_END:
-                    self._attempts[one.job, claim.index] = claim.attempt
+                    self._live[one.job, claim.index, claim.attempt] = None
 
     def heard(self, claims: list[JobClaims]) -> None:
         """What the node says is over needs no order any more."""
-        for one in claims:
-            for claim in one.claims:
-                key = (one.job, claim.index)
-                if claim.said >= SAID_FIRST_END and self._attempts.get(key) == claim.attempt:
-                    del self._attempts[key]
-                    self._stopping.pop(key, None)
+        for name in _ended(claims):
+            self._live.pop(name, None)
+            self._stopping.pop(name, None)
+            self._over[name] = None
+
+    def stored(self, claims: list[JobClaims]) -> None:
+        for name in _ended(claims):
+            self._over.pop(name, None)
 
     def orders(self, view: View, node: NodeId) -> list[JobOrders]:
         assigned = view.nodes[node].assigned
         found: dict[JobId, JobOrders] = {}
-        for key, attempt in assigned.items():
-            if self._attempts.get(key) != attempt:
-                if not _unwanted(view.jobs[key[0]], key[1]):
-                    self._start(found, view, key, attempt)
-            elif self._stopping.get(key) != attempt and _unwanted(view.jobs[key[0]], key[1]):
-                self._stop(found, key, attempt)
-        for key, attempt in self._attempts.items():
-            if key not in assigned and self._stopping.get(key) != attempt:
-                self._stop(found, key, attempt)
+        for (job, index), attempt in assigned.items():
+            name = (job, index, attempt)
+            if name in self._over:
+                continue
+            if _unwanted(view.jobs[job], index):
+                self._stop(found, name)  # also what it was never told of: its word on that ends the attempt
+            elif name not in self._live:
+                self._start(found, view, name)
+        for job, index, attempt in list(self._live):
+            if assigned.get((job, index)) != attempt:
+                self._stop(found, (job, index, attempt))
         return list(found.values())
 
-    def _start(self, found: dict[JobId, JobOrders], view: View, key: tuple[JobId, int], attempt: int) -> None:
-        job_id, index = key
+    def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
+        job_id, index, attempt = name
         job = view.jobs[job_id]
-        orders = found.get(job_id)
-        if orders is None:
-            work = None if job_id in self._works else work_of(job.spec)
-            self._works[job_id] = None
-            orders = found[job_id] = JobOrders(job_id, work, [], [])
+        work = None if job_id in self._works else work_of(job.spec)
+        self._works[job_id] = None
+        orders = found.get(job_id) or JobOrders(job_id, None, [], [])
+        found[job_id] = orders if work is None else orders._replace(work=work)
         block, position = divmod(index, BLOCK_TASKS)
         firm = not job.attempts[block].flags[position] & LOOKAHEAD
-        orders.start.append(Start(index, attempt, firm))
-        self._attempts[key] = attempt
+        found[job_id].start.append(Start(index, attempt, firm))
+        self._live[name] = None
 
-    def _stop(self, found: dict[JobId, JobOrders], key: tuple[JobId, int], attempt: int) -> None:
-        orders = found.setdefault(key[0], JobOrders(key[0], None, [], []))
-        orders.stop.append(Stop(key[1], attempt))
-        self._stopping[key] = attempt
+    def _stop(self, found: dict[JobId, JobOrders], name: Name) -> None:
+        if name not in self._stopping:
+            job_id, index, attempt = name
+            found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt))
+            self._stopping[name] = None
+
+
+def _ended(claims: list[JobClaims]) -> list[Name]:
+    return [
+        (one.job, claim.index, claim.attempt)
+        for one in claims
+        for claim in one.claims
+        if claim.said >= SAID_FIRST_END
+    ]
 
 
 def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:

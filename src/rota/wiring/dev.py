@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rota.config import DevOptions, ServerOptions, default_data_dir, server_config
+from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
 from rota.identity.tokens import JoinLine
 from rota.model.amounts import show_size
@@ -95,8 +96,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 async def _until_open(engine: Engine, count: int) -> None:
     async with asyncio.timeout(_STOP_SECONDS):
-        while await engine.read(lambda mirror: sum(entry.open for entry in mirror.nodes.values())) < count:
+        while await engine.read(_open_nodes) < count:
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _open_nodes(mirror: Mirror) -> int:
+    return sum(entry.open for entry in mirror.nodes.values())
 
 
 def _tell_ready(server: Server, seconds: float) -> None:

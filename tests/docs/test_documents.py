@@ -1,0 +1,71 @@
+"""What README and docs show is what happens: every command in them is run, every link leads somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import Block, Kind, blocks, commands, matches
+from tests.docs.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+TYPED = [path for path in DOCUMENTS if any(block.runs for block in blocks(path.read_text()))]
+LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("document", TYPED, ids=name)
+def test_every_command_does_what_the_document_shows(
+    document: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> None:
+    """A document that starts a cluster has it for itself; the others share one."""
+    found = list(blocks(document.read_text()))
+    alone = any(block.runs and "$ rota dev" in block.text for block in found)
+    config = None if alone else request.getfixturevalue("shared_config")
+    with Terminal(tmp_path_factory.mktemp(document.stem), config) as terminal:
+        for block in found:
+            terminal.type(block)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    targets = [link for link in LINK.findall(document.read_text()) if not link.startswith(("http", "#"))]
+
+    missing = [target for target in targets if not (document.parent / target.partition("#")[0]).exists()]
+    assert not missing
+
+
+def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
+    left_out = [
+        f"{name(path)}:{block.line}"
+        for path in DOCUMENTS
+        for block in blocks(path.read_text())
+        if block.language in set(Kind) and not block.runs
+    ]
+
+    assert len(left_out) <= 8, left_out
+
+
+def test_what_differs_each_time_is_not_compared() -> None:
+    shown = "job 1 “echo” placed on node-1, started after 0.01 s\nhello\n…\nexit 0   peak 9 MiB"
+
+    assert matches(
+        shown, "job 27 “echo” placed on node-3, started after 1.4 s\nhello\nexit 0  peak 1.5 GiB\n"
+    )
+    assert not matches(
+        shown, "job 27 “cat” placed on node-3, started after 1.4 s\nhello\nexit 0  peak 9 MiB\n"
+    )
+    assert not matches(shown, "job 27 “echo” placed on node-3, started after 1.4 s\nhello\n")
+
+
+def test_a_console_block_is_cut_into_commands_and_what_they_print() -> None:
+    block = Block(7, "console", "$ one \\\n> two\nprinted\n$ three\n")
+
+    first, second = commands(block)
+    assert (first.line, first.text, first.shown) == (8, "one \\\ntwo", "printed")
+    assert (second.line, second.text, second.shown) == (11, "three", "")

@@ -1,0 +1,89 @@
+"""An agent that is killed, upgraded or told to leave: what happens to the work under its keeper."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.client.cluster import connect
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until, with_argument
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+TASKS = 50
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Iterator[LocalCluster]:
+    """One node with room for every task at once."""
+    with LocalCluster(tmp_path, nodes=1, cpu=TASKS) as running:
+        yield running
+
+
+def test_a_killed_agent_finds_its_work_again(
+    wide: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
+) -> None:
+    away = Gate(tmp_path / "away")
+    # Even tasks end while the agent is away, one after the other; odd ones go on until it is back.
+    wait = f"if [ $((ROTA_INDEX % 2)) = 0 ]; then {away.wait}; sleep 0.$ROTA_INDEX; else {gate.wait}; fi"
+    script = witness.script(f"{wait}; echo $ROTA_INDEX >> {tmp_path}/ended; exit $((ROTA_INDEX % 5))")
+    job = wide.submit(*script, count=TASKS)
+    until(lambda: wide.count(job, "running") == TASKS, "all tasks run")
+
+    wide.kill_agent(1)
+    away.open()
+    ended = tmp_path / "ended"
+    until(lambda: ended.exists() and len(ended.read_text().split()) == TASKS // 2, "half of them ended")
+    until(lambda: wide.node(1)["state"] == "suspect", "the agent is missed")
+    wide.start_agent(1)
+    wide.wait_for_nodes()
+
+    with connect(f"http://{wide.http}", token=wide.token) as client:
+        until(lambda: client.job(job).status.tasks_ended == TASKS // 2, "what ended meanwhile is reported")
+        gate.open()
+        client.job(job).wait(30)
+        tasks = list(client.job(job).tasks())
+    assert witness.starts() == dict.fromkeys(range(TASKS), 1)
+    assert [task.exit_code for task in tasks] == [index % 5 for index in range(TASKS)]
+    assert {task.attempt for task in tasks} == {1}
+    assert times_ended(wide, job) == dict.fromkeys(range(TASKS), 1)
+
+
+def test_an_upgraded_agent_takes_up_its_work(wide: LocalCluster, witness: Witness, gate: Gate) -> None:
+    job = wide.submit(*witness.script(gate.wait), count=10)
+    until(lambda: wide.count(job, "running") == 10, "all tasks run")
+
+    assert wide.kill_agent(1, signal.SIGTERM) == 0
+    assert len(with_argument(str(gate.path))) >= 10, "the work goes on without an agent"
+    wide.start_agent(1)
+    wide.wait_for_nodes()
+    gate.open()
+
+    assert wide.rota("wait", job).code == 0
+    assert witness.starts() == dict.fromkeys(range(10), 1)
+
+
+def test_an_agent_that_leaves_gives_its_work_to_others(
+    cluster: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    job = cluster.submit(*witness.script(gate.wait), count=6, grace="1s")
+    until(lambda: cluster.count(job, "running") == 6, "all tasks run")
+    moved = {seen.index for seen in witness.seen() if seen.node == "node-1"}
+
+    assert cluster.kill_agent(1, signal.SIGINT) == 0
+
+    assert cluster.node(1)["state"] == "left"
+    until(lambda: len(witness.seen()) == 6 + len(moved), "its tasks run elsewhere")
+    gate.open()
+    assert cluster.rota("wait", job).code == 0
+    assert witness.starts() == {index: 2 if index in moved else 1 for index in range(6)}
+
+
+def times_ended(cluster: LocalCluster, job: str) -> Counter[int]:
+    """How often the end of each task was told."""
+    events = cluster.call("GET", f"/v1/events?job={job}&kind=task.ended&limit=1000").body["events"]
+    ranges = [(first, last) for event in events for first, last in event["indices"]]
+    return Counter(index for first, last in ranges for index in range(first, last + 1))

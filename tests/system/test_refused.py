@@ -1,0 +1,148 @@
+"""Who is not let in, at each of the three doors, and that the reason is said."""
+
+import shutil
+import signal
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rota.identity.authority import Authority
+from rota.identity.node_identity import make_request, store_identity
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from rota.wire.generated import agent_pb2, agent_pb2_grpc, controller_pb2, controller_pb2_grpc
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("header", ["", "Bearer ", "Bearer rota_wrong", "Basic cm90YTpyb3Rh"])
+def test_http_without_a_good_token_is_401(shared: LocalCluster, header: str) -> None:
+    answer = shared.call("POST", "/v1/jobs", {"command": ["true"]}, authorization=header)
+
+    assert (answer.status, answer.body["code"]) == (401, "unauthenticated")
+    assert "token" in answer.body["detail"]
+
+
+def test_the_command_line_says_that_a_token_is_wrong(shared: LocalCluster) -> None:
+    ran = shared.rota("ls", ROTA_TOKEN="rota_wrong")
+
+    assert (ran.code, ran.out) == (5, "")
+    assert "error: unauthenticated:" in ran.err
+
+
+@pytest.mark.parametrize("header", [(), (("authorization", "Bearer rota_wrong"),)])
+def test_a_controller_without_a_good_token_is_refused(
+    shared: LocalCluster, header: tuple[tuple[str, str], ...]
+) -> None:
+    with grpc.insecure_channel(shared.grpc) as channel:
+        stub = controller_pb2_grpc.ControllerStub(channel)  # type: ignore[no-untyped-call]  # generated
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Stop(controller_pb2.StopRequest(job="1"), metadata=header, timeout=10)
+
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "token" in refused.value.details()
+
+
+def test_an_agent_without_a_certificate_is_refused(shared: LocalCluster) -> None:
+    assert "CERTIFICATE_REQUIRED" in knock(shared, None)
+
+
+def test_an_agent_with_a_certificate_of_another_ca_is_refused(shared: LocalCluster, tmp_path: Path) -> None:
+    other = Authority.open(tmp_path / "ca", datetime.now(UTC))
+    certificate = other.sign_node(make_request(tmp_path), "n1", "node-1", datetime.now(UTC))
+    (tmp_path / "both.pem").write_bytes(certificate + (tmp_path / "node.key").read_bytes())
+
+    assert knock(shared, tmp_path / "both.pem") in ("TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE")
+
+
+def test_a_plain_text_agent_is_refused(shared: LocalCluster) -> None:
+    with grpc.insecure_channel(shared.agent) as channel:
+        stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Renew(agent_pb2.RenewRequest(), timeout=10)
+
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    stranger = shared.directory / "node-stranger"
+    other = Authority.open(tmp_path / "ca", datetime.now(UTC))
+    request = make_request(stranger)
+    store_identity(stranger, other.sign_node(request, "n1", "node-1", datetime.now(UTC)), other.ca_pem)
+    (stranger / "server").write_text(shared.agent + "\n")
+
+    agent = shared.start_rota("agent", "--data-dir", str(stranger))
+
+    assert agent.stderr is not None
+    line = agent.stderr.readline()
+    assert b"not connected" in line
+    assert b"CERTIFICATE_VERIFY_FAILED" in line
+
+
+def test_a_join_token_is_good_once(shared: LocalCluster) -> None:
+    line = shared.join_line()
+    first, second = (shared.directory / f"node-{which}" for which in ("first", "second"))
+    agent = shared.start_rota("agent", "--data-dir", str(first), "--join", line)
+    until((first / "node.pem").exists, "the first one joined")
+    agent.send_signal(signal.SIGINT)
+    assert agent.wait(30) == 0
+
+    ran = shared.rota("agent", "--data-dir", str(second), "--join", line)
+
+    assert ran.code == 5
+    assert "error: not_allowed: join token was used already" in ran.err
+    shutil.rmtree(first)
+
+
+def test_an_expired_join_token_is_refused(shared: LocalCluster) -> None:
+    line = shared.join_line(valid_seconds=1)
+    expired_at = time.monotonic() + 1
+    until(lambda: time.monotonic() > expired_at, "its time is over")
+
+    ran = shared.rota("agent", "--data-dir", str(shared.directory / "node-late"), "--join", line)
+
+    assert ran.code == 5
+    assert "expired" in ran.err
+
+
+def test_an_agent_without_a_join_line_is_told_how_to_get_one(shared: LocalCluster) -> None:
+    ran = shared.rota("agent", "--data-dir", str(shared.directory / "node-new"))
+
+    assert ran.code == 2
+    assert "rota node token" in ran.err
+
+
+def test_an_agent_of_a_deleted_node_is_refused(cluster: LocalCluster) -> None:
+    assert cluster.kill_agent(2, signal.SIGINT) == 0
+    assert cluster.rota("node", "delete", "node-2").code == 0
+
+    cluster.start_agent(2)
+
+    until(lambda: "is not known here: join it again" in cluster.agent_log(2), "the reason is told")
+    names = [node["name"] for node in cluster.call("GET", "/v1/nodes").body["nodes"]]
+    assert names == ["node-1", "node-3"]
+
+
+def knock(cluster: LocalCluster, certificate: Path | None) -> str:
+    """What the agents' door answers in the handshake."""
+    ca_pem = cluster.call("GET", "/v1/ca").body["ca"]
+    context = ssl.create_default_context(cadata=ca_pem)
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    host, _, port = cluster.agent.partition(":")
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="rota-server") as secure,
+        ):
+            secure.recv(1)  # with TLS 1.3 the verdict comes with the first bytes
+    except ssl.SSLError as error:
+        return str(error.reason)
+    return "let in"
