@@ -55,6 +55,7 @@ class FileSource:
         self.open_now = 0
         self.most_open = 0
         self.grown = asyncio.Event()
+        self.missed = asyncio.Event()
 
     def write(self, name: str, data: bytes, *, ended: bool = False) -> None:
         with (self.directory / name).open("ab") as file:
@@ -66,6 +67,7 @@ class FileSource:
 
     async def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
         if node in self.away:
+            self.missed.set()
             raise Unavailable(f"node {node} is not connected")
         name = f"{request.job}.{request.task}.{request.attempt}.{request.stream}"
         offset = request.offset
@@ -76,6 +78,8 @@ class FileSource:
                 grown, ended = self.grown, name in self.ended
                 path = self.directory / name
                 data = path.read_bytes()[offset:] if path.exists() else b""
+                if node in self.away:
+                    raise Unavailable(f"node {node} went away")
                 if data:
                     yield LogPiece(offset, data)
                     offset += len(data)
@@ -210,7 +214,9 @@ async def serving(
     async with running(make_store(directory)) as engine:
         source = FileSource(directory)
         api = make_api(engine, directory, source)
-        listener = socket.create_server(("127.0.0.1", 0))
+        # With the protocol named, asyncio sets TCP_NODELAY; else each answer waits for a delayed ACK.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
             make_app(api), lifespan="off", ws="none", log_level="critical", timeout_graceful_shutdown=1
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from rota.apiserver import routes_events, routes_jobs, routes_nodes
 from rota.apiserver.http import OPEN_PATHS
@@ -302,9 +303,11 @@ async def test_a_fault_of_ours_says_nothing_of_its_inside(tmp_path: Path) -> Non
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         object.__setattr__(server.api, "explain", lambda *_: 1 / 0)
-        reply = await server.call("GET", "/v1/jobs/1/why")
+        with capture_logs() as logged:
+            reply = await server.call("GET", "/v1/jobs/1/why")
 
     assert (reply.status, reply.json["code"]) == (500, "internal")
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["a request failed"]
     assert "zero" not in reply.body.decode()
 
 

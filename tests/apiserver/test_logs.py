@@ -6,11 +6,13 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rota.apiserver import logs
 from rota.model.attempt import OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus
-from rota.model.lifecycle import AttemptState, JobState, TaskState
+from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import FAILED, RUNNING, SUCCEEDED, attempts, node, node_status, statuses, tasks
 from tests.apiserver.serving import Serving, serving
@@ -141,6 +143,35 @@ async def test_a_node_that_is_away_is_told_and_stops_nobody_else(tmp_path: Path)
     } in told
     assert texts(reply.body) == {(1, 1, "stdout"): b"here"}
     assert (alone.status, alone.json["code"]) == (503, "unavailable")
+
+
+async def test_a_follower_waits_for_a_node_that_is_away_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
+    async with serving(tmp_path, MemoryStore) as server:
+        job = await job_with(server, 1, number=[1], state=[RUNNING])
+        server.source.write(f"{job}.0.1.stdout", b"before\n")
+        path = f"/v1/jobs/{job}/logs?follow=true"
+        async with asyncio.timeout(5), server.stream(path) as lines:
+            assert await anext(lines) == b"before"
+            server.source.away.add(NodeId("n1"))
+            server.source.write(f"{job}.0.1.stdout", b"while away\n", ended=True)
+            await server.source.missed.wait()
+            server.source.away.clear()
+            assert await anext(lines) == b"while away"
+
+
+async def test_a_follower_does_not_wait_for_a_lost_node(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        job = await job_with(server, 1, number=[1], state=[AttemptState.LOST])
+        await server.put("controllers", JobStatus(JobId(job), JobState.FAILED))
+        await server.put("watcher", node_status(1, NodeState.LOST))
+        server.source.away.add(NodeId("n1"))
+        async with asyncio.timeout(5):
+            reply = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&follow=true&stream=stdout")
+
+    assert json.loads(reply.body)["reason"] == "node n1 is not connected"
 
 
 async def test_what_was_refused_has_no_output_and_what_is_unknown_is_not_found(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import column
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import JobId, NodeId
-from rota.model.lifecycle import AttemptState
-from rota.model.limits import BLOCK_TASKS
+from rota.model.lifecycle import AttemptState, NodeState
+from rota.model.limits import BLOCK_TASKS, LOST_MS
 from rota.model.phase import FIRST_END
 from rota.model.sync import LogPiece, LogRequest
 
 STREAMS = ("stdout", "stderr")
 OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
+AGAIN_SECONDS = 0.5  # between two looks for a node that is away: about the time in which an agent restarts
 
 
 class LogSource(Protocol):
@@ -39,7 +40,7 @@ class Wanted:
     attempt: int | None = None  # None: the newest; while following, also those to come
     from_first: bool = False  # begin with the oldest attempt that is known
     streams: tuple[str, ...] = STREAMS
-    offset: int = 0
+    offset: int = 0  # of text only
     follow: bool = False
 
 
@@ -101,17 +102,20 @@ class Logs:
                     before[begun.index, stream] = readers.create_task(read(begun, stream, earlier))
 
     async def copy_text(self, wanted: Wanted, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """The bytes of one stream of one task, attempt after attempt."""
+        """The bytes of one stream of one task, attempt after attempt; `offset` is of the first."""
+        offset = wanted.offset
         async with aclosing(self._begun(wanted)) as found:
             async for begun in found:
-                async with self._open(wanted, begun, wanted.streams[0]) as pieces:
+                request = _request(wanted, begun, wanted.streams[0], offset)
+                async with aclosing(self._pieces(begun.node, request)) as pieces:
                     async for piece in pieces:
                         await write(piece.data)
+                offset = 0
 
     async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
-        next_offset = wanted.offset
+        next_offset = 0
         try:
-            async with self._open(wanted, begun, stream) as pieces:
+            async with aclosing(self._pieces(begun.node, _request(wanted, begun, stream, 0))) as pieces:
                 async for piece in pieces:
                     for chunk in _chunks(begun, stream, piece):
                         await write(chunk)
@@ -119,18 +123,34 @@ class Logs:
         except Unavailable as error:
             await write(Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error)))
 
+    async def _pieces(self, node: NodeId, request: LogRequest) -> AsyncGenerator[LogPiece, None]:
+        """All of a stream; while following, a node that is away for a moment is waited for."""
+        clock = asyncio.get_running_loop()
+        away_since: float | None = None
+        while True:
+            try:
+                async with self._open(node, request) as pieces:
+                    async for piece in pieces:
+                        away_since = None
+                        yield piece
+                        request = request._replace(offset=piece.offset + len(piece.data))
+                return
+            except Unavailable:
+                away_since = away_since or clock.time()
+                if not request.follow or clock.time() > away_since + LOST_MS / 1000:
+                    raise
+                if not await self.engine.read(lambda mirror: _may_come_back(mirror, node)):
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
+
     @asynccontextmanager
-    async def _open(
-        self, wanted: Wanted, begun: Begun, stream: str
-    ) -> AsyncIterator[AsyncIterator[LogPiece]]:
-        request = LogRequest(wanted.job, begun.index, begun.attempt, stream, wanted.offset, wanted.follow)
-        pieces = self.source.open(begun.node, request)
+    async def _open(self, node: NodeId, request: LogRequest) -> AsyncIterator[AsyncIterator[LogPiece]]:
+        pieces = self.source.open(node, request)
         try:
             yield pieces
         finally:
-            if isinstance(
-                pieces, AsyncGenerator
-            ):  # the node is to stop sending now, not when memory is tidied
+            # The node is to stop sending now, not when memory is tidied.
+            if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
     async def _begun(self, wanted: Wanted) -> AsyncGenerator[Begun, None]:
@@ -148,6 +168,16 @@ class Logs:
 
     async def _look(self, search: "_Search", block: int) -> list[Begun]:
         return await self.engine.read(lambda mirror: search.look(mirror, block))
+
+
+def _request(wanted: Wanted, begun: Begun, stream: str, offset: int) -> LogRequest:
+    return LogRequest(wanted.job, begun.index, begun.attempt, stream, offset, wanted.follow)
+
+
+def _may_come_back(mirror: Mirror, node: NodeId) -> bool:
+    entry = mirror.nodes.get(node)
+    status = entry.status if entry else None
+    return status is not None and status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
 def _chunks(begun: Begun, stream: str, piece: LogPiece) -> Iterator[Chunk]:

@@ -156,7 +156,7 @@ def _wanted(entry: JobEntry, request: Request) -> Wanted:
         attempt,
         from_first=follow and not text,
         streams=STREAMS if stream is None else (stream,),
-        offset=answers.whole(query, "offset", 0, 0, 2**62) if index is not None else 0,
+        offset=answers.whole(query, "offset", 0, 0, 2**62),
         follow=follow,
     )
 

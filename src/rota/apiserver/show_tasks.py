@@ -1,6 +1,5 @@
 """Blocks of a job -> its tasks and attempts as the API shows them."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rota.apiserver.show import Json, has_ended, node_name
@@ -168,10 +167,3 @@ def _attempt(mirror: Mirror, placed: Placed) -> Json:
         for field in _FARED if placed.state >= ATTEMPT_FIRST_END else _FARES:
             shown[field] = _MADE[field](row, 0)
     return shown
-
-
-def live_or_ended(entry: JobEntry, index: int) -> Iterator[Placed]:
-    """The attempts that have something to show: begun on their node, or about to begin."""
-    for placed in attempts_of(entry, index):
-        if AttemptState.ACCEPTED <= placed.state < AttemptState.REFUSED:
-            yield placed

@@ -80,9 +80,7 @@ class JobEntry:
         self.tally = JobTally(spec.count)
         self.run_us: float | None = None
         self.fresh = 0  # the lowest index that was never placed
-        self.again: dict[
-            int, int
-        ] = {}  # placed before and pending again -> cluster time it may be placed from
+        self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
 
     def ready(self, now_ms: int, most: int) -> list[int]:

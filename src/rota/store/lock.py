@@ -6,7 +6,11 @@ from pathlib import Path
 
 
 class AlreadyRunning(RuntimeError):
-    """Somebody else holds the directory."""
+    """Somebody else holds the directory: the process `pid`."""
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        super().__init__(f"{directory} is in use by process {pid}")
+        self.pid = pid
 
 
 class DirectoryLock:
@@ -17,9 +21,9 @@ class DirectoryLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = int(os.pread(self._fd, 32, 0).strip() or 0)
             os.close(self._fd)
-            raise AlreadyRunning(f"{directory} is in use by process {holder}") from None
+            raise AlreadyRunning(directory, holder) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 

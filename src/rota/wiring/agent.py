@@ -18,6 +18,7 @@ from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
 from rota.wiring.process import guarded, interrupted, log_to
 
+AGENT_LOCK = "agent.lock"
 _STOP_SECONDS = 30.0
 
 
@@ -28,7 +29,7 @@ def run_agent(options: AgentOptions) -> int:
 
 
 async def _run(config: AgentConfig, directory: Path) -> None:
-    lock = DirectoryLock(directory, "agent.lock")
+    lock = DirectoryLock(directory, AGENT_LOCK)
     identity = _identity(config, directory)
     agent = Agent(_settings(config, directory), identity, ProcessRuntime(directory))
     async with asyncio.TaskGroup() as tasks:

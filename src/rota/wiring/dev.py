@@ -16,6 +16,8 @@ from rota.engine.run import Engine
 from rota.identity.tokens import JoinLine
 from rota.model.amounts import show_size
 from rota.model.cluster import DEFAULT
+from rota.store.lock import AlreadyRunning, DirectoryLock
+from rota.wiring.agent import AGENT_LOCK
 from rota.wiring.process import guarded, interrupted, log_to, tell
 from rota.wiring.server import Server, running
 
@@ -71,6 +73,7 @@ def _prepare(server: Server, directory: Path) -> None:
 
 async def _start(server: Server, directory: Path, name: str) -> asyncio.subprocess.Process:
     _prepare(server, directory)
+    await _relieve(directory)
     host, _, port = server.addresses.http.rpartition(":")
     secret = server.vault.make_join_token(time.time_ns() // 1_000_000, labels={}, cluster=DEFAULT)
     line = JoinLine(host.strip("[]"), int(port), secret, server.authority.fingerprint).render()
@@ -84,6 +87,28 @@ async def _start(server: Server, directory: Path, name: str) -> asyncio.subproce
             start_new_session=True,
             env={**os.environ, "ROTA_JOIN": line},  # not in argv, where everybody can read it
         )
+
+
+async def _relieve(directory: Path) -> None:
+    """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
+    async with asyncio.timeout(_STOP_SECONDS):
+        while True:
+            try:
+                DirectoryLock(directory, AGENT_LOCK).release()
+                return
+            except AlreadyRunning as running_already:
+                if _is_agent_of(directory, running_already.pid):
+                    os.kill(running_already.pid, signal.SIGTERM)
+                await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _is_agent_of(directory: Path, pid: int) -> bool:
+    """A lock's number may be a moment old: only a process that was started for this directory is ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        return False
+    return b"agent" in words and str(directory).encode() in words
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
