@@ -26,7 +26,9 @@ def main() -> None:
     began = time.process_time()
     batches, encoded = run(count)
     spent_us = (time.process_time() - began) / count * 1e6
-    print(f"deciding {count:,} tasks in {batches:,} batches: {spent_us:.1f} us CPU a task, {encoded / count:.0f} B a task")
+    print(
+        f"deciding {count:,} tasks in {batches:,} batches: {spent_us:.1f} us CPU a task, {encoded / count:.0f} B a task"
+    )
 
 
 def run(count: int) -> tuple[int, int]:

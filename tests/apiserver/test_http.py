@@ -330,3 +330,17 @@ async def test_a_job_that_ended_shows_how(tmp_path: Path) -> None:
 
     assert (reply.json["state"], reply.json["exit_code"]) == ("failed", 3)
     assert reply.json["sentence"] == "failed in 2.5 s (exit code 3)."
+
+
+async def test_refusals_between_commits_harm_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        async with asyncio.TaskGroup() as tasks:
+            submits = [tasks.create_task(server.submit()) for _ in range(30)]
+            misses = [tasks.create_task(server.call("GET", "/v1/jobs/none")) for _ in range(30)]
+            refused = [tasks.create_task(server.call("POST", "/v1/jobs", {})) for _ in range(30)]
+        listed = await server.call("GET", "/v1/jobs")
+
+    assert sorted(int(task.result()) for task in submits) == list(range(1, 31))
+    assert {task.result().status for task in misses} == {404}
+    assert {task.result().status for task in refused} == {400}
+    assert len(listed.json["jobs"]) == 30

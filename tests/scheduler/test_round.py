@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -310,3 +311,20 @@ def test_a_paused_task_does_not_hold_up_the_others_of_its_shape() -> None:
     rounds.go(ms=100)
 
     assert placements(rounds.mirror, other) == {0: "a"}
+
+
+def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds()
+    for number in range(1, 1001):
+        add_job(rounds.mirror, job_spec(number))
+    looks: list[JobId] = []
+
+    def ready(entry: JobEntry, now_ms: int, most: int) -> list[int]:
+        looks.append(entry.spec.id)
+        return [0][:most]
+
+    monkeypatch.setattr(JobEntry, "ready", ready)
+    rounds.go(ms=0)
+    rounds.go(ms=1)
+
+    assert looks == ["1"]

@@ -33,6 +33,7 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
     """gRPC hides what a handshake failed of: repeat it and say."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cadata=identity.ca_pem.decode())
+    context.set_alpn_protocols(["h2"])  # without it gRPC hangs up on everybody
     with tempfile.NamedTemporaryFile() as file:  # private to this user; the key lies in such a file anyway
         file.write(identity.cert_pem + identity.key_pem)
         file.flush()
@@ -43,9 +44,8 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
                 host.strip("[]"), int(port), ssl=context, server_hostname=SERVER_NAME
             )
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-            await reader.read(
-                1
-            )  # with TLS 1.3 the server's verdict on our certificate comes with its first bytes
+            # With TLS 1.3 the verdict on our certificate comes with the first bytes, or as a silent end.
+            answer = await reader.read(1)
             writer.close()
     except TimeoutError:
         return "no answer"
@@ -53,4 +53,6 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
         return f"TLS: {error.reason or error}"
     except OSError as error:
         return error.strerror or str(error)
+    if not answer:
+        return "the server hung up right after the handshake: it does not accept this node's certificate"
     return "the server hung up"

@@ -72,6 +72,7 @@ class Agent:
     async def leave(self) -> None:
         """End the work, say so, go."""
         self._leaving = True
+        await self._desk.attached.wait()  # told to go while it is still starting
         await self._runtime.quit()
         self._desk.changed.set()
 

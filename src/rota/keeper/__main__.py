@@ -14,7 +14,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m rota.keeper DIR", file=sys.stderr)
         return 2
-    for signum in (signal.SIGINT, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):  # SIGIO: somebody broke a lease on a file
         signal.signal(signum, signal.SIG_IGN)
     _keep_descriptors_from_work()
     try:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from rota.keeper.outputs import Segment
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec, encode
 
@@ -28,6 +29,7 @@ class Running:
     gpus: tuple[str, ...]
     started_ms: int
     started_ns: int
+    segment: Segment
     pid: int = 0  # until it is spawned
     ending: str | None = None  # "stopped" or "timed_out", once it has been decided
     asked: bool = False  # to end, by SIGTERM

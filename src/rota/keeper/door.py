@@ -1,6 +1,7 @@
 """The keeper's unix socket: one agent at a time, orders in, events out; a slow reader holds up nobody."""
 
 import contextlib
+import math
 import os
 import selectors
 import shutil
@@ -14,7 +15,6 @@ from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
 UNSENT_BYTES = 256 << 20
-GATHER_SECONDS = 0.002  # at thousands of events a second a message for each would cost more than the work
 QUIT_POLL_SECONDS = 0.05
 
 
@@ -30,7 +30,6 @@ class Door:
         self._incoming = bytearray()
         self._unsent = bytearray()
         self._waits_for_room = False
-        self._sent_at = 0.0
 
     def serve(self, work: Work, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -43,12 +42,12 @@ class Door:
                 elif chosen.fileobj is self._agent and ready & selectors.EVENT_READ:
                     self._receive(work)
             self._send(work)
-        self._sent_at = 0.0
-        self._send(work)  # the last results
+        self._unsent += work.mail()  # the last results
+        self._send(work)
 
     def _patience_seconds(self, work: Work) -> float | None:
-        if work.outbox.has_mail() and not self._unsent:
-            return max(0.0, self._sent_at + GATHER_SECONDS - time.monotonic())
+        if work.outbox.due_at < math.inf and not self._unsent:
+            return max(0.0, work.outbox.due_at - time.monotonic())
         return QUIT_POLL_SECONDS if work.quitting else None
 
     def _welcome(self, work: Work) -> None:
@@ -119,8 +118,8 @@ class Door:
     def _send(self, work: Work) -> None:
         if self._agent is None:
             return
-        if not self._unsent:
-            self._collect(work)
+        if not self._unsent and work.outbox.due_at <= time.monotonic():
+            self._unsent += work.mail()
         try:
             while self._unsent:
                 del self._unsent[: self._agent.send(self._unsent[:CHUNK_BYTES])]
@@ -135,13 +134,6 @@ class Door:
             self._waits_for_room = bool(self._unsent)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(self._agent, events)
-
-    def _collect(self, work: Work) -> None:
-        """Take the pending events: the first one at once, those close behind it together."""
-        now = time.monotonic()
-        if work.outbox.has_mail() and now >= self._sent_at + GATHER_SECONDS:
-            self._sent_at = now
-            self._unsent += work.mail()
 
 
 def listen(root_fd: int) -> socket.socket:

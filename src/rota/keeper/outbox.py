@@ -1,11 +1,15 @@
-"""Events that the agent has not been sent yet."""
+"""Events that the agent has not been sent yet, and when they are due."""
 
+import math
+import time
 from collections.abc import Callable
 
 from rota.keeper import wire
 from rota.keeper.rules import Key
 
 PENDING = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
+STARTED_SECONDS = 0.005  # nobody waits for the news of a start: it may well go with that of the end
+ENDED_SECONDS = 0.002  # at thousands of ends a second a message for each would cost more than the work
 
 
 class Outbox:
@@ -14,7 +18,8 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._is_open = False
-        self._awake = False
+        self._ended_at = 0.0  # when ends were last sent
+        self.due_at = math.inf  # on the monotonic clock
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
@@ -24,7 +29,8 @@ class Outbox:
         self._is_open = True
 
     def close(self) -> None:
-        self._is_open = self._awake = False
+        self._is_open = False
+        self.due_at = math.inf
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
@@ -32,28 +38,28 @@ class Outbox:
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
             self._started[key] = started_ms
-            self._call()
+            self._fall_due(time.monotonic() + STARTED_SECONDS)
 
-    def ended(self, key: Key, row: str) -> None:
+    def ended(self, key: Key, row: str, *, is_last: bool) -> None:
+        """With nothing else live there is no company to wait for."""
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row
-            self._call()
+            self._fall_due(0.0 if is_last else self._ended_at + ENDED_SECONDS)
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
             self._refused.append(wire.encode([*key, reason]))
-            self._call()
-
-    def has_mail(self) -> bool:
-        return self._awake
+            self._fall_due(self._ended_at + ENDED_SECONDS)
 
     def is_overfull(self) -> bool:
         return len(self._started) + len(self._ended) + len(self._refused) > PENDING
 
     def take(self) -> bytes:
         """One message with everything that is pending, or nothing."""
-        self._awake = False
+        self.due_at = math.inf
+        if self._ended or self._refused:
+            self._ended_at = time.monotonic()
         if not (self._started or self._ended or self._refused):
             return b""
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
@@ -63,7 +69,7 @@ class Outbox:
         self._refused.clear()
         return message
 
-    def _call(self) -> None:
-        if not self._awake:
-            self._awake = True
+    def _fall_due(self, at: float) -> None:
+        if at < self.due_at:
+            self.due_at = at
             self._wake()

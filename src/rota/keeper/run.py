@@ -13,6 +13,7 @@ from rota.keeper import journal, trees
 from rota.keeper.attempt import now_ns
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.outputs import Outputs
 from rota.keeper.spawn import Spawner
 from rota.keeper.warden import Warden
 from rota.keeper.work import Work, lose
@@ -31,10 +32,11 @@ def keep(root: str) -> None:
     root_fd = _open(root)
     trees.adopt_orphans()
     mark = _mark(root_fd)
-    memory = _remember(f"{root}/journal", mark)
+    outputs = Outputs(root)
+    memory = _remember(f"{root}/journal", mark, outputs)
     records = Journal(f"{root}/journal", journal.compact(memory))
     wake_read, wake = _make_alarm()
-    work = Work(memory, records, Spawner(root, mark), wake)
+    work = Work(memory, records, Spawner(root, mark), outputs, wake)
     door = Door(root, listen(root_fd), wake_read)
     discard(root, [])  # what an earlier keeper did not come to delete
     farewell = Farewell(work)
@@ -103,13 +105,14 @@ def _mark(root_fd: int) -> str:
         os.close(fd)
 
 
-def _remember(path: str, mark: str) -> Memory:
+def _remember(path: str, mark: str, outputs: Outputs) -> Memory:
     """Read the journal and settle what was running when it ended."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     memory = journal.read(path)
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
+    outputs.settle(memory.started)
     lose(memory, "the keeper died" if memory.boot == boot else "the machine restarted")
     memory.boot = boot
     return memory

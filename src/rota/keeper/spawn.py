@@ -14,7 +14,15 @@ PASSED_ON = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 # What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
-RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
+RESET = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGIO,
+)
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 # os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start,
@@ -46,7 +54,6 @@ class Recipe:
     path: str
     env: list[bytes]
     cwd: str
-    logs: str
     program: bytes | None = None  # found at the first start
 
 
@@ -66,8 +73,8 @@ class Spawner:
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
 
-    def spawn(self, key: Key, spec: Spec, gpus: Sequence[str]) -> int:
-        """Start it and return its pid, which is also its session and its process group."""
+    def spawn(self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes) -> int:
+        """Start it, writing to output.out and .err; its pid is also its session and its process group."""
         job, index, attempt = key
         recipe = None
         try:
@@ -78,21 +85,19 @@ class Spawner:
             if spec.asks_for("gpu"):
                 devices = os.fsencode(",".join(gpus))
                 own += [b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices]
-            log = f"{recipe.logs}/{index}.{attempt}"
-            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), log)
+            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), output)
         except OSError as problem:  # of the job's directories
             pid, error = 0, problem.errno or errno.EIO
         if not error:
             return pid
         self._recipes.pop(job, None)  # it may be out of date
-        if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(recipe.logs):
+        if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(os.path.dirname(output)):
             raise Short(f"{os.strerror(error)} on this node")
         raise _explain(error, spec.argv[0], recipe.cwd)
 
-    def _posix_spawn(self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], log: str) -> tuple[int, int]:
+    def _posix_spawn(self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes) -> tuple[int, int]:
         """The new pid and 0, or 0 and the number of the error."""
         actions = ctypes.create_string_buffer(OPAQUE_BYTES)
-        output = os.fsencode(log)
         pid = ctypes.c_int(0)
         _quick.posix_spawn_file_actions_init(actions)
         _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(recipe.cwd))
@@ -107,9 +112,8 @@ class Spawner:
         return pid.value, error
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
-        work, logs = f"{self._root}/work/{job}", f"{self._root}/logs/{job}"
-        for directory in (logs, work, f"{work}/out"):
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+        work = f"{self._root}/work/{job}"
+        os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
         own = os.environ
         env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
         env.setdefault("PATH", DEFAULT_PATH)
@@ -132,7 +136,7 @@ class Spawner:
             varying |= {"ROTA_GPUS", "CUDA_VISIBLE_DEVICES"}
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
-        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, encoded, cwd, logs)
+        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, encoded, cwd)
         self._recipes[job] = recipe
         return recipe
 

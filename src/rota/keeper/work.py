@@ -13,6 +13,7 @@ from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, now_ms, now_ns, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
+from rota.keeper.outputs import Measure, Outputs, measure
 from rota.keeper.rules import Key, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
@@ -25,7 +26,14 @@ GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left t
 class Work:
     """One lock guards it all. It is not held while a process is spawned: that takes longer than the rest."""
 
-    def __init__(self, memory: Memory, journal: Journal, spawner: Spawner, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        journal: Journal,
+        spawner: Spawner,
+        outputs: Outputs,
+        wake: Callable[[], None],
+    ) -> None:
         self.lock = threading.Lock()
         self.has_children = threading.Condition(self.lock)
         self.something_due = threading.Condition(self.lock)
@@ -34,6 +42,7 @@ class Work:
         self.quitting = False
         self._journal = journal
         self._spawner = spawner
+        self._outputs = outputs
         self._room = Room()
         self.running: dict[Key, Running] = {}
         self.by_pid: dict[int, Running] = {}
@@ -82,6 +91,7 @@ class Work:
             for job in gone:
                 self.memory.forget(job)
                 self._spawner.forget(job)
+                self._outputs.forget(job)
             if gone:
                 self._journal.later(lines.forget_line(gone))
                 self._journal.flush()
@@ -92,12 +102,12 @@ class Work:
             self.quitting = True
             for key in [*self._room.waiting(), *self.running]:
                 self._stop(key)
-            self._journal.flush()
+            self._flush()
 
     def state(self) -> bytes:
         """Everything live and every result not acknowledged; from here on events are for whoever asked."""
         with self.lock:
-            self._journal.flush()
+            self._flush()
             self.outbox.open()
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
@@ -109,7 +119,7 @@ class Work:
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
         with self.lock:
-            self._journal.flush()
+            self._flush()
             return self.outbox.take()
 
     # What the reaper and the warden find.
@@ -202,7 +212,7 @@ class Work:
     def keep_up(self) -> None:
         """Once a second: what the disk did not take before, and a journal that has grown too long."""
         with self.lock:
-            if self._journal.flush() and self._journal.is_overgrown():
+            if self._flush() and self._journal.is_overgrown():
                 try:
                     self._journal.rewrite(lines.compact(self.memory))
                 except OSError as error:

@@ -113,9 +113,10 @@ class Round:
         quota = job.tally.pending
         if job.spec.parallel is not None:
             quota = min(quota, job.spec.parallel - job.tally.live)
-        ready = (
-            job.ready(now.ms, min(quota, total + LOOKAHEAD_TASKS_MAX * space.room.size)) if quota > 0 else []
-        )
+        most = (
+            total + LOOKAHEAD_TASKS_MAX * space.room.size + 1
+        )  # one more than has room, to see that it is full
+        ready = job.ready(now.ms, min(quota, most)) if quota > 0 else []
         found: list[Placed] = []
         if ready and total:
             slots = place(space, shape, min(len(ready), total), copies)

@@ -50,7 +50,8 @@ def open_controller_door(server: grpc.aio.Server, config: ServerConfig, keys: Ke
 
 def bind_http(addr: str) -> socket.socket:
     host, port = host_of(addr), int(addr.rpartition(":")[2])
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

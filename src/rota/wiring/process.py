@@ -15,6 +15,7 @@ from rota.model.errors import RotaError
 from rota.store.lock import AlreadyRunning
 
 TRY_AGAIN = 75
+_EXIT_CODES = {"not_found": 4, "not_allowed": 5, "unavailable": TRY_AGAIN, "store_full": TRY_AGAIN}
 _TOLD = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
 
 
@@ -72,7 +73,9 @@ def _explain(error: BaseException) -> int:
     hint = getattr(error, "hint", None)
     if hint:
         tell(f"hint: {hint}")
-    return TRY_AGAIN if isinstance(error, AlreadyRunning) else int(getattr(error, "exit_code", 1))
+    if isinstance(error, AlreadyRunning):
+        return TRY_AGAIN
+    return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

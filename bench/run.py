@@ -1,0 +1,167 @@
+"""Throughput and latency of one node of this machine's cores, against what the machine can do at all.
+
+python bench/run.py [--tasks 5000] [--rounds 5] [--directory DIR]
+
+Each round measures the floor (a C loop that spawns on every core), `xargs -P`, and Rota, one after the other,
+so that the ratios hold whatever else the machine is doing. Every state change of Rota is on disk in DIR.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rota
+from rota.client import Cluster
+from rota.testing.cluster import LocalCluster
+
+HERE = Path(__file__).parent
+TRUE = shutil.which("true") or "/bin/true"
+CORES = len(os.sched_getaffinity(0))
+FLOOR_SECONDS = 1.0
+LATENCY_JOBS = 40
+PEERS = "Ray 0.30, HyperQueue 0.28, Dask 0.20, Parsl 0.17, Celery 0.11 of the floor; nothing on disk"
+PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 / 11.3 ms; nothing on disk"
+
+
+@dataclass
+class Figures:
+    """One entry per round."""
+
+    floor: list[float] = field(default_factory=list)
+    xargs: list[float] = field(default_factory=list)
+    rota: list[float] = field(default_factory=list)
+    server_us: list[float] = field(default_factory=list)
+    agent_us: list[float] = field(default_factory=list)
+    keeper_us: list[float] = field(default_factory=list)
+    started_ms: list[float] = field(default_factory=list)
+    known_ms: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    options = arguments()
+    figures = Figures()
+    with scratch(options.directory) as directory:
+        floor, stamp = build("floor", directory), build("stamp", directory)
+        with LocalCluster(directory / "cluster", nodes=1, cpu=CORES) as local:
+            with connected(local) as cluster:
+                cluster.submit(TRUE, count=200).wait()
+                for number in range(options.rounds):
+                    measure(figures, cluster, local, floor, options.tasks)
+                    print(f"round {number + 1} of {options.rounds}: {round_line(figures)}", flush=True)
+                latency(figures, cluster, stamp, directory)
+    report(figures, options)
+
+
+def measure(figures: Figures, cluster: Cluster, local: LocalCluster, floor: Path, tasks: int) -> None:
+    before = run_floor(floor)
+    figures.xargs.append(run_xargs(tasks))
+    spent = cpu_seconds(local)
+    began = time.perf_counter()
+    status = cluster.submit(TRUE, count=tasks).wait()
+    figures.rota.append(tasks / (time.perf_counter() - began))
+    assert status.state == "succeeded", status
+    for figure, earlier, later in zip(
+        (figures.server_us, figures.agent_us, figures.keeper_us), spent, cpu_seconds(local), strict=True
+    ):
+        figure.append((later - earlier) / tasks * 1e6)
+    figures.floor.append((before + run_floor(floor)) / 2)
+
+
+def latency(figures: Figures, cluster: Cluster, stamp: Path, directory: Path) -> None:
+    """One job at a time: submit -> its process has started -> the client knows that it has ended."""
+    for number in range(LATENCY_JOBS):
+        note = directory / f"stamp{number}"
+        began = time.time()
+        cluster.submit(str(stamp), str(note)).wait()
+        figures.known_ms.append((time.time() - began) * 1e3)
+        figures.started_ms.append((int(note.read_text()) / 1e9 - began) * 1e3)
+
+
+def report(figures: Figures, options: argparse.Namespace) -> None:
+    floor = statistics.median(figures.floor)
+    print(
+        f"\n{options.tasks:,} x {TRUE} on one node of {CORES} cpu, medians of {options.rounds} rounds, in {options.directory}"
+    )
+    print(f"  {'floor: C, posix_spawn on every core':<40} {floor:>7.0f}/s")
+    for name, rates in (
+        (f"xargs -P{CORES}, no scheduler", figures.xargs),
+        ("Rota, every change on disk", figures.rota),
+    ):
+        ratios = [rate / below for rate, below in zip(rates, figures.floor, strict=True)]
+        share = statistics.median(ratios)
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"  {name:<40} {statistics.median(rates):>7.0f}/s   {share:.2f} of the floor ({spread})")
+    print(f"  {'for comparison, measured elsewhere':<40} {PEERS}")
+    spent = (figures.server_us, figures.agent_us, figures.keeper_us)
+    server, agent, keeper = (statistics.median(one) for one in spent)
+    print(
+        f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us; spawning alone {CORES / floor * 1e6:.0f} us"
+    )
+    started, known = statistics.median(figures.started_ms), statistics.median(figures.known_ms)
+    print(
+        f"\nOne job at a time, {LATENCY_JOBS} of them: started after {started:.1f} ms, known after {known:.1f} ms (medians)"
+    )
+    print(f"  for comparison, measured elsewhere: {PEERS_LATENCY}")
+
+
+def round_line(figures: Figures) -> str:
+    return f"floor {figures.floor[-1]:.0f}/s, xargs {figures.xargs[-1]:.0f}/s, Rota {figures.rota[-1]:.0f}/s"
+
+
+def run_floor(floor: Path) -> float:
+    command = [str(floor), str(FLOOR_SECONDS), str(CORES), TRUE]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def run_xargs(tasks: int) -> float:
+    numbers = "\n".join(map(str, range(tasks)))
+    began = time.perf_counter()
+    subprocess.run(["xargs", f"-P{CORES}", "-n1", TRUE], input=numbers, text=True, check=True)
+    return tasks / (time.perf_counter() - began)
+
+
+def cpu_seconds(local: LocalCluster) -> list[float]:
+    """Of server, agent and keeper, without the work they reaped."""
+    return [_cpu_of(pid) for pid in local.processes()]
+
+
+def _cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def build(name: str, directory: Path) -> Path:
+    made = directory / name
+    subprocess.run(["cc", "-O2", "-o", str(made), str(HERE / f"{name}.c")], check=True)
+    return made
+
+
+def connected(local: LocalCluster) -> Cluster:
+    return rota.connect(f"http://{local.http}", token=local.token_file.read_text().strip())
+
+
+@contextlib.contextmanager
+def scratch(parent: str) -> Iterator[Path]:
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rota-bench-", dir=parent) as made:
+        yield Path(made)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tasks", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", default="/var/tmp", help="on which disk; it shows in the figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Whose bytes are where in the segments of a job: a line at each attempt's start, another at its end."""
+
+import re
+from dataclasses import dataclass
+
+_START = re.compile(rb"S \d+ \d+ (\d{1,18}) (\d{1,18}) (\d{1,18})\n")
+_END = re.compile(rb"E \d+ \d+ (\d{1,18}) (\d{1,18})\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A length of each of the two files of a segment."""
+
+    out_bytes: int = 0
+    err_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    segment: int
+    at: Extent
+
+
+def start_line(index: int, attempt: int, segment: int, at: Extent) -> bytes:
+    return b"S %d %d %d %d %d\n" % (index, attempt, segment, at.out_bytes, at.err_bytes)
+
+
+def end_line(index: int, attempt: int, at: Extent) -> bytes:
+    return b"E %d %d %d %d\n" % (index, attempt, at.out_bytes, at.err_bytes)
+
+
+def find_start(lines: bytes, index: int, attempt: int) -> Begun | None:
+    """Where the attempt begins; letters stand at the beginning of lines only, so a plain search will do."""
+    found = _START.match(lines, _position(lines, b"S %d %d " % (index, attempt)))
+    return Begun(int(found[1]), Extent(int(found[2]), int(found[3]))) if found else None
+
+
+def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
+    found = _END.match(lines, _position(lines, b"E %d %d " % (index, attempt)))
+    return Extent(int(found[1]), int(found[2])) if found else None
+
+
+def _position(lines: bytes, beginning: bytes) -> int:
+    position = lines.find(beginning)
+    return position if position >= 0 else len(lines)

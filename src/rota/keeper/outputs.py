@@ -1,0 +1,199 @@
+"""Where output goes: segments, each two files that consecutive attempts of one job append to in turn."""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rota.keeper.index import Extent, end_line, find_end, find_start, start_line
+from rota.keeper.rules import Key
+
+RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
+OPEN_INDEXES = 64  # descriptors; the others are opened again when they are written
+ENDINGS = (b".out", b".err")
+TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
+
+
+@dataclass(slots=True)
+class Segment:
+    number: int
+    path: bytes  # without its endings
+    at: Extent = Extent()  # where the attempt that holds it began
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How far the files of a segment reach, and whether that is final: nobody can write to them any more."""
+
+    at: Extent
+    is_final: bool
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The segments of a job."""
+
+    path: str
+    next_number: int
+    free: list[Segment] = field(default_factory=list)
+    unwritten: list[bytes] = field(default_factory=list)  # lines of the index
+
+
+class Outputs:
+    """Hands segments out and takes them back; the index tells of an end before it tells of the next start."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._shelves: dict[str, Shelf] = {}
+        self._indexes: dict[str, int] = {}  # open ones: job -> descriptor
+        self._late: set[str] = set()  # jobs with unwritten lines
+
+    def take(self, keys: Sequence[Key]) -> list[Segment]:
+        """A segment for each attempt, on record; OSError if they cannot be recorded, and none is taken."""
+        taken = []
+        try:
+            for key in keys:
+                taken.append(self._take(key))
+            for job in dict.fromkeys(key[0] for key in keys):
+                self._write(job)
+        except OSError:
+            for key, segment in zip(keys, taken, strict=False):
+                self.give_back(key, segment, Measure(segment.at, is_final=True))
+            raise
+        return taken
+
+    def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
+        """The attempt has ended. What is long, or may still be written to, nobody gets again."""
+        job, index, attempt = key
+        shelf = self._shelves[job]
+        before, segment.at = segment.at, measure.at
+        shelf.unwritten.append(end_line(index, attempt, measure.at))
+        self._late.add(job)
+        is_whole = measure.at.out_bytes >= before.out_bytes and measure.at.err_bytes >= before.err_bytes
+        is_short = max(measure.at.out_bytes, measure.at.err_bytes) <= RETIRED_BYTES
+        if measure.is_final and is_whole and is_short:
+            shelf.free.append(segment)
+
+    def flush(self) -> None:
+        """Write what is unwritten if the disk takes it; the next write or flush tries again otherwise."""
+        for job in list(self._late):
+            with contextlib.suppress(OSError):
+                self._write(job)
+
+    def settle(self, keys: Iterable[Key]) -> None:
+        """Record an end for attempts of an earlier keeper: where their files end now."""
+        by_job: dict[str, list[Key]] = defaultdict(list)
+        for key in keys:
+            by_job[key[0]].append(key)
+        for job, lost in by_job.items():
+            with contextlib.suppress(OSError):  # no index: nothing of it ever started
+                self._settle(job, lost)
+        self.flush()
+
+    def mend(self, job: str) -> None:
+        """Somebody removed files: make the directory anew, and use none that was there."""
+        self._shelves[job].free.clear()
+        self._close_index(job)
+        with contextlib.suppress(OSError):
+            os.makedirs(self._shelves[job].path, mode=0o700, exist_ok=True)
+
+    def forget(self, job: str) -> None:
+        self._shelves.pop(job, None)
+        self._late.discard(job)
+        self._close_index(job)
+
+    def _take(self, key: Key) -> Segment:
+        job, index, attempt = key
+        shelf = self._shelves.get(job) or self._open_shelf(job)
+        if shelf.free:
+            segment = shelf.free.pop()
+        else:
+            segment = Segment(shelf.next_number, os.fsencode(f"{shelf.path}/{shelf.next_number}"))
+            shelf.next_number += 1
+        shelf.unwritten.append(start_line(index, attempt, segment.number, segment.at))
+        self._late.add(job)
+        return segment
+
+    def _open_shelf(self, job: str) -> Shelf:
+        """Segments of an earlier keeper are left alone: who writes to them is not known."""
+        path = f"{self._root}/logs/{job}"
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        stems = [name.partition(".")[0] for name in os.listdir(path)]
+        shelf = Shelf(path, 1 + max((int(stem) for stem in stems if stem.isdecimal()), default=-1))
+        self._shelves[job] = shelf
+        return shelf
+
+    def _write(self, job: str) -> None:
+        text = b"".join(self._shelves[job].unwritten)
+        fd = self._indexes.get(job, -1)
+        if fd < 0:
+            fd = self._open_index(job)
+        written = os.write(fd, text)
+        if written < len(text):  # half a line in the middle would garble the next one
+            os.ftruncate(fd, os.fstat(fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._shelves[job].unwritten.clear()
+        self._late.discard(job)
+
+    def _open_index(self, job: str) -> int:
+        while len(self._indexes) >= OPEN_INDEXES:
+            self._close_index(next(iter(self._indexes)))
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = self._indexes[job] = os.open(f"{self._shelves[job].path}/index", flags, 0o600)
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.write(fd, TORN)
+        return fd
+
+    def _close_index(self, job: str) -> None:
+        fd = self._indexes.pop(job, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def _settle(self, job: str, lost: list[Key]) -> None:
+        with open(f"{self._root}/logs/{job}/index", "rb") as file:
+            lines = file.read()
+        shelf = self._open_shelf(job)
+        for _, index, attempt in lost:
+            begun = find_start(lines, index, attempt)
+            if begun and not find_end(lines, index, attempt):
+                segment = Segment(begun.segment, os.fsencode(f"{shelf.path}/{begun.segment}"), begun.at)
+                shelf.unwritten.append(end_line(index, attempt, measure(segment).at))
+                self._late.add(job)
+
+
+def measure(segment: Segment) -> Measure:
+    out_bytes, out_is_final = _length(segment.path + ENDINGS[0])
+    err_bytes, err_is_final = _length(segment.path + ENDINGS[1])
+    return Measure(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
+
+
+def _length(path: bytes) -> tuple[int, bool]:
+    """The size of a file, and whether it can grow no more.
+
+    The kernel grants a lease to a reader only if nobody has the file open for writing, and while it is held
+    nobody can. Where there are no leases (network and overlay file systems) nothing is ever final.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return _size(path), False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        size = os.fstat(fd).st_size
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)  # a process just being spawned may have a copy of fd
+    except OSError:
+        return os.fstat(fd).st_size, False
+    finally:
+        os.close(fd)
+    return size, True
+
+
+def _size(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0

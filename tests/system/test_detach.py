@@ -1,0 +1,60 @@
+"""Leaving a job alone and coming back to it: Ctrl-C, --detach, wait, logs -f."""
+
+import signal
+import subprocess
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from tests.system.witness import Gate
+
+pytestmark = pytest.mark.system
+
+
+def test_ctrl_c_detaches_and_the_job_goes_on(shared: LocalCluster, gate: Gate) -> None:
+    running = shared.start_rota("run", "--", "sh", "-c", f"echo began; {gate.wait}; echo ended; exit 9")
+    job = until_it_began(shared, running)
+
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=10)
+
+    assert running.returncode == 130
+    assert f"job {job} goes on: rota wait {job}" in err.decode()
+    gate.open()
+    assert shared.rota("wait", job).code == 9
+    assert shared.rota("logs", job).out == "began\nended\n"
+
+
+def test_ctrl_c_cancels_where_that_was_asked_for(shared: LocalCluster, gate: Gate) -> None:
+    line = ("run", "--cancel-on-interrupt", "--grace", "0s", "--", "sh", "-c", f"echo began; {gate.wait}")
+    running = shared.start_rota(*line)
+    job = until_it_began(shared, running)
+
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=20)
+
+    assert running.returncode == 130
+    assert shared.call("GET", f"/v1/jobs/{job}").body["state"] == "canceled"
+
+
+def test_a_detached_job_is_waited_for_and_its_output_followed(shared: LocalCluster, gate: Gate) -> None:
+    ran = shared.rota("run", "--detach", "--", "sh", "-c", f"echo one; {gate.wait}; echo two; exit 4")
+    job = ran.out.strip()
+    assert (ran.code, job.isdecimal()) == (0, True)
+    following = shared.start_rota("logs", "-f", job)
+    waiting = shared.start_rota("wait", job)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"one\n"
+
+    gate.open()
+
+    out, _ = following.communicate(timeout=20)
+    assert (following.returncode, out) == (0, b"two\n")
+    assert waiting.wait(20) == 4
+
+
+def until_it_began(cluster: LocalCluster, running: subprocess.Popen[bytes]) -> str:
+    """The id of the job, once its first line has come."""
+    assert running.stdout is not None
+    assert running.stdout.readline() == b"began\n"
+    return str(cluster.call("GET", "/v1/jobs/last").body["id"])
