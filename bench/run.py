@@ -27,8 +27,8 @@ TRUE = shutil.which("true") or "/bin/true"
 CORES = len(os.sched_getaffinity(0))
 FLOOR_SECONDS = 1.0
 LATENCY_JOBS = 40
-PEERS = "Ray 0.30, HyperQueue 0.28, Dask 0.20, Parsl 0.17, Celery 0.11 of the floor; nothing on disk"
-PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 / 11.3 ms; nothing on disk"
+PEERS = "Ray 0.30, HyperQueue 0.28, Dask 0.20, Parsl 0.17, Celery 0.11; none has it on disk"
+PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 / 11.3 ms"
 
 
 @dataclass
@@ -50,13 +50,13 @@ def main() -> None:
     figures = Figures()
     with scratch(options.directory) as directory:
         floor, stamp = build("floor", directory), build("stamp", directory)
-        with LocalCluster(directory / "cluster", nodes=1, cpu=CORES) as local:
-            with connected(local) as cluster:
-                cluster.submit(TRUE, count=200).wait()
-                for number in range(options.rounds):
-                    measure(figures, cluster, local, floor, options.tasks)
-                    print(f"round {number + 1} of {options.rounds}: {round_line(figures)}", flush=True)
-                latency(figures, cluster, stamp, directory)
+        local = LocalCluster(directory / "cluster", nodes=1, cpu=CORES)
+        with local, connected(local) as cluster:
+            cluster.submit(TRUE, count=200).wait()
+            for number in range(options.rounds):
+                measure(figures, cluster, local, floor, options.tasks)
+                print(f"round {number + 1} of {options.rounds}: {round_line(figures)}", flush=True)
+            latency(figures, cluster, stamp, directory)
     report(figures, options)
 
 
@@ -79,37 +79,36 @@ def latency(figures: Figures, cluster: Cluster, stamp: Path, directory: Path) ->
     """One job at a time: submit -> its process has started -> the client knows that it has ended."""
     for number in range(LATENCY_JOBS):
         note = directory / f"stamp{number}"
-        began = time.time()
+        began_ns = time.time_ns()
         cluster.submit(str(stamp), str(note)).wait()
-        figures.known_ms.append((time.time() - began) * 1e3)
-        figures.started_ms.append((int(note.read_text()) / 1e9 - began) * 1e3)
+        figures.known_ms.append((time.time_ns() - began_ns) / 1e6)
+        figures.started_ms.append((int(note.read_text()) - began_ns) / 1e6)
 
 
 def report(figures: Figures, options: argparse.Namespace) -> None:
     floor = statistics.median(figures.floor)
-    print(
-        f"\n{options.tasks:,} x {TRUE} on one node of {CORES} cpu, medians of {options.rounds} rounds, in {options.directory}"
-    )
-    print(f"  {'floor: C, posix_spawn on every core':<40} {floor:>7.0f}/s")
-    for name, rates in (
-        (f"xargs -P{CORES}, no scheduler", figures.xargs),
-        ("Rota, every change on disk", figures.rota),
-    ):
-        ratios = [rate / below for rate, below in zip(rates, figures.floor, strict=True)]
-        share = statistics.median(ratios)
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"  {name:<40} {statistics.median(rates):>7.0f}/s   {share:.2f} of the floor ({spread})")
-    print(f"  {'for comparison, measured elsewhere':<40} {PEERS}")
+    print(f"\n{options.tasks:,} x {TRUE} on one node of {CORES} cpu, in {options.directory}")
+    print(f"medians of {options.rounds} rounds:")
+    print(f"  {'floor: C, posix_spawn on every core':<38} {floor:>6.0f}/s")
+    show_rate(f"xargs -P{CORES}, no scheduler", figures.xargs, figures.floor)
+    show_rate("Rota, every change on disk", figures.rota, figures.floor)
+    print(f"  measured elsewhere: {PEERS}")
     spent = (figures.server_us, figures.agent_us, figures.keeper_us)
     server, agent, keeper = (statistics.median(one) for one in spent)
-    print(
-        f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us; spawning alone {CORES / floor * 1e6:.0f} us"
-    )
+    print(f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us,")
+    print(f"                the spawned program and the spawning itself {CORES / floor * 1e6:.0f} us")
     started, known = statistics.median(figures.started_ms), statistics.median(figures.known_ms)
+    print(f"\none job at a time, medians of {LATENCY_JOBS}:")
+    print(f"  started after {started:.1f} ms, known to the client after {known:.1f} ms")
+    print(f"  measured elsewhere: {PEERS_LATENCY}")
+
+
+def show_rate(name: str, rates: list[float], floors: list[float]) -> None:
+    ratios = [rate / floor for rate, floor in zip(rates, floors, strict=True)]
+    share, low, high = statistics.median(ratios), min(ratios), max(ratios)
     print(
-        f"\nOne job at a time, {LATENCY_JOBS} of them: started after {started:.1f} ms, known after {known:.1f} ms (medians)"
+        f"  {name:<38} {statistics.median(rates):>6.0f}/s   {share:.2f} of the floor ({low:.2f}-{high:.2f})"
     )
-    print(f"  for comparison, measured elsewhere: {PEERS_LATENCY}")
 
 
 def round_line(figures: Figures) -> str:

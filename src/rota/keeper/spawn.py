@@ -95,7 +95,9 @@ class Spawner:
             raise Short(f"{os.strerror(error)} on this node")
         raise _explain(error, spec.argv[0], recipe.cwd)
 
-    def _posix_spawn(self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes) -> tuple[int, int]:
+    def _posix_spawn(
+        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes
+    ) -> tuple[int, int]:
         """The new pid and 0, or 0 and the number of the error."""
         actions = ctypes.create_string_buffer(OPAQUE_BYTES)
         pid = ctypes.c_int(0)

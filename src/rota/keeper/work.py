@@ -3,6 +3,7 @@
 import contextlib
 import heapq
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,11 +15,12 @@ from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, now_ms, now_ns,
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs, measure
-from rota.keeper.rules import Key, Room
+from rota.keeper.rules import Grant, Key, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
 LAST_LOOK_NS = 1_000_000_000
+BLUR_KIB = 1024  # the kernel counts a process's pages in batches for each core
 SIGKILL = int(signal.SIGKILL)
 GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left to signal
 
@@ -48,6 +50,7 @@ class Work:
         self.by_pid: dict[int, Running] = {}
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
+        self._own_peak_kib = 0
         self._due: list[tuple[int, Key]] = []
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
@@ -144,13 +147,16 @@ class Work:
                 signum=-code if code < 0 else None,
                 ran_us=(now_ns() - attempt.started_ns) // 1000,
                 cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
-                peak_kib=usage.ru_maxrss,
+                peak_kib=self._peak_kib(usage.ru_maxrss),
             )
             if attempt.ending is None:
-                self._finish(attempt)
-            else:
-                self._look(attempt, now_ns())
-            return attempt.ending is None
+                written = measure(attempt.segment)
+                if written.is_final or not _has_members(pid):
+                    self._finish(attempt, written)
+                    return True
+                attempt.asked = True  # its group has been killed and is about to go
+            self._look(attempt, now_ns())
+            return False
 
     def fill(self) -> None:
         """Start what fits. Until one has failed, and left its room to others, once is enough."""
@@ -193,15 +199,18 @@ class Work:
             if attempt is None:
                 return 0, []
             now = now_ns()
-            if attempt.ending is None:
+            leader = attempt.outcome is None
+            if leader and attempt.ending is None:
                 self._begin_end(attempt, "timed_out", now)
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
                 return 0, []
-            leader = attempt.outcome is None
-            rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+            if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
+                rest = [pid for pid, group in tree if group == attempt.pid]
+            else:
+                rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
             if was_gone and not rest:
-                self._finish(attempt)
+                self._finish(attempt, measure(attempt.segment))
                 return 0, []
             signum = self._next_signal(attempt, now)
             if leader and signum:
@@ -242,7 +251,7 @@ class Work:
         if key in self.running:
             return None
         if told := self.memory.ended.get(key):
-            self.outbox.ended(key, told)
+            self._tell(key, told)
             return None
         job, index, attempt = key
         highest = self.memory.highest.get(job, {}).get(index, -1)
@@ -257,30 +266,34 @@ class Work:
         """Take room for what starts now, and write down what is pending and that these are about to start."""
         grants = list(iter(self._room.next, None))
         started_ms, started_ns = now_ms(), now_ns()
-        attempts = []
-        for grant in grants:
-            spec = self.memory.specs[grant.key[0]]
-            attempts.append(Running(grant.key, spec, grant.gpus, started_ms, started_ns))
         try:
-            self._journal.write([lines.start_line(attempt.key, started_ms) for attempt in attempts])
-            if any(attempt.spec.run is Run.AT_MOST_ONCE for attempt in attempts):
-                self._journal.sync()
+            self._record(grants, started_ms)
+            segments = self._outputs.take([grant.key for grant in grants])
         except OSError as error:
-            for attempt in attempts:
-                self._drop(attempt.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
-            if attempts:  # if only the sync failed, the starts are on record and have to be taken back
-                self._journal.later(lines.ack_line([attempt.key for attempt in attempts]))
+            for grant in grants:
+                self._drop(grant.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
+            if grants:  # they may be on record and have to be taken back
+                self._journal.later(lines.ack_line([grant.key for grant in grants]))
             return []
-        for attempt in attempts:
-            self.running[attempt.key] = attempt
-            self.memory.started[attempt.key] = started_ms
+        attempts = []
+        for grant, segment in zip(grants, segments, strict=True):
+            spec = self.memory.specs[grant.key[0]]
+            attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
+            attempts.append(attempt)
+            self.running[grant.key] = attempt
+            self.memory.started[grant.key] = started_ms
         self._spawning += len(attempts)
         return attempts
+
+    def _record(self, grants: list[Grant], started_ms: int) -> None:
+        self._journal.write([lines.start_line(grant.key, started_ms) for grant in grants])
+        if any(self.memory.specs[grant.key[0]].run is Run.AT_MOST_ONCE for grant in grants):
+            self._journal.sync()
 
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus)
+            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus, attempt.segment.path)
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -304,11 +317,13 @@ class Work:
         self._spawning -= 1
         self._spawned.notify_all()
         del self.running[key]
+        self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
                 self._room.release(key)
                 self._close(key, "exited", Outcome(exit_code=exit_code, reason=reason), attempt.started_ms)
             case Short():
+                self._outputs.mend(key[0])
                 self._drop(key, str(error))
                 self.memory.started.pop(key, None)
                 self._journal.later(lines.ack_line([key]))
@@ -320,15 +335,15 @@ class Work:
     def _stop(self, key: Key) -> None:
         attempt = self.running.get(key)
         if attempt:
-            if attempt.ending is None:
+            if attempt.ending is None and attempt.outcome is None:
                 self._begin_end(attempt, "stopped", now_ns())
                 self._look(attempt, now_ns())
         elif self._room.withdraw(key):
             self._close(key, "withdrawn", Outcome(), None)
         elif told := self.memory.ended.get(key):
-            self.outbox.ended(key, told)
+            self._tell(key, told)
         else:
-            self.outbox.ended(key, row(key, "unknown", Outcome(), None))
+            self._tell(key, row(key, "unknown", Outcome(), None))
 
     def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
         attempt.ending = ending
@@ -355,9 +370,16 @@ class Work:
         heapq.heappush(self._due, (when_ns, attempt.key))
         self.something_due.notify()
 
-    def _finish(self, attempt: Running) -> None:
+    def _peak_kib(self, peak_kib: int) -> int:
+        """A child is counted from its spawn, when it shared the keeper's memory: less than that is unknown."""
+        if peak_kib > self._own_peak_kib:
+            self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + BLUR_KIB
+        return peak_kib if peak_kib > self._own_peak_kib else 0
+
+    def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
         del self.running[attempt.key]
+        self._outputs.give_back(attempt.key, attempt.segment, written)
         self._room.release(attempt.key)
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
@@ -366,7 +388,25 @@ class Work:
         self.memory.started.pop(key, None)
         self.memory.ended[key] = told
         self._journal.later(lines.end_line(told))
-        self.outbox.ended(key, told)
+        self._tell(key, told)
+
+    def _tell(self, key: Key, told: str) -> None:
+        self.outbox.ended(key, told, is_last=not self.running)
+
+    def _flush(self) -> bool:
+        self._outputs.flush()
+        return self._journal.flush()
+
+
+def _has_members(group: int) -> bool:
+    """Whether a group whose leader is buried has others; nothing is sent, so a number reused does no harm."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def lose(memory: Memory, reason: str) -> None:
