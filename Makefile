@@ -7,7 +7,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test bench proto lock format clean
+.PHONY: help venv demo lint check test faults bench proto lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,6 +36,9 @@ check: lint ## before every push: lint, contracts, tidy, pure tests (under a min
 
 test: lint ## everything: lint and all tests
 	$(BIN)/pytest -q -n 2 --session-timeout=1800 tests
+
+faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
+	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=1800 tests/faults
 
 bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py

@@ -69,12 +69,13 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """All an agent is told; `join` is needed once, `cpu` and `memory` replace what the machine has."""
+    """All an agent is told; `join` is needed once, the amounts replace what the machine has."""
 
     data_dir: str | None = None
     name: str | None = None
     join: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory: str | None = None
 
@@ -125,6 +126,7 @@ class AgentOptions:
     data_dir: str | None = None
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory: str | None = None
 
@@ -135,6 +137,7 @@ class AgentOptions:
             "data_dir": self.data_dir,
             "name": self.name,
             "labels": dict(self.labels) or None,
+            "resources": dict(self.resources) or None,
             "cpu": self.cpu,
             "memory": self.memory,
         }
@@ -249,6 +252,13 @@ def check_agent(config: AgentConfig) -> None:
         raise ConfigError(
             "join", "is not a join line", "`rota node token` prints one: rota://host:port?token=…&ca=…"
         )
+    for name, amount in config.resources.items():
+        if name in ("cpu", "memory", "disk") or not amount.isdecimal():
+            raise ConfigError(
+                f"resources.{name}",
+                f"{amount!r} cannot be used",
+                "name a resource of your own, or gpu, and a whole number of it: licence=3",
+            )
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
 

@@ -19,15 +19,16 @@ class Machine(NamedTuple):
     labels: dict[str, str]
 
 
-def look(directory: Path, cpu_milli: int | None, memory_bytes: int | None) -> Machine:
-    """`cpu_milli` and `memory_bytes` replace what the machine has."""
-    gpus = _gpus()
+def look(directory: Path, declared: dict[str, int]) -> Machine:
+    """What was declared replaces what is found."""
     capacity = {
-        "cpu": cpu_milli if cpu_milli is not None else len(os.sched_getaffinity(0)) * 1000,
-        "memory": memory_bytes if memory_bytes is not None else psutil.virtual_memory().total,
+        "cpu": len(os.sched_getaffinity(0)) * 1000,
+        "memory": psutil.virtual_memory().total,
         "disk": psutil.disk_usage(str(directory)).total,
-        "gpu": len(gpus),
+        "gpu": _gpus(),
+        **declared,
     }
+    gpus = tuple(str(number) for number in range(capacity["gpu"]))
     labels = {
         "arch": platform.machine(),
         "os": platform.system().lower(),
@@ -64,7 +65,6 @@ def _machine_id(directory: Path) -> str:
     return made
 
 
-def _gpus() -> tuple[str, ...]:
+def _gpus() -> int:
     devices = Path("/proc/driver/nvidia/gpus")
-    count = len(list(devices.iterdir())) if devices.is_dir() else 0
-    return tuple(str(number) for number in range(count))
+    return len(list(devices.iterdir())) if devices.is_dir() else 0

@@ -38,8 +38,7 @@ class Settings:
     name: str
     version: str
     labels: dict[str, str]
-    cpu_milli: int | None = None
-    memory_bytes: int | None = None
+    declared: dict[str, int]  # capacity that was said rather than found
 
 
 class _Over(Exception):
@@ -51,7 +50,7 @@ class Agent:
         self._settings = settings
         self._identity = identity
         self._runtime = runtime
-        self._machine = probe.look(settings.directory, settings.cpu_milli, settings.memory_bytes)
+        self._machine = probe.look(settings.directory, settings.declared)
         self._desk = Desk()
         self._works: dict[JobId, Work] = {}
         self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows

@@ -18,10 +18,14 @@ from rota.config import AgentOptions
 @click.option("--data-dir", metavar="DIR", help="Where to keep the key, the journal and output.")
 @click.option("--name", help="The node's name. [default: the machine's]")
 @click.option("--label", multiple=True, metavar="K=V", help="A label of this node; repeatable.")
+@click.option(
+    "--resource", multiple=True, metavar="NAME=N", help="A resource of your own naming, or gpu; repeatable."
+)
 @click.option("--cpu", type=float, metavar="CORES", help="Offer this many cores. [default: all]")
 @click.option("--memory", metavar="SIZE", help="Offer this much memory. [default: all]")
-def command(label: Sequence[str], **options: Any) -> int:
+def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:
     """Make this machine a node."""
-    labels = pairs(label, "--label")
+    labels, resources = pairs(label, "--label"), pairs(resource, "--resource")
+    chosen = AgentOptions(labels=labels, resources=resources, **options)
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_agent(AgentOptions(labels=labels, **options)) or 0)
+    return int(importlib.import_module("rota.wiring").run_agent(chosen) or 0)

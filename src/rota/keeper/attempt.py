@@ -1,5 +1,7 @@
 """One attempt between its start and its result, and the row that tells the result."""
 
+import os
+import resource
 import time
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ from rota.keeper.rules import Key
 from rota.keeper.wire import Spec, encode
 
 FIRST_LOOK_NS = 20_000_000
+BLUR_KIB = 1024  # the kernel counts a process's pages in batches, one for each core
 
 
 @dataclass(slots=True)
@@ -18,8 +21,31 @@ class Outcome:
     signum: int | None = None
     ran_us: int = 0
     cpu_us: int = 0
-    peak_kib: int = 0
+    peak_kib: int = 0  # unknown: at most the keeper's own
     reason: str | None = None
+
+
+class Scale:
+    """What the kernel says of an ended process -> its outcome."""
+
+    def __init__(self) -> None:
+        self._own_peak_kib = 0
+
+    def outcome(self, status: int, usage: resource.struct_rusage, started_ns: int) -> Outcome:
+        code = os.waitstatus_to_exitcode(status)
+        return Outcome(
+            exit_code=code if code >= 0 else None,
+            signum=-code if code < 0 else None,
+            ran_us=(now_ns() - started_ns) // 1000,
+            cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
+            peak_kib=self._peak_kib(usage.ru_maxrss),
+        )
+
+    def _peak_kib(self, peak_kib: int) -> int:
+        """Until its exec a child shares the keeper's memory, which counts as its own: less is not known."""
+        if peak_kib > self._own_peak_kib:
+            self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + BLUR_KIB
+        return peak_kib if peak_kib > self._own_peak_kib else 0
 
 
 @dataclass(slots=True)

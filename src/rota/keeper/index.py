@@ -11,8 +11,8 @@ _END = re.compile(rb"E \d+ \d+ (\d{1,18}) (\d{1,18})\n")
 class Extent:
     """A length of each of the two files of a segment."""
 
-    out_bytes: int = 0
-    err_bytes: int = 0
+    out_bytes: int
+    err_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

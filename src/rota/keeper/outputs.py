@@ -21,7 +21,7 @@ TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
 class Segment:
     number: int
     path: bytes  # without its endings
-    at: Extent = Extent()  # where the attempt that holds it began
+    at: Extent  # where the attempt that holds it began
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,9 @@ class Outputs:
 
     def take(self, keys: Sequence[Key]) -> list[Segment]:
         """A segment for each attempt, on record; OSError if they cannot be recorded, and none is taken."""
-        taken = []
+        taken: list[Segment] = []
         try:
-            for key in keys:
-                taken.append(self._take(key))
+            taken.extend(map(self._take, keys))
             for job in dict.fromkeys(key[0] for key in keys):
                 self._write(job)
         except OSError:
@@ -111,7 +110,9 @@ class Outputs:
         if shelf.free:
             segment = shelf.free.pop()
         else:
-            segment = Segment(shelf.next_number, os.fsencode(f"{shelf.path}/{shelf.next_number}"))
+            segment = Segment(
+                shelf.next_number, os.fsencode(f"{shelf.path}/{shelf.next_number}"), Extent(0, 0)
+            )
             shelf.next_number += 1
         shelf.unwritten.append(start_line(index, attempt, segment.number, segment.at))
         self._late.add(job)

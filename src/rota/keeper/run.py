@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import journal, trees
-from rota.keeper.attempt import now_ns
+from rota.keeper.attempt import Outcome, now_ns, row
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outputs import Outputs
 from rota.keeper.spawn import Spawner
 from rota.keeper.warden import Warden
-from rota.keeper.work import Work, lose
+from rota.keeper.work import Work
 
 KILL_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
@@ -113,7 +113,10 @@ def _remember(path: str, mark: str, outputs: Outputs) -> Memory:
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
     outputs.settle(memory.started)
-    lose(memory, "the keeper died" if memory.boot == boot else "the machine restarted")
+    reason = "the keeper died" if memory.boot == boot else "the machine restarted"
+    for key, started_ms in memory.started.items():  # and nobody saw the end of
+        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms)
+    memory.started.clear()
     memory.boot = boot
     return memory
 

@@ -76,6 +76,16 @@ def key_of(pid: int, mark: str) -> Key | None:
     return _key(environ) if _carries(environ, mark) else None
 
 
+def has_members(group: int) -> bool:
+    """Whether a group whose leader is buried has others; nothing is sent: no harm if the number is reused."""
+    with contextlib.suppress(PermissionError):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
 def signal_marked(pid: int, mark: str, signum: int) -> None:
     _signal(pid, signum, lambda: _carries(_environ(pid), mark))
 

@@ -3,15 +3,14 @@
 import contextlib
 import heapq
 import os
-import resource
 import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 
 from rota.keeper import journal as lines
-from rota.keeper import wire
-from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, now_ms, now_ns, row
+from rota.keeper import trees, wire
+from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, Scale, now_ms, now_ns, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs, measure
@@ -20,7 +19,6 @@ from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
 LAST_LOOK_NS = 1_000_000_000
-BLUR_KIB = 1024  # the kernel counts a process's pages in batches for each core
 SIGKILL = int(signal.SIGKILL)
 GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left to signal
 
@@ -50,7 +48,7 @@ class Work:
         self.by_pid: dict[int, Running] = {}
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
-        self._own_peak_kib = 0
+        self._scale = Scale()
         self._due: list[tuple[int, Key]] = []
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
@@ -141,17 +139,10 @@ class Work:
                 with GONE:
                     os.killpg(pid, SIGKILL)
             _, status, usage = os.wait4(pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-            attempt.outcome = Outcome(
-                exit_code=code if code >= 0 else None,
-                signum=-code if code < 0 else None,
-                ran_us=(now_ns() - attempt.started_ns) // 1000,
-                cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
-                peak_kib=self._peak_kib(usage.ru_maxrss),
-            )
+            attempt.outcome = self._scale.outcome(status, usage, attempt.started_ns)
             if attempt.ending is None:
                 written = measure(attempt.segment)
-                if written.is_final or not _has_members(pid):
+                if written.is_final or not trees.has_members(pid):
                     self._finish(attempt, written)
                     return True
                 attempt.asked = True  # its group has been killed and is about to go
@@ -370,12 +361,6 @@ class Work:
         heapq.heappush(self._due, (when_ns, attempt.key))
         self.something_due.notify()
 
-    def _peak_kib(self, peak_kib: int) -> int:
-        """A child is counted from its spawn, when it shared the keeper's memory: less than that is unknown."""
-        if peak_kib > self._own_peak_kib:
-            self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + BLUR_KIB
-        return peak_kib if peak_kib > self._own_peak_kib else 0
-
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
         del self.running[attempt.key]
@@ -396,21 +381,3 @@ class Work:
     def _flush(self) -> bool:
         self._outputs.flush()
         return self._journal.flush()
-
-
-def _has_members(group: int) -> bool:
-    """Whether a group whose leader is buried has others; nothing is sent, so a number reused does no harm."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def lose(memory: Memory, reason: str) -> None:
-    """What an earlier keeper started and nobody saw the end of."""
-    for key, started_ms in list(memory.started.items()):
-        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms)
-    memory.started.clear()

@@ -13,7 +13,7 @@ from rota.agent.run import Agent, Settings
 from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
-from rota.model.amounts import parse_size
+from rota.model.amounts import parse_cpu, parse_size
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
 from rota.wiring.process import guarded, interrupted, log_to
@@ -66,6 +66,15 @@ def _settings(config: AgentConfig, directory: Path) -> Settings:
         name=config.name or platform.node(),
         version=__version__,
         labels=dict(config.labels),
-        cpu_milli=None if config.cpu is None else round(config.cpu * 1000),
-        memory_bytes=None if config.memory is None else parse_size("memory", config.memory),
+        declared=_declared(config),
     )
+
+
+def _declared(config: AgentConfig) -> dict[str, int]:
+    """What of this machine's capacity was said rather than found."""
+    declared = {name: int(amount) for name, amount in config.resources.items()}
+    if config.cpu is not None:
+        declared["cpu"] = parse_cpu("cpu", config.cpu)
+    if config.memory is not None:
+        declared["memory"] = parse_size("memory", config.memory)
+    return declared
