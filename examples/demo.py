@@ -151,7 +151,7 @@ class Demo:
         say("")
 
     def _end_what_is_left(self) -> None:
-        """Nothing, unless we were interrupted while an agent was dead: its keeper ends its work and itself."""
+        """Only after an interrupt while an agent was dead: its keeper ends its work and itself."""
         left = [process for process in psutil.process_iter() if self._is_ours(process)]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -177,7 +177,9 @@ def undisturbed() -> Iterator[None]:
 
 
 def chapter(text: str) -> None:
-    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "")
+    bold, plain = (
+        ("\033[1m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "")
+    )
     say(f"{bold}# {text}{plain}")
 
 

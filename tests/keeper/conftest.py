@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import rota.keeper
+from rota.keeper.index import find_end, find_start
 
 Row = list[Any]
 Message = dict[str, Any]
@@ -147,7 +148,18 @@ class Keeper:
         return (self.root / "keeper.log").read_text()
 
     def output(self, job: str, index: int = 0, attempt: int = 1, stream: str = "out") -> str:
-        return (self.root / "logs" / job / f"{index}.{attempt}.{stream}").read_text()
+        """What the attempt has written so far."""
+        logs = self.root / "logs" / job
+        lines = (logs / "index").read_bytes()
+        begun, end = find_start(lines, index, attempt), find_end(lines, index, attempt)
+        assert begun is not None, f"attempt {attempt} of task {index} has not started"
+        which = f"{stream}_bytes"
+        data = (logs / f"{begun.segment}.{stream}").read_bytes()
+        until = len(data) if end is None else getattr(end, which)
+        return data[getattr(begun.at, which) : until].decode()
+
+    def segments(self, job: str) -> list[str]:
+        return [path.name for path in (self.root / "logs" / job).iterdir() if path.name != "index"]
 
     def mark(self) -> bytes:
         return b"ROTA_KEEPER=" + (self.root / "keeper.id").read_bytes().strip()

@@ -154,7 +154,7 @@ def test_a_living_job_is_not_forgotten(keeper: Keeper, agent: Agent) -> None:
 def test_an_agent_that_does_not_read_holds_up_no_work(keeper: Keeper, agent: Agent) -> None:
     reader = keeper.agent()
     reader.hello()
-    marker = keeper.root / "logs/8/0.1.out"
+    marker = keeper.root / "logs/8/0.out"
     many = [[index, 1, 0] for index in range(600)]
     reader.start("7", "no-such-command-" + "x" * 3000, tasks=many)  # over a socket's buffer of answers
     reader.start("8", "sh", "-c", "echo done")

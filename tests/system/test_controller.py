@@ -83,7 +83,7 @@ def test_a_bad_spec_is_refused_with_its_field(controller: Controller) -> None:
         list(controller.schedule("true", cpu=-1))
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert dict(refused.value.trailing_metadata())["rota-field"] == "cpu"
+    assert ("rota-field", "cpu") in refused.value.trailing_metadata()
 
 
 def test_a_job_is_stopped_and_then_deleted(shared: LocalCluster, controller: Controller, gate: Gate) -> None:
@@ -105,13 +105,13 @@ def test_a_job_is_stopped_and_then_deleted(shared: LocalCluster, controller: Con
 def test_a_subscriber_goes_on_behind_what_it_acknowledged(controller: Controller) -> None:
     watching = controller.watch(subscriber="keeper-of-books")
     job = list(controller.schedule("true"))[-1].job
-    seen = events_until(watching, job, "job.succeeded")
+    seen = events_until(watching, job, "job.ended")
     watching.cancel()
     controller.acknowledge("keeper-of-books", seen[1].sequence)
 
     again = controller.watch(subscriber="keeper-of-books")
 
-    assert events_until(again, job, "job.succeeded") == seen[2:]
+    assert events_until(again, job, "job.ended") == seen[2:]
     again.cancel()
 
 
@@ -119,20 +119,20 @@ def test_a_watch_over_a_restart_neither_loses_nor_repeats(cluster: LocalCluster)
     with Controller(cluster) as controller:
         watching = controller.watch(after="0.0")
         first = list(controller.schedule("true"))[-1].job
-        seen = events_until(watching, first, "job.succeeded")
+        seen = events_until(watching, first, "job.ended")
         queued = cluster.submit("true", cpu=100)
 
         cluster.kill_server()
         cluster.start_server()
         cluster.wait_for_nodes()
         second = list(controller.schedule("true"))[-1].job
-        rest = events_until(controller.watch(after=seen[-1].sequence), second, "job.succeeded")
-        whole = events_until(controller.watch(after="0.0"), second, "job.succeeded")
+        rest = events_until(controller.watch(after=seen[-1].sequence), second, "job.ended")
+        whole = events_until(controller.watch(after="0.0"), second, "job.ended")
 
     sequences = [tuple(map(int, event.sequence.split("."))) for event in whole]
     assert seen + rest == whole
     assert sequences == sorted(set(sequences))
-    assert [event.kind for event in whole if event.job == queued][0] == "job.submitted"
+    assert next(event.kind for event in whole if event.job == queued) == "job.submitted"
 
 
 def events_until(watching: Any, job: str, kind: str) -> list[pb.Event]:

@@ -10,15 +10,12 @@ pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize(
-    ("verb", "while_running", "when_empty"),
-    [
-        ("cordon", "cordoned", "cordoned"),
-        ("drain", "draining", "drained"),
-    ],
+    ("verb", "eligibility"), [("cordon", ("cordoned", "cordoned")), ("drain", ("draining", "drained"))]
 )
 def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
-    cluster: LocalCluster, witness: Witness, gate: Gate, verb: str, while_running: str, when_empty: str
+    cluster: LocalCluster, witness: Witness, gate: Gate, verb: str, eligibility: tuple[str, str]
 ) -> None:
+    while_running, when_empty = eligibility
     job = cluster.submit(*witness.script(gate.wait), where=["number == 1"])
     until(lambda: cluster.count(job, "running") == 1, "it runs")
 

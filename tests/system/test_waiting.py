@@ -27,7 +27,7 @@ def test_work_waits_for_the_first_node(empty: LocalCluster) -> None:
 
     why = empty.rota("why", "1")
     assert (why.code, why.err) == (0, "")
-    assert "there are no nodes" in why.out
+    assert "no node has joined" in why.out
 
     empty.start_agent(1)
 
@@ -66,7 +66,7 @@ def test_a_job_no_node_could_ever_hold_says_so(shared: LocalCluster) -> None:
 
     out = shared.rota("why", job).out
 
-    assert "1 of 1 nodes have too little cpu in all: largest 4, asked 100" in out
+    assert "1 of 1 nodes has too little cpu in all: largest 4, asked 100" in out
     assert "cpu <= 4" in out
     assert shared.rota("cancel", job).code == 0
 

@@ -46,7 +46,7 @@ def job_line(entry: JobEntry) -> Json:
         "priority": wanted.priority,
         "counts": numbers,
         "submitted_at_ms": wanted.submitted_at_ms,
-        "started_at_ms": status.started_at_ms if status else None,
+        "started_at_ms": entry.started_at_ms,
         "ended_at_ms": status.ended_at_ms if status else None,
         "exit_code": status.exit_code if status else None,
         "signal": status.signal if status else None,

@@ -22,7 +22,7 @@ def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
         job.spec.id,
         state,
         _sentence(job, state, bad),
-        started_at_ms=_first_start(job),
+        started_at_ms=job.started_at_ms,
         ended_at_ms=now.wall_ms,
         exit_code=exit_code,
         signal=signal or None,
@@ -70,9 +70,3 @@ def describe(job: JobView, index: int) -> str:
         return "never started"
     code, signal = _code(job, index)
     return f"killed by signal {signal}" if signal else f"exit {code}"
-
-
-def _first_start(job: JobView) -> int | None:
-    starts = [column(status, "started_at_ms") for status in job.statuses.values()]
-    known = [int(start[start > 0].min()) for start in starts if (start > 0).any()]
-    return min(known, default=None)

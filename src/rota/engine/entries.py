@@ -79,6 +79,7 @@ class JobEntry:
         self.holds: dict[int, bytes] = {}
         self.tally = JobTally(spec.count)
         self.run_us: float | None = None
+        self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.fresh = 0  # the lowest index that was never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False

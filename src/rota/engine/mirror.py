@@ -180,6 +180,10 @@ class Mirror:
                 job.attempts[record.block] = record
             case StatusBlock():
                 job.statuses[record.block] = record
+                starts = column(record, "started_at_ms")
+                if (starts > 0).any():
+                    first = int(starts[starts > 0].min())
+                    job.started_at_ms = min(first, job.started_at_ms or first)
 
     def _refresh(self, job: JobEntry, block: int) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block."""

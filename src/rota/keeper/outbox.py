@@ -19,7 +19,7 @@ class Outbox:
         self._wake = wake
         self._is_open = False
         self._ended_at = 0.0  # when ends were last sent
-        self.due_at = math.inf  # on the monotonic clock
+        self.due_at = math.inf  # when to take, on the monotonic clock; shortly after ends, even if in vain
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
@@ -60,6 +60,7 @@ class Outbox:
         self.due_at = math.inf
         if self._ended or self._refused:
             self._ended_at = time.monotonic()
+            self.due_at = self._ended_at + ENDED_SECONDS  # more is likely, and then need not call
         if not (self._started or self._ended or self._refused):
             return b""
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]

@@ -52,7 +52,7 @@ class Recipe:
 
     argv: ctypes.Array[ctypes.c_char_p]
     path: str
-    env: list[bytes]
+    env: ctypes.Array[ctypes.c_char_p]  # with some places left for what differs
     cwd: str
     program: bytes | None = None  # found at the first start
 
@@ -81,11 +81,12 @@ class Spawner:
             recipe = self._recipes.get(job) or self._prepare(job, spec)
             if recipe.program is None:
                 recipe.program = os.fsencode(_find(spec.argv[0], recipe))
-            own = [b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt]
+            env = type(recipe.env).from_buffer_copy(recipe.env)
+            env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
             if spec.asks_for("gpu"):
                 devices = os.fsencode(",".join(gpus))
-                own += [b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices]
-            pid, error = self._posix_spawn(recipe, _strings(recipe.env + own), output)
+                env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
+            pid, error = self._posix_spawn(recipe, env, output)
         except OSError as problem:  # of the job's directories
             pid, error = 0, problem.errno or errno.EIO
         if not error:
@@ -133,12 +134,13 @@ class Spawner:
             "ROTA_OUTPUT_DIR": f"{work}/out",
         }
         env["ROTA_GPUS"] = ""
-        varying = {"ROTA_INDEX", "ROTA_ATTEMPT"}
+        varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
         if "gpu" in needs:
-            varying |= {"ROTA_GPUS", "CUDA_VISIBLE_DEVICES"}
+            varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
+        encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
-        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, encoded, cwd)
+        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, _strings(encoded), cwd)
         self._recipes[job] = recipe
         return recipe
 

@@ -48,6 +48,9 @@ class JobView(Protocol):
     @property
     def tally(self) -> Tally: ...
     @property
+    def started_at_ms(self) -> int | None:
+        """The earliest start of any of its attempts."""
+    @property
     def run_us(self) -> float | None:
         """Observed run time of its tasks, a moving average."""
 

@@ -158,8 +158,14 @@ class LocalCluster:
 
     def processes(self) -> list[int]:
         """Server, agents and keepers."""
-        keepers = [pid for number in self.numbers for pid in _keepers(self.node_directory(number))]
-        return [self.server_pid, *(agent.pid for agent in self._agents.values()), *keepers]
+        return [self.server_pid, *(agent.pid for agent in self._agents.values()), *self.keepers()]
+
+    def keepers(self) -> list[int]:
+        return [pid for number in self.numbers for pid in _keepers(self.node_directory(number))]
+
+    def work(self) -> list[int]:
+        """Every process that some task started."""
+        return [pid for number in self.numbers for pid in _work(self.node_directory(number))]
 
     def join_line(self, valid_seconds: float = 60) -> str:
         answer = self.call("POST", "/v1/join-tokens", {"local": True, "valid_seconds": valid_seconds})
@@ -260,9 +266,12 @@ def _keepers(directory: Path) -> list[int]:
     return processes.with_argument(f"rota.keeper\0{directory}\0")
 
 
+def _work(directory: Path) -> list[int]:
+    mark = directory / "keeper.id"
+    return processes.with_variable("ROTA_KEEPER", mark.read_text().strip()) if mark.exists() else []
+
+
 def _end_node(directory: Path) -> None:
     """The keeper first, which would report the death of its work."""
     processes.kill_all(lambda: _keepers(directory))
-    mark = directory / "keeper.id"
-    if mark.exists():
-        processes.kill_all(lambda: processes.with_variable("ROTA_KEEPER", mark.read_text().strip()))
+    processes.kill_all(lambda: _work(directory))

@@ -44,6 +44,10 @@ def resident_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
+def open_descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def kill_all(find: Callable[[], list[int]]) -> None:
     """Kill what is found until nothing is; a handle is opened first, so that a reused pid is never hit."""
 

@@ -1,0 +1,184 @@
+"""State tables, limits, settings and commands -> the parts of the reference pages that are made from them.
+
+python docs/generate.py writes them anew; a test says when that is due. A part stands between two comments,
+`<!-- made from … -->` and `<!-- until here -->`; what is around it is written by hand.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rota.cli.main import COMMANDS, SECTIONS
+from rota.config import AgentConfig, Key, ServerConfig, schema
+from rota.model import lifecycle, limits
+
+REFERENCE = Path(__file__).parent / "reference"
+PART = re.compile(r"(<!-- made from ([\w:]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
+
+
+def main() -> int:
+    for page in sorted(REFERENCE.glob("*.md")):
+        page.write_text(renewed(page.read_text()))
+    return 0
+
+
+def renewed(page: str) -> str:
+    """The page with every made part made anew."""
+    return PART.sub(lambda part: f"{part[1]}\n{made(part[2])}\n\n{part[3]}", page)
+
+
+def made(name: str) -> str:
+    kind, _, argument = name.partition(":")
+    return "\n".join(MAKERS[kind](argument)).rstrip()
+
+
+# ---- states
+
+
+def states(name: str) -> Iterator[str]:
+    """A diagram, then the table."""
+    table: dict[tuple[Enum, Enum], Enum] = dict(getattr(lifecycle, name))
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (before, event), after in table.items():
+        arrows.setdefault((_word(before), _word(after)), []).append(str(event.value))
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    direction LR"
+    first = _word(next(iter(table))[0])
+    yield f"    [*] --> {first}"
+    yield from (f"    {before} --> {after}: {', '.join(why)}" for (before, after), why in arrows.items())
+    yield "```"
+    yield ""
+    yield "| in | when | it becomes |"
+    yield "|---|---|---|"
+    yield from (
+        f"| {_word(before)} | {event.value} | {_word(after)} |" for (before, event), after in table.items()
+    )
+
+
+def _word(state: Enum) -> str:
+    return state.name.lower()
+
+
+# ---- limits
+
+
+def limits_table(_: str) -> Iterator[str]:
+    """Names, values and the reason beside each, from the source itself."""
+    source = Path(str(limits.__file__)).read_text()
+    lines = source.splitlines()
+    yield "| limit | value | why |"
+    yield "|---|--:|---|"
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            yield f"| `{name}` | {getattr(limits, name):,} | {_reason(lines[node.lineno - 1 : node.end_lineno])} |"
+
+
+def _reason(lines: list[str]) -> str:
+    """The comment beside the value, wherever the formatter has put it."""
+    return " ".join(line.partition("#")[2].strip() for line in lines).strip()
+
+
+# ---- settings
+
+
+def settings(name: str) -> Iterator[str]:
+    known = schema({"server": ServerConfig, "agent": AgentConfig}[name])
+    yield "| key | type | default | variable |"
+    yield "|---|---|---|---|"
+    for key in known.values():
+        yield f"| `{key.name}` | {_type(key)} | {_default(key)} | `{key.variable}` |"
+
+
+def _type(key: Key) -> str:
+    return {bool: "true or false", str: "text", float: "number", dict: "table"}.get(
+        key.kind, key.kind.__name__
+    )
+
+
+def _default(key: Key) -> str:
+    return "–" if key.default in (None, {}) else f"`{key.default}`"
+
+
+# ---- commands
+
+
+def commands(_: str) -> Iterator[str]:
+    for title, names in SECTIONS.items():
+        yield f"## {title}"
+        yield ""
+        for name in names:
+            yield from _command(f"rota {name}", importlib.import_module(f"rota.cli.{name}").command)
+    assert set(COMMANDS) == {name for names in SECTIONS.values() for name in names}
+
+
+def _command(path: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _command(f"{path} {name}", inner)
+        return
+    arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
+    yield f"### `{' '.join([path, *arguments])}`"
+    yield ""
+    yield from _prose(command.help or "")
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    if options:
+        yield "| flag | |"
+        yield "|---|---|"
+        yield from (f"| {_flags(option)} | {_cell(_help(option))} |" for option in options)
+        yield ""
+
+
+def _argument(argument: click.Argument) -> str:
+    name = (argument.metavar or argument.human_readable_name).upper()
+    many = f"{name}…" if argument.nargs == -1 else name
+    return many if argument.required else f"[{many}]"
+
+
+def _prose(text: str) -> Iterator[str]:
+    """What click would print as it is stands in a block."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        as_it_is = paragraph.removeprefix("\b\n")
+        yield as_it_is if as_it_is == paragraph else f"```\n{as_it_is}\n```"
+        yield ""
+
+
+def _flags(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    return names if option.is_flag else f"{names} {_metavar(option)}"
+
+
+def _metavar(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return " ".join(str(choice) for choice in option.type.choices)
+    return option.metavar or ("N" if isinstance(option.type, click.IntRange | type(click.INT)) else "TEXT")
+
+
+def _help(option: click.Option) -> str:
+    text = option.help or ""
+    shown = option.show_default and option.default is not None
+    return f"{text} [default: {option.default}]" if shown else text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+MAKERS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "lifecycle": states,
+    "limits": limits_table,
+    "settings": settings,
+    "commands": commands,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
