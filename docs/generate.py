@@ -80,7 +80,8 @@ def limits_table(_: str) -> Iterator[str]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
-            yield f"| `{name}` | {getattr(limits, name):,} | {_reason(lines[node.lineno - 1 : node.end_lineno])} |"
+            reason = _reason(lines[node.lineno - 1 : node.end_lineno])
+            yield f"| `{name}` | {getattr(limits, name):,} | {reason} |"
 
 
 def _reason(lines: list[str]) -> str:

@@ -51,11 +51,15 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._staying):
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        """As a reader would end them, with Ctrl-C; what is left then is killed, and a fault."""
+        try:
+            for process in reversed(self._staying):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)
                 process.wait(ANSWER_SECONDS)
-        kill_all(lambda: with_argument(f"{self.directory}/"))
+            until(lambda: not with_argument(f"{self.directory}/"), "everything has ended")
+        finally:
+            kill_all(lambda: with_argument(f"{self.directory}/"))
 
     def type(self, block: Block) -> None:
         """Run one block; AssertionError where it does not do what it shows."""

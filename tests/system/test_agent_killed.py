@@ -1,5 +1,6 @@
 """An agent that is killed, upgraded or told to leave: what happens to the work under its keeper."""
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -80,6 +81,21 @@ def test_an_agent_that_leaves_gives_its_work_to_others(
     gate.open()
     assert cluster.rota("wait", job).code == 0
     assert witness.starts() == {index: 2 if index in moved else 1 for index in range(6)}
+
+
+def test_the_work_of_a_killed_keeper_is_run_again(wide: LocalCluster, witness: Witness, gate: Gate) -> None:
+    job = wide.submit(*witness.script(gate.wait), count=4)
+    until(lambda: wide.count(job, "running") == 4, "all tasks run")
+
+    (keeper,) = wide.keepers()
+    os.kill(keeper, signal.SIGKILL)
+
+    until(lambda: len(witness.seen()) == 8, "all tasks run again")
+    assert len(wide.keepers()) == 1
+    until(lambda: len(with_argument(str(gate.path))) == 4, "the first ones were ended")
+    gate.open()
+    assert wide.rota("wait", job).code == 0
+    assert witness.starts() == dict.fromkeys(range(4), 2)
 
 
 def times_ended(cluster: LocalCluster, job: str) -> Counter[int]:

@@ -102,7 +102,8 @@ def test_a_join_token_is_good_once(shared: LocalCluster) -> None:
     line = shared.join_line()
     first, second = (shared.directory / f"node-{which}" for which in ("first", "second"))
     agent = shared.start_rota("agent", "--data-dir", str(first), "--join", line)
-    until((first / "node.pem").exists, "the first one joined")
+    assert agent.stderr is not None
+    assert b"connected" in agent.stderr.readline()
     agent.send_signal(signal.SIGINT)
     assert agent.wait(30) == 0
 

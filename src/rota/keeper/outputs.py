@@ -1,6 +1,7 @@
 """Where output goes: segments, each two files that consecutive attempts of one job append to in turn."""
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -12,15 +13,17 @@ from rota.keeper.index import Extent, end_line, find_end, find_start, start_line
 from rota.keeper.rules import Key
 
 RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
-OPEN_INDEXES = 64  # descriptors; the others are opened again when they are written
-ENDINGS = (b".out", b".err")
+OPEN_FILES = 256  # kept open; others are opened again when it is their turn
+INDEX = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+OUTPUT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_quick = ctypes.PyDLL(None)  # calls keep the interpreter's lock: they take less time than handing it over
 TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
 
 
 @dataclass(slots=True)
 class Segment:
     number: int
-    path: bytes  # without its endings
+    path: bytes  # without .out and .err
     at: Extent  # where the attempt that holds it began
 
 
@@ -37,6 +40,7 @@ class Shelf:
     """The segments of a job."""
 
     path: str
+    index: bytes  # its path
     next_number: int
     free: list[Segment] = field(default_factory=list)
     unwritten: list[bytes] = field(default_factory=list)  # lines of the index
@@ -48,7 +52,7 @@ class Outputs:
     def __init__(self, root: str) -> None:
         self._root = root
         self._shelves: dict[str, Shelf] = {}
-        self._indexes: dict[str, int] = {}  # open ones: job -> descriptor
+        self._files = Files()
         self._late: set[str] = set()  # jobs with unwritten lines
 
     def take(self, keys: Sequence[Key]) -> list[Segment]:
@@ -64,6 +68,11 @@ class Outputs:
             raise
         return taken
 
+    def measure(self, segment: Segment) -> Measure:
+        out_bytes, out_is_final = self._length(segment.path + b".out")
+        err_bytes, err_is_final = self._length(segment.path + b".err")
+        return Measure(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
+
     def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
         """The attempt has ended. What is long, or may still be written to, nobody gets again."""
         job, index, attempt = key
@@ -75,6 +84,8 @@ class Outputs:
         is_short = max(measure.at.out_bytes, measure.at.err_bytes) <= RETIRED_BYTES
         if measure.is_final and is_whole and is_short:
             shelf.free.append(segment)
+        else:
+            self._retire(segment)
 
     def flush(self) -> None:
         """Write what is unwritten if the disk takes it; the next write or flush tries again otherwise."""
@@ -94,15 +105,14 @@ class Outputs:
 
     def mend(self, job: str) -> None:
         """Somebody removed files: make the directory anew, and use none that was there."""
-        self._shelves[job].free.clear()
-        self._close_index(job)
+        self._clear(self._shelves[job])
         with contextlib.suppress(OSError):
             os.makedirs(self._shelves[job].path, mode=0o700, exist_ok=True)
 
     def forget(self, job: str) -> None:
-        self._shelves.pop(job, None)
         self._late.discard(job)
-        self._close_index(job)
+        if shelf := self._shelves.pop(job, None):
+            self._clear(shelf)
 
     def _take(self, key: Key) -> Segment:
         job, index, attempt = key
@@ -123,36 +133,57 @@ class Outputs:
         path = f"{self._root}/logs/{job}"
         os.makedirs(path, mode=0o700, exist_ok=True)
         stems = [name.partition(".")[0] for name in os.listdir(path)]
-        shelf = Shelf(path, 1 + max((int(stem) for stem in stems if stem.isdecimal()), default=-1))
+        shelf = Shelf(
+            path,
+            os.fsencode(f"{path}/index"),
+            1 + max((int(stem) for stem in stems if stem.isdecimal()), default=-1),
+        )
         self._shelves[job] = shelf
         return shelf
 
     def _write(self, job: str) -> None:
-        text = b"".join(self._shelves[job].unwritten)
-        fd = self._indexes.get(job, -1)
-        if fd < 0:
-            fd = self._open_index(job)
+        shelf = self._shelves[job]
+        text = b"".join(shelf.unwritten)
+        fd = self._files.get(shelf.index) or self._open_index(shelf.index)
         written = os.write(fd, text)
         if written < len(text):  # half a line in the middle would garble the next one
             os.ftruncate(fd, os.fstat(fd).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._shelves[job].unwritten.clear()
+        shelf.unwritten.clear()
         self._late.discard(job)
 
-    def _open_index(self, job: str) -> int:
-        while len(self._indexes) >= OPEN_INDEXES:
-            self._close_index(next(iter(self._indexes)))
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = self._indexes[job] = os.open(f"{self._shelves[job].path}/index", flags, 0o600)
+    def _open_index(self, path: bytes) -> int:
+        fd = self._files.open(path, INDEX)
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, TORN)
         return fd
 
-    def _close_index(self, job: str) -> None:
-        fd = self._indexes.pop(job, -1)
-        if fd >= 0:
-            os.close(fd)
+    def _length(self, path: bytes) -> tuple[int, bool]:
+        """The size of a file, and whether it can grow no more.
+
+        The kernel grants a lease to a reader only if nobody has the file open for writing, and while it is
+        held nobody can. Where there are no leases (network and overlay file systems) nothing is ever final.
+        """
+        try:
+            fd = self._files.get(path) or self._files.open(path, OUTPUT)
+        except OSError:
+            return _size(path), False
+        is_final = _quick.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
+        found = os.fstat(fd)
+        if is_final:
+            _quick.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return found.st_size, is_final and found.st_nlink == 1
+
+    def _clear(self, shelf: Shelf) -> None:
+        self._files.close(shelf.index)
+        for segment in shelf.free:
+            self._retire(segment)
+        shelf.free.clear()
+
+    def _retire(self, segment: Segment) -> None:
+        self._files.close(segment.path + b".out")
+        self._files.close(segment.path + b".err")
 
     def _settle(self, job: str, lost: list[Key]) -> None:
         with open(f"{self._root}/logs/{job}/index", "rb") as file:
@@ -162,35 +193,30 @@ class Outputs:
             begun = find_start(lines, index, attempt)
             if begun and not find_end(lines, index, attempt):
                 segment = Segment(begun.segment, os.fsencode(f"{shelf.path}/{begun.segment}"), begun.at)
-                shelf.unwritten.append(end_line(index, attempt, measure(segment).at))
+                shelf.unwritten.append(end_line(index, attempt, self.measure(segment).at))
+                self._retire(segment)
                 self._late.add(job)
 
 
-def measure(segment: Segment) -> Measure:
-    out_bytes, out_is_final = _length(segment.path + ENDINGS[0])
-    err_bytes, err_is_final = _length(segment.path + ENDINGS[1])
-    return Measure(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
+class Files:
+    """Descriptors by path; of too many the one opened first is closed."""
 
+    def __init__(self) -> None:
+        self._open: dict[bytes, int] = {}
 
-def _length(path: bytes) -> tuple[int, bool]:
-    """The size of a file, and whether it can grow no more.
+    def get(self, path: bytes) -> int | None:
+        return self._open.get(path)
 
-    The kernel grants a lease to a reader only if nobody has the file open for writing, and while it is held
-    nobody can. Where there are no leases (network and overlay file systems) nothing is ever final.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return _size(path), False
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        size = os.fstat(fd).st_size
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)  # a process just being spawned may have a copy of fd
-    except OSError:
-        return os.fstat(fd).st_size, False
-    finally:
-        os.close(fd)
-    return size, True
+    def open(self, path: bytes, flags: int) -> int:
+        while len(self._open) >= OPEN_FILES:
+            self.close(next(iter(self._open)))
+        fd = self._open[path] = os.open(path, flags, 0o600)
+        return fd
+
+    def close(self, path: bytes) -> None:
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            os.close(fd)
 
 
 def _size(path: bytes) -> int:

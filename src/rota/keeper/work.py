@@ -13,7 +13,7 @@ from rota.keeper import trees, wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, Scale, now_ms, now_ns, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
-from rota.keeper.outputs import Measure, Outputs, measure
+from rota.keeper.outputs import Measure, Outputs
 from rota.keeper.rules import Grant, Key, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
@@ -141,7 +141,7 @@ class Work:
             _, status, usage = os.wait4(pid, 0)
             attempt.outcome = self._scale.outcome(status, usage, attempt.started_ns)
             if attempt.ending is None:
-                written = measure(attempt.segment)
+                written = self._outputs.measure(attempt.segment)
                 if written.is_final or not trees.has_members(pid):
                     self._finish(attempt, written)
                     return True
@@ -201,7 +201,7 @@ class Work:
             else:
                 rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
             if was_gone and not rest:
-                self._finish(attempt, measure(attempt.segment))
+                self._finish(attempt, self._outputs.measure(attempt.segment))
                 return 0, []
             signum = self._next_signal(attempt, now)
             if leader and signum:

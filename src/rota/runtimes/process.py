@@ -64,7 +64,8 @@ class ProcessRuntime:
         spec = None if work is None else _spec(work)
         rows = [[task.index, task.attempt, int(task.firm)] for task in tasks]
         self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
-        await self._writer.drain()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
 
     async def stop(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "stop", "attempts": attempts})
@@ -117,7 +118,9 @@ class ProcessRuntime:
             )
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        """To a keeper that is gone nothing is said: the next one hears everything anew."""
+        if not self._writer.is_closing():
+            self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     async def _next(self) -> dict[str, Any] | None:
         try:

@@ -137,14 +137,17 @@ class LocalCluster:
         self.kill_agent(number)
         _end_node(self.node_directory(number))
 
-    def wait_for_nodes(self, state: str = "ready") -> None:
-        """Until every node started here is in that state."""
+    def wait_for_nodes(self) -> None:
+        """Until every node started here is ready."""
 
         def all_are() -> bool:
+            for number, agent in self._agents.items():
+                if agent.poll() is not None:
+                    raise ChildProcessError(f"agent {number} ended: {self._tail(f'node-{number}')}")
             states = [node["state"] for node in self.call("GET", "/v1/nodes").body["nodes"]]
-            return states == [state] * len(self._agents)
+            return states == ["ready"] * len(self._agents)
 
-        until(all_are, f"every node is {state}", _START_SECONDS)
+        until(all_are, "every node is ready", _START_SECONDS)
 
     def node(self, number: int) -> Any:
         """What the server knows of it."""

@@ -44,8 +44,9 @@ def resident_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-def open_descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def open_sockets(pid: int) -> int:
+    targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(target.startswith("socket:") for target in targets)
 
 
 def kill_all(find: Callable[[], list[int]]) -> None:

@@ -1,0 +1,101 @@
+"""The examples and the demo run, and leave nothing behind."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.testing.processes import until, with_argument
+from tests.docs.terminal import Terminal
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEMO_SECONDS = 100.0
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def terminal(shared_config: Path, tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path / "examples", shared_config) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("hello.toml", "nice to be here"),
+        ("array.toml", "24 of 24 tasks succeeded"),
+        ("retry.yaml", "now it works"),
+    ],
+)
+def test_a_job_file_runs(terminal: Terminal, file: str, said: str) -> None:
+    ended = terminal.run(["rota", "run", "-f", str(EXAMPLES / file)])
+
+    assert ended.returncode == 0, ended.stdout
+    assert said in ended.stdout
+
+
+def test_the_client_example_hears_of_every_task(terminal: Terminal) -> None:
+    ended = terminal.run([sys.executable, str(EXAMPLES / "sdk.py")])
+
+    assert ended.returncode == 0, ended.stdout
+    assert [ended.stdout.count(f"task {index} succeeded") for index in range(8)] == [1] * 8
+    assert "task 3 said: task 3 of 8" in ended.stdout
+
+
+@pytest.mark.timeout(DEMO_SECONDS)
+def test_the_demo_shows_everything_and_leaves_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        env=demo_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEMO_SECONDS,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout
+    assert "300 of 300 tasks succeeded" in ended.stdout
+    assert "task 7 failed   exit 3" in ended.stdout
+    assert "6 of 6 tasks succeeded" in ended.stdout
+    assert "Traceback" not in ended.stdout
+    assert left_of(tmp_path) == []
+
+
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C on a terminal, with a task under way."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, str(EXAMPLES / "demo.py")], demo_environment(tmp_path))
+    said = b""
+    while b"rota run --name collatz" not in said:
+        said += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    code = until(lambda: ended_with(pid, terminal), "the demo ends")
+
+    assert code == [128 + signal.SIGINT]
+    assert left_of(tmp_path) == []
+
+
+def demo_environment(directory: Path) -> dict[str, str]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": path, "LANG": "C.UTF-8", "TMPDIR": str(directory)}
+
+
+def ended_with(pid: int, terminal: int) -> list[int]:
+    """Its exit code once it has one; meanwhile what it prints is read, for it would block otherwise."""
+    try:
+        os.read(terminal, 65536)
+    except OSError:  # the last process on that terminal is gone
+        return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]
+    return []
+
+
+def left_of(directory: Path) -> list[object]:
+    return [*directory.iterdir(), *with_argument(f"{directory}/")]

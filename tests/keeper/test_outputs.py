@@ -1,0 +1,148 @@
+"""Segments alone: who gets which, and what the index says of it."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.keeper import outputs as module
+from rota.keeper.outputs import Outputs, Segment
+from rota.keeper.rules import Key
+
+FIRST: Key = ("7", 0, 1)
+SECOND: Key = ("7", 1, 1)
+THIRD: Key = ("7", 2, 1)
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Outputs:
+    return Outputs(str(tmp_path))
+
+
+def index(root: Path, job: str = "7") -> list[str]:
+    return (root / "logs" / job / "index").read_text().splitlines()
+
+
+def write(segment: Segment, out: bytes = b"", err: bytes = b"") -> None:
+    for ending, data in (("out", out), ("err", err)):
+        with open(f"{os.fsdecode(segment.path)}.{ending}", "ab") as file:
+            file.write(data)
+
+
+def end(outputs: Outputs, key: Key, segment: Segment) -> None:
+    outputs.give_back(key, segment, outputs.measure(segment))
+
+
+def test_attempts_of_a_job_use_a_segment_one_after_the_other(outputs: Outputs, tmp_path: Path) -> None:
+    [segment] = outputs.take([FIRST])
+    write(segment, b"hello\n", b"oh\n")
+    end(outputs, FIRST, segment)
+
+    assert outputs.take([SECOND]) == [segment]
+    assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 3", "S 1 1 0 6 3"]
+
+
+def test_attempts_at_once_and_of_other_jobs_share_nothing(outputs: Outputs) -> None:
+    taken = outputs.take([FIRST, SECOND, ("8", 0, 1)])
+
+    assert len({segment.path for segment in taken}) == 3
+
+
+def test_what_somebody_can_still_write_to_is_never_used_again(outputs: Outputs) -> None:
+    [segment] = outputs.take([FIRST])
+    write(segment)
+    with open(os.fsdecode(segment.path) + ".err", "ab"):
+        end(outputs, FIRST, segment)
+
+    assert outputs.take([SECOND])[0].number == 1
+
+
+def test_a_long_segment_is_not_used_again(outputs: Outputs) -> None:
+    [segment] = outputs.take([FIRST])
+    write(segment)
+    os.truncate(segment.path + b".out", module.RETIRED_BYTES + 1)
+    end(outputs, FIRST, segment)
+
+    assert outputs.take([SECOND])[0].number == 1
+
+
+@pytest.mark.parametrize("harm", [os.unlink, lambda path: os.truncate(path, 0)])
+def test_a_segment_that_lost_bytes_is_not_used_again(outputs: Outputs, harm: Callable[[bytes], None]) -> None:
+    [segment] = outputs.take([FIRST])
+    write(segment, b"hello\n")
+    end(outputs, FIRST, segment)
+    [segment] = outputs.take([SECOND])
+    harm(segment.path + b".out")
+    end(outputs, SECOND, segment)
+
+    assert outputs.take([THIRD])[0].number == 1
+
+
+def test_an_end_without_a_next_start_is_written_by_the_flush(outputs: Outputs, tmp_path: Path) -> None:
+    [segment] = outputs.take([FIRST])
+    write(segment, b"hello\n")
+    end(outputs, FIRST, segment)
+    outputs.flush()
+
+    assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 0"]
+
+
+def test_the_next_keeper_ends_what_was_lost_and_uses_new_segments(outputs: Outputs, tmp_path: Path) -> None:
+    for segment in outputs.take([FIRST, SECOND]):
+        write(segment, b"hello\n")
+    with open(tmp_path / "logs/7/index", "a") as file:
+        file.write("S 2 1 0 6")  # torn
+    following = Outputs(str(tmp_path))
+    following.settle([FIRST, SECOND, THIRD, ("8", 0, 1)])
+
+    assert index(tmp_path) == ["S 0 1 0 0 0", "S 1 1 1 0 0", "S 2 1 0 6?", "E 0 1 6 0", "E 1 1 6 0"]
+    assert following.take([THIRD])[0].number == 2
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_none_is_taken_and_no_line_is_torn(
+    outputs: Outputs, tmp_path: Path, small_disk: None
+) -> None:
+    [segment] = outputs.take([FIRST])
+    end(outputs, FIRST, segment)
+    with pytest.raises(OSError, match="No space left"):
+        outputs.take([SECOND, THIRD])
+    assert index(tmp_path) == ["S 0 1 0 0 0"]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+    outputs.flush()
+
+    lines = index(tmp_path)
+    assert lines[:2] == ["S 0 1 0 0 0", "E 0 1 0 0"]
+    assert {line for line in lines if line.startswith("E")} == {"E 0 1 0 0", "E 1 1 0 0", "E 2 1 0 0"}
+
+
+def test_open_files_are_few_and_none_is_left_of_what_is_forgotten(
+    outputs: Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OPEN_FILES", 4)
+    before = len(os.listdir("/proc/self/fd"))
+    keys: list[Key] = [(str(job), 0, 1) for job in range(20)]
+    for attempt in (1, 2):
+        for job, task, _ in keys:
+            [segment] = outputs.take([(job, task, attempt)])
+            write(segment, b"hello\n")
+            end(outputs, (job, task, attempt), segment)
+    outputs.flush()
+
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    assert index(tmp_path, "0") == ["S 0 1 0 0 0", "E 0 1 6 0", "S 0 2 0 6 0", "E 0 2 12 0"]
+    for job, _, _ in keys:
+        outputs.forget(job)
+    assert len(os.listdir("/proc/self/fd")) == before
