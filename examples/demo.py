@@ -20,13 +20,14 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 ROTA = [sys.executable, "-m", "rota.cli.main"]
+ENDING = (signal.SIGINT, signal.SIGTERM)
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
 UNLUCKY = 'test "$ROTA_INDEX" -ne 7 || { echo "7 is not my number" >&2; exit 3; }'
 
 
 def main() -> int:
-    for one in (signal.SIGINT, signal.SIGTERM):
+    for one in ENDING:
         signal.signal(one, signal.default_int_handler)  # also where the caller had them ignored
     try:
         with tempfile.TemporaryDirectory(prefix="rota-demo-") as directory:
@@ -46,7 +47,7 @@ def show(demo: "Demo") -> None:
         demo.rota("run", "--name", "collatz", "--cpu", "0.25", "--array", "0-299", "--", "sh", "collatz.sh")
         demo.rota("logs", "last.299")
         chapter("Ten tasks, of which one fails.")
-        demo.rota("run", "--name", "unlucky", "--array", "0-9", "--", "sh", "-c", UNLUCKY)
+        demo.rota("run", "--name", "unlucky", "--array", "0-9", "--", "sh", "-c", UNLUCKY, exit_code=3)
         demo.rota("show", "last.7")
         chapter("A job that cannot run here, and what would help.")
         demo.rota("run", "--detach", "--memory", "16t", "--", "sort", "everything")
@@ -75,13 +76,13 @@ class Demo:
         self._env = {**own, "ROTA_CONFIG": str(directory / "config.toml")}
         self._server = 0
 
-    def rota(self, *arguments: str) -> None:
+    def rota(self, *arguments: str, exit_code: int = 0) -> None:
         """Run one command as a user would; what it prints goes where ours goes."""
         say(f"$ {shlex.join(['rota', *arguments])}")
         ended = subprocess.run([*ROTA, *arguments], env=self._env, cwd=HERE, check=False)
-        if ended.returncode:
-            say(f"(exit code {ended.returncode})")
-        say("")
+        if ended.returncode != exit_code:
+            raise SystemExit(f"error: this should have ended with {exit_code}, not with {ended.returncode}")
+        say(f"(exit code {exit_code})\n" if exit_code else "")
 
     @contextlib.contextmanager
     def cluster(self) -> Iterator[None]:
@@ -169,17 +170,17 @@ class Demo:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Whoever presses Ctrl-C again waits for the end of the tidying up."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {one: signal.signal(one, signal.SIG_IGN) for one in ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, reaction in before.items():
+            signal.signal(one, reaction)
 
 
 def chapter(text: str) -> None:
-    bold, plain = (
-        ("\033[1m", "\033[0m") if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "")
-    )
+    in_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    bold, plain = ("\033[1m", "\033[0m") if in_colour else ("", "")
     say(f"{bold}# {text}{plain}")
 
 

@@ -58,6 +58,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     JobWish(JOB, cancel=True, reason="not needed", at_ms=5),
     JobCluster(JOB, "default"),
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
+    JobVerdict(JOB, "no node fits"),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
     msgspec.structs.replace(

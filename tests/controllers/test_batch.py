@@ -1,11 +1,10 @@
 """A job's way: begun, tried, tried again, canceled, ended."""
 
-
 from rota.controllers import batch
 from rota.engine.mirror import Mirror
 from rota.model.columns import column
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobStatus, JobWish, Recovery
+from rota.model.job import JobCluster, JobStatus, JobWish, Recovery, Unschedulable
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import NOTHING
@@ -279,3 +278,13 @@ def test_a_job_ends_once_and_its_result_never_changes() -> None:
     assert before is not None
     assert before.state is JobState.SUCCEEDED
     assert job(made).status == before
+
+
+def test_a_job_that_cannot_start_and_does_not_want_to_wait_is_rejected_with_the_reason() -> None:
+    made = stage(cpu=1)
+    made.submit(job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
+    status = job(made).status
+
+    assert status is not None
+    assert status.state is JobState.REJECTED
+    assert status.reason == "only 1 of its 2 tasks could start now"

@@ -100,23 +100,18 @@ class Terminal:
 
     def _start(self, command: Command) -> None:
         """It stays until the document ends; what it says at first is compared."""
-        diary = self.directory / f"line-{command.line}.log"
+        line, diary = command.text, self.directory / f"line-{command.line}.log"
         with diary.open("wb") as output:
-            self._staying.append(
-                subprocess.Popen(
-                    [
-                        "bash",
-                        "-c",
-                        f"exec {command.text}" if command.text.startswith("rota") else command.text,
-                    ],
-                    env=self.environment,
-                    cwd=self.home,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}" if line.startswith("rota") else line],
+                env=self.environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        self._staying.append(process)
         told = f"line {command.line}: {command.text} prints\n{command.shown}\nand not\n"
         try:
             until(lambda: matches(command.shown, diary.read_text()), command.text, ANSWER_SECONDS)

@@ -48,7 +48,6 @@ def test_the_client_example_hears_of_every_task(terminal: Terminal) -> None:
     assert "task 3 said: task 3 of 8" in ended.stdout
 
 
-@pytest.mark.timeout(DEMO_SECONDS)
 def test_the_demo_shows_everything_and_leaves_nothing(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(EXAMPLES / "demo.py")],

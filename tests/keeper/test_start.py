@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -180,6 +181,18 @@ def test_without_room_for_the_journal_nothing_starts_and_results_are_kept(
     keeper.kill()
     keeper.start()
     assert [row[1:4] for row in keeper.agent().hello()["ended"]] == [[0, 1, "exited"], [1, 2, "exited"]]
+
+
+def test_removed_log_files_cost_one_start_and_come_again(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "echo", "before")
+    agent.wait_ended()
+    shutil.rmtree(keeper.root / "logs" / "7")
+    agent.start("7", "echo", "hello", tasks=[[1, 1, 1]])
+
+    assert agent.wait_refused() == [["7", 1, 1, "No such file or directory on this node"]]
+    agent.start("7", "echo", "hello", tasks=[[2, 1, 1]])
+    agent.wait_ended(2)
+    assert keeper.output("7", 2) == "before\n"
 
 
 def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:

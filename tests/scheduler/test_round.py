@@ -8,6 +8,7 @@ import pytest
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
+from rota.model.job import Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
 from rota.model.node import Eligibility, Link, Load, NodeWish
@@ -328,3 +329,27 @@ def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_look(monkeypatch: pytes
     rounds.go(ms=1)
 
     assert looks == ["1"]
+
+
+# ---- who does not want to wait
+
+
+def test_a_job_that_does_not_want_to_wait_is_told_that_it_cannot_start_now() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    job = add_job(rounds.mirror, job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
+    plan = rounds.go()
+
+    assert placements(rounds.mirror, job) == {}
+    assert [(event.kind, event.job) for event in plan.events] == [("placement.impossible", job)]
+    assert rounds.mirror.jobs[job].verdict is not None
+
+
+def test_a_job_that_does_not_want_to_wait_starts_where_all_of_it_fits() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    job = add_job(rounds.mirror, job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "a", 1: "a"}
+    assert rounds.mirror.jobs[job].verdict is None

@@ -15,6 +15,7 @@ from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts, plan
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import STALE_ORDER_MS
 from rota.model.sync import Hello, JobOrders, Work
@@ -239,6 +240,8 @@ class Agent:
 
     async def _explain(self, error: grpc.aio.AioRpcError) -> None:
         details = error.details() or ""
+        if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+            raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             details = await dial.diagnose(self._settings.address, self._identity)
         log.warning("not connected", server=self._settings.address, code=error.code().name, reason=details)

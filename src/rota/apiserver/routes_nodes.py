@@ -32,7 +32,8 @@ async def list_nodes(request: Request) -> Response:
     now_ms = api.engine.now_ms()
 
     def look(mirror: Mirror) -> show.Json:
-        return {"nodes": [show.node(mirror, entry, now_ms) for entry in mirror.nodes.values()]}
+        entries = sorted(mirror.nodes.values(), key=lambda entry: (len(entry.spec.name), entry.spec.name))
+        return {"nodes": [show.node(mirror, entry, now_ms) for entry in entries]}
 
     return answer(await api.engine.read(look))
 

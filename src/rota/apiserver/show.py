@@ -84,7 +84,8 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     """The job's status as a person would say it."""
     status, count = entry.status, entry.spec.count
     if status is not None and status.ended:
-        return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(status.reason)}."
+        reason = None if status.state is JobState.SUCCEEDED else status.reason
+        return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
     canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
     if count == 1:
         return canceling + ("runs." if numbers["running"] else "waits to be started.")

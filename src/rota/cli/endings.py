@@ -41,7 +41,8 @@ def describe_single(status: JobStatus, task: Task | None) -> str:
     if task and task.peak_memory_bytes:
         parts.append(f"peak {size(task.peak_memory_bytes)}")
     reason = status.reason or (task.reason if task else None)
-    if reason and status.state != "succeeded" and reason not in parts:
+    told = status.state in ("succeeded", "timed_out") or reason == f"killed by signal {status.signal}"
+    if reason and not told and reason not in parts:
         parts.append(clean(reason))
     return "   ".join(parts)
 

@@ -26,8 +26,9 @@ def command(cluster: Cluster, job: str, output: str) -> None:
 
 def _lines(why: Why) -> Iterator[str]:
     yield about_job(why.job, why.sentence)
-    for reason in why.reasons:
-        yield f"  - {clean(str(reason.get('text') or reason.get('kind') or 'unknown'))}"
+    told = [str(reason.get("text") or reason.get("kind") or "unknown") for reason in why.reasons]
+    if len(told) > 1 or not all(text in why.sentence for text in told):  # else the sentence has said it
+        yield from (f"  - {clean(text)}" for text in told)
     for change in why.changes:
         yield f"  → {clean(change)}"
     if why.position is not None:

@@ -8,7 +8,7 @@ from rota.engine.reconciler import Reconciler
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import Draft, Ranges, column, small, where
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
@@ -31,7 +31,7 @@ _SUCCEEDED = int(AttemptState.SUCCEEDED)
 
 def wakes(record: Record) -> Iterable[str]:
     match record:
-        case JobCluster() | JobWish() | JobStatus():
+        case JobCluster() | JobWish() | JobStatus() | JobVerdict():
             return (record.id,)
         case TaskBlock():
             return (record.job,)
@@ -65,6 +65,8 @@ def look(job: JobView, now: Instant) -> Plan:
         return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
     if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
         return _end(job, _result(job), job.status.state, now)
+    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
+        return _end(job, JobEvent.NOWHERE_TO_RUN, job.status.state, now)
     if job.status.state is JobState.ACTIVE and cancel:
         return _unwant(job)
     if job.status.state is JobState.CANCELING and job.tally.live == 0:
@@ -131,7 +133,7 @@ def _settle_one(
 
 def _again_event(job: JobView, again: list[int]) -> Event:
     ranges = Ranges(again)
-    why = f"tasks {ranges} of job {job.spec.id} are tried again"
+    why = f"tried again: task{'s' if len(again) > 1 else ''} {ranges} of job {job.spec.id}"
     return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
@@ -147,7 +149,7 @@ def _unwant(job: JobView) -> Plan:
     assert job.wish is not None
     status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
     blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    why = f"job {job.spec.id} is canceled: {job.tally.live} tasks to stop"
+    why = f"job {job.spec.id} is canceled; of its tasks {job.tally.live} have to be stopped"
     event = Event("job.canceling", why, job=job.spec.id)
     return Plan((status, *blocks), events=(event,), why=why)
 

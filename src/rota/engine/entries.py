@@ -7,7 +7,7 @@ import numpy as np
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import Array
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
@@ -72,6 +72,7 @@ class JobEntry:
         self.wish: JobWish | None = None
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None
+        self.verdict: JobVerdict | None = None
         self.tasks: dict[int, TaskBlock] = {}
         self.attempts: dict[int, AttemptBlock] = {}
         self.statuses: dict[int, StatusBlock] = {}

@@ -11,7 +11,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.columns import Array, column, where
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Shape, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -43,6 +43,7 @@ class Mirror:
             JobWish: self._set_job_wish,
             JobCluster: self._set_job_cluster,
             JobStatus: self._set_job_status,
+            JobVerdict: self._set_job_verdict,
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
@@ -144,6 +145,9 @@ class Mirror:
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         self.jobs[record.id].cluster = record
+
+    def _set_job_verdict(self, record: JobVerdict) -> None:
+        self.jobs[record.id].verdict = record
 
     def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         if isinstance(record, StatusBlock):
@@ -338,7 +342,7 @@ def _load_order(record: Record) -> int:
     match record:
         case JobSpec() | NodeSpec() | Counters() | Cluster() | Subscriber():
             return 0
-        case JobWish() | JobCluster() | JobStatus() | SubmitKey() | NodeWish() | NodeStatus():
+        case JobWish() | JobCluster() | JobStatus() | JobVerdict() | SubmitKey() | NodeWish() | NodeStatus():
             return 1
         case AttemptBlock():
             return 2

@@ -14,8 +14,9 @@ from rota.keeper.rules import Key
 
 RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
 OPEN_FILES = 256  # kept open; others are opened again when it is their turn
-INDEX = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-OUTPUT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OURS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a link or a pipe put in a file's place does no harm
+INDEX = OURS | os.O_RDWR | os.O_CREAT | os.O_APPEND
+OUTPUT = OURS | os.O_RDONLY
 _quick = ctypes.PyDLL(None)  # calls keep the interpreter's lock: they take less time than handing it over
 TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
 
@@ -104,10 +105,12 @@ class Outputs:
         self.flush()
 
     def mend(self, job: str) -> None:
-        """Somebody removed files: make the directory anew, and use none that was there."""
-        self._clear(self._shelves[job])
-        with contextlib.suppress(OSError):
-            os.makedirs(self._shelves[job].path, mode=0o700, exist_ok=True)
+        """Make the directory anew if somebody removed it; what is held is lost, what is free goes with it."""
+        shelf = self._shelves[job]
+        if not os.path.isdir(shelf.path):
+            self._clear(shelf)
+            with contextlib.suppress(OSError):  # then the next start is refused, too
+                os.makedirs(shelf.path, mode=0o700)
 
     def forget(self, job: str) -> None:
         self._late.discard(job)
@@ -120,9 +123,7 @@ class Outputs:
         if shelf.free:
             segment = shelf.free.pop()
         else:
-            segment = Segment(
-                shelf.next_number, os.fsencode(f"{shelf.path}/{shelf.next_number}"), Extent(0, 0)
-            )
+            segment = _segment(shelf, shelf.next_number, Extent(0, 0))
             shelf.next_number += 1
         shelf.unwritten.append(start_line(index, attempt, segment.number, segment.at))
         self._late.add(job)
@@ -133,12 +134,8 @@ class Outputs:
         path = f"{self._root}/logs/{job}"
         os.makedirs(path, mode=0o700, exist_ok=True)
         stems = [name.partition(".")[0] for name in os.listdir(path)]
-        shelf = Shelf(
-            path,
-            os.fsencode(f"{path}/index"),
-            1 + max((int(stem) for stem in stems if stem.isdecimal()), default=-1),
-        )
-        self._shelves[job] = shelf
+        highest = max((int(stem) for stem in stems if stem.isdecimal()), default=-1)
+        shelf = self._shelves[job] = Shelf(path, os.fsencode(f"{path}/index"), highest + 1)
         return shelf
 
     def _write(self, job: str) -> None:
@@ -192,7 +189,7 @@ class Outputs:
         for _, index, attempt in lost:
             begun = find_start(lines, index, attempt)
             if begun and not find_end(lines, index, attempt):
-                segment = Segment(begun.segment, os.fsencode(f"{shelf.path}/{begun.segment}"), begun.at)
+                segment = _segment(shelf, begun.segment, begun.at)
                 shelf.unwritten.append(end_line(index, attempt, self.measure(segment).at))
                 self._retire(segment)
                 self._late.add(job)
@@ -217,6 +214,10 @@ class Files:
         fd = self._open.pop(path, None)
         if fd is not None:
             os.close(fd)
+
+
+def _segment(shelf: Shelf, number: int, at: Extent) -> Segment:
+    return Segment(number, os.fsencode(f"{shelf.path}/{number}"), at)
 
 
 def _size(path: bytes) -> int:

@@ -89,6 +89,9 @@ class Room:
     def waiting(self) -> list[Key]:
         return [*self._firm, *self._lookahead]
 
+    def has_waiting(self) -> bool:
+        return bool(self._firm or self._lookahead)
+
     def waits(self, key: Key) -> bool:
         return key in self._firm or key in self._lookahead
 

@@ -376,7 +376,7 @@ class Work:
         self._tell(key, told)
 
     def _tell(self, key: Key, told: str) -> None:
-        self.outbox.ended(key, told, is_last=not self.running)
+        self.outbox.ended(key, told, is_last=not (self.running or self._room.has_waiting()))
 
     def _flush(self) -> bool:
         self._outputs.flush()

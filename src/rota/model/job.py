@@ -151,6 +151,17 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in JOB_ENDS
 
 
+class JobVerdict(msgspec.Struct, frozen=True):
+    """That a job which did not want to wait cannot start now. Written by scheduler."""
+
+    id: JobId
+    reason: str
+
+    @property
+    def key(self) -> Key:
+        return Key(f"job/{self.id}/verdict")
+
+
 class SubmitKey(msgspec.Struct, frozen=True):
     """An idempotency key and the job it made. Written by apiserver, in the spec's transaction."""
 

@@ -7,7 +7,7 @@ import msgspec
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -17,6 +17,7 @@ Record = (
     | JobWish
     | JobCluster
     | JobStatus
+    | JobVerdict
     | SubmitKey
     | Counters
     | TaskBlock
@@ -42,6 +43,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobStatus: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
+    JobVerdict: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }

@@ -6,7 +6,7 @@ from typing import Protocol
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Shape, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Shape, SubmitKey
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.room import Room
 from rota.model.task import TaskBlock
@@ -36,6 +36,8 @@ class JobView(Protocol):
     @property
     def status(self) -> JobStatus | None: ...
     @property
+    def verdict(self) -> JobVerdict | None: ...
+    @property
     def tasks(self) -> Mapping[int, TaskBlock]: ...
     @property
     def attempts(self) -> Mapping[int, AttemptBlock]: ...
@@ -50,6 +52,7 @@ class JobView(Protocol):
     @property
     def started_at_ms(self) -> int | None:
         """The earliest start of any of its attempts."""
+
     @property
     def run_us(self) -> float | None:
         """Observed run time of its tasks, a moving average."""

@@ -11,13 +11,14 @@ from rota.engine.reconciler import Reconciler
 from rota.model.attempt import LOOKAHEAD, StatusBlock
 from rota.model.columns import Array, Ranges
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobStatus, RunMode, Shape
+from rota.model.job import JobStatus, JobVerdict, RunMode, Shape, Unschedulable
 from rota.model.limits import LOOKAHEAD_TASKS_MAX, LOOKAHEAD_US, SHORT_RUN_US
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.scheduler.blocks import Blocks
+from rota.scheduler.explain import why
 from rota.scheduler.filters import Masks
 from rota.scheduler.place import Space, place
 
@@ -56,6 +57,7 @@ class Offer(NamedTuple):
 
     placed: list[Placed]
     full: bool
+    verdict: JobVerdict | None = None  # it did not want to wait: all of it starts now, or nothing
 
 
 class Head(NamedTuple):
@@ -82,12 +84,15 @@ class Round:
             return NOTHING
         space = Space(room)
         placed: list[Placed] = []
+        verdicts: list[JobVerdict] = []
         pauses: list[int] = []
         while heads:
             head = heapq.heappop(heads)
             job = view.jobs[JobId(str(head.order[1]))]
             offer = self._place_job(view, space, job, now)
             placed += offer.placed
+            if offer.verdict is not None and job.verdict is None:
+                verdicts.append(offer.verdict)
             pause = job.next_ready_ms(now.ms)
             if pause is not None:
                 pauses.append(pause)
@@ -96,7 +101,7 @@ class Round:
             elif head.at + 1 < len(head.line):
                 heapq.heappush(heads, head._replace(order=head.line[head.at + 1], at=head.at + 1))
         self._forget_refusals(view, now, pauses)
-        return self._plan(placed, pauses, now)
+        return self._plan(placed, verdicts, pauses, now)
 
     def _heads(self, view: View) -> list[Head]:
         grown = view.room.grown
@@ -117,6 +122,8 @@ class Round:
             total + LOOKAHEAD_TASKS_MAX * space.room.size + 1
         )  # one more than has room, to see that it is full
         ready = job.ready(now.ms, min(quota, most)) if quota > 0 else []
+        if job.spec.when_unschedulable is Unschedulable.REJECT and quota > total:
+            return Offer([], full=False, verdict=_reject(view, job, total, now))
         found: list[Placed] = []
         if ready and total:
             slots = place(space, shape, min(len(ready), total), copies)
@@ -166,20 +173,29 @@ class Round:
                 pauses.append(min(until))
                 self._blocked.pop(shape, None)
 
-    def _plan(self, placed: list[Placed], pauses: list[int], now: Instant) -> Plan:
+    def _plan(
+        self, placed: list[Placed], verdicts: list[JobVerdict], pauses: list[int], now: Instant
+    ) -> Plan:
         blocks = Blocks()
         events = []
         for one in placed:
             blocks.add(one.job, one.indices, one.nodes, one.flags, now.wall_ms)
             ranges = Ranges(one.indices)
-            why = _why(one)
+            reason = _why(one)
             node = one.nodes[0] if len(set(one.nodes)) == 1 else None
             events.append(
-                Event("task.placed", why, job=one.job.spec.id, node=node, indices=tuple(ranges.pairs))
+                Event("task.placed", reason, job=one.job.spec.id, node=node, indices=tuple(ranges.pairs))
             )
         wake_at = min(pauses, default=None)
-        why = "; ".join(event.why for event in events)
-        return Plan(blocks.done(), events=tuple(events), why=why, wake_at_ms=wake_at)
+        reasons = "; ".join(event.why for event in events)
+        events += [Event("placement.impossible", one.reason, job=one.id) for one in verdicts]
+        return Plan((*blocks.done(), *verdicts), events=tuple(events), why=reasons, wake_at_ms=wake_at)
+
+
+def _reject(view: View, job: JobView, fits: int, now: Instant) -> JobVerdict:
+    if fits:
+        return JobVerdict(job.spec.id, f"only {fits} of its {job.tally.pending} tasks could start now")
+    return JobVerdict(job.spec.id, why(view, job.spec.id, now).sentence)
 
 
 def _why(placed: Placed) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import Event, Record
 from rota.model.subscriber import Subscriber
@@ -17,6 +17,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "wish"): JobWish,
     ("job", "cluster"): JobCluster,
     ("job", "status"): JobStatus,
+    ("job", "verdict"): JobVerdict,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import structlog
+
 from rota import __version__
 from rota.agent.join import join
 from rota.agent.run import Agent, Settings
@@ -14,9 +16,12 @@ from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
 from rota.model.amounts import parse_cpu, parse_size
+from rota.model.errors import NotAllowed
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
-from rota.wiring.process import guarded, interrupted, log_to
+from rota.wiring.process import Interruption, guarded, log_to
+
+log = structlog.get_logger("rota.agent")
 
 AGENT_LOCK = "agent.lock"
 _STOP_SECONDS = 30.0
@@ -30,17 +35,29 @@ def run_agent(options: AgentOptions) -> int:
 
 async def _run(config: AgentConfig, directory: Path) -> None:
     lock = DirectoryLock(directory, AGENT_LOCK)
-    identity = _identity(config, directory)
+    interruption = Interruption(signal.SIGINT, signal.SIGTERM)
+    try:
+        await _serve(config, directory, _identity(config, directory), interruption)
+    except* NotAllowed as refused:
+        if config.join is None:
+            raise
+        log.warning("this node is not known any more; it joins again", reason=str(refused.exceptions[0]))
+        await _serve(config, directory, _join(config, directory), interruption)
+    lock.release()
+
+
+async def _serve(
+    config: AgentConfig, directory: Path, identity: NodeIdentity, interruption: Interruption
+) -> None:
     agent = Agent(_settings(config, directory), identity, ProcessRuntime(directory))
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
-        which = await interrupted(signal.SIGINT, signal.SIGTERM)
+        which = await interruption.wait()
         if which is signal.SIGINT:  # a person ends it, and its work with it
             async with asyncio.timeout(_STOP_SECONDS):
                 await agent.leave()
                 await working
         working.cancel()  # after SIGTERM it will be started again: the work goes on under its keeper
-    lock.release()
 
 
 def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
@@ -53,6 +70,11 @@ def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
             "this node has not joined yet" if identity is None else "this node's certificate has expired"
         )
         raise ConfigError("join", problem, "get a line with `rota node token` and start with --join")
+    return _join(config, directory)
+
+
+def _join(config: AgentConfig, directory: Path) -> NodeIdentity:
+    assert config.join is not None
     name = config.name or platform.node()
     joined = join(JoinLine.parse(config.join), directory, name, dict(config.labels))
     (directory / "server").write_text(joined.agent_address + "\n")

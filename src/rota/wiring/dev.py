@@ -18,7 +18,7 @@ from rota.model.amounts import show_size
 from rota.model.cluster import DEFAULT
 from rota.store.lock import AlreadyRunning, DirectoryLock
 from rota.wiring.agent import AGENT_LOCK
-from rota.wiring.process import guarded, interrupted, log_to, tell
+from rota.wiring.process import Interruption, guarded, log_to, tell
 from rota.wiring.server import Server, running
 
 _STOP_SECONDS = 30.0
@@ -43,9 +43,10 @@ def run_dev(options: DevOptions) -> int:
         log_to(diary.fileno())
 
     async def main() -> None:
+        interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         async with running(config) as server, _agents(server, directory, options.nodes):
             _tell_ready(server, time.monotonic() - began)
-            await interrupted(signal.SIGINT, signal.SIGTERM)
+            await interruption.wait()
             tell("stopping: running tasks end now, unfinished jobs go on at the next start")
 
     return guarded(main())

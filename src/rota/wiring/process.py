@@ -30,20 +30,23 @@ def guarded(main: Coroutine[Any, Any, None]) -> int:
     return 0
 
 
-async def interrupted(*signals: signal.Signals) -> signal.Signals:
-    """The first of these signals; a second one ends the process as usual."""
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[signal.Signals] = loop.create_future()
+class Interruption:
+    """The first of these signals, heard from now on; a second one ends the process as usual."""
 
-    def take(which: signal.Signals) -> None:
+    def __init__(self, *signals: signal.Signals) -> None:
+        loop = asyncio.get_running_loop()
+        self._came: asyncio.Future[signal.Signals] = loop.create_future()
         for one in signals:
-            loop.remove_signal_handler(one)
-        if not came.done():
-            came.set_result(which)
+            loop.add_signal_handler(one, self._take, one, signals)
 
-    for one in signals:
-        loop.add_signal_handler(one, take, one)
-    return await came
+    async def wait(self) -> signal.Signals:
+        return await self._came
+
+    def _take(self, which: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
+        for one in signals:
+            asyncio.get_running_loop().remove_signal_handler(one)
+        if not self._came.done():
+            self._came.set_result(which)
 
 
 def log_to(descriptor: int) -> None:

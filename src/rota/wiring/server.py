@@ -39,7 +39,7 @@ from rota.watcher import liveness
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors
-from rota.wiring.process import guarded, interrupted, log_to, tell
+from rota.wiring.process import Interruption, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
 _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
@@ -50,9 +50,10 @@ def run_server(options: ServerOptions) -> int:
     log_to(sys.stderr.fileno())
 
     async def main() -> None:
+        interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         async with running(config) as server:
             tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
-            await interrupted(signal.SIGINT, signal.SIGTERM)
+            await interruption.wait()
 
     return guarded(main())
 
