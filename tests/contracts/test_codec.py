@@ -16,6 +16,7 @@ from rota.model.job import (
     JobCluster,
     JobSpec,
     JobStatus,
+    JobVerdict,
     JobWish,
     Op,
     Recovery,
