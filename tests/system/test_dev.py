@@ -4,47 +4,57 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import rota
-from rota.testing.processes import with_argument
+from rota.testing.processes import kill_all, with_argument
 
 pytestmark = pytest.mark.system
+LINE = (sys.executable, "-m", "rota.cli.main")
+STOP_SECONDS = 40
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_a_dev_cluster_runs_work_and_leaves_nothing_behind(tmp_path: Path, store: str) -> None:
-    environment = {
+def test_a_dev_cluster_runs_work_and_leaves_nothing_behind(
+    environment: Mapping[str, str], directory: Path, store: str
+) -> None:
+    given = ("dev", "--port", "0", "--nodes", "2", "--store", store, "--data-dir", str(directory))
+    dev = subprocess.Popen([*LINE, *given], env=environment, stderr=subprocess.PIPE, text=True)
+    assert dev.stderr is not None
+    assert any("next: rota run" in told for told in iter(dev.stderr.readline, ""))
+
+    ran = command_line(environment, "run", "--quiet", "--array", "0-9", "--logs", "--", "echo", "hi")
+    version = command_line(environment, "version")
+    dev.send_signal(signal.SIGINT)
+    dev.communicate(timeout=STOP_SECONDS)
+
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == [f"[{index}] hi" for index in range(10)]
+    assert f"store {store}" in version.stdout
+    assert dev.returncode == 0
+    assert with_argument(str(directory)) == []
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Whatever still runs in it when the test is over is ended."""
+    yield tmp_path / "data"
+    kill_all(lambda: with_argument(str(tmp_path / "data")))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(rota.__file__).parents[1]),
         "ROTA_CONFIG": str(tmp_path / "config.toml"),
     }
-    line = [sys.executable, "-m", "rota.cli.main"]
-    given = ["dev", "--port", "0", "--nodes", "2", "--store", store, "--data-dir", str(tmp_path / "data")]
-    with subprocess.Popen([*line, *given], env=environment, stderr=subprocess.PIPE, text=True) as dev:
-        try:
-            assert dev.stderr is not None
-            until_ready = iter(dev.stderr.readline, "")
-            assert any("next: rota run" in told for told in until_ready)
-            ran = subprocess.run(
-                [*line, "run", "--quiet", "--array", "0-9", "--logs", "--", "echo", "hi"],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=30,
-            )
-            version = subprocess.run(
-                [*line, "version"], env=environment, capture_output=True, text=True, check=False, timeout=30
-            )
-        finally:
-            dev.send_signal(signal.SIGINT)
-            dev.wait(40)
 
-    assert ran.returncode == 0, ran.stderr
-    assert sorted(ran.stdout.splitlines()) == sorted(f"[{index}] hi" for index in range(10))
-    assert f"store {store}" in version.stdout
-    assert dev.returncode == 0
-    assert with_argument(str(tmp_path / "data")) == []
+
+def command_line(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LINE, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
