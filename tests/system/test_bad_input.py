@@ -97,7 +97,7 @@ def test_what_is_unknown_is_404(shared: LocalCluster, method: str, path: str) ->
         (["run", "--count", "0", "--", "true"], 2, "count"),
         (["run", "--array", "0-999999999", "--", "true"], 2, "count"),
         (["run", "--no-such-flag", "--", "true"], 2, "no-such-flag"),
-        (["run", "--", b"\xff\xfe"], 2, "bad_request"),
+        (["run", "--", b"\xff\xfe"], 2, "bad_field"),
         (["run", "--file", "no-such-file.toml"], 2, "no-such-file.toml"),
         (["run", "--", "echo", "x" * 120_000, *["y" * 120_000] * 9], 2, "too large"),
         (["show", "999999"], 4, "999999"),

@@ -6,7 +6,7 @@ from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said
 from rota.runtimes.protocol import AttemptName
 
 _SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
-_PATIENCE_SECONDS = 0.1  # what is no end can wait this long for company
+_PATIENCE_SECONDS = 0.02  # what is no end can wait this long for company
 
 
 class Desk:

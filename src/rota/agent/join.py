@@ -60,7 +60,8 @@ def _call(
     finally:
         connection.close()
     if response.status >= 400:
-        raise NotAllowed(answer.get("detail") or f"the server at {where} answered {response.status}")
+        detail = answer.get("detail") or f"the server at {where} answered {response.status}"
+        raise NotAllowed(detail, hint=answer.get("hint"))
     return answer
 
 

@@ -57,6 +57,7 @@ class Agent:
         self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
+        self._welcomed = False
         self._leaving = False
         self._left = asyncio.Event()
 
@@ -96,7 +97,6 @@ class Agent:
         pause = _BACKOFF_FIRST_SECONDS
         while not self._left.is_set():
             await self._desk.attached.wait()
-            began = asyncio.get_running_loop().time()
             try:
                 await self._connection()
             except grpc.aio.AioRpcError as error:
@@ -104,7 +104,7 @@ class Agent:
             if self._leaving and self._desk.gone:
                 self._left.set()
                 return
-            if asyncio.get_running_loop().time() - began > _BACKOFF_LAST_SECONDS:
+            if self._welcomed:
                 pause = _BACKOFF_FIRST_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _BACKOFF_LAST_SECONDS)
@@ -114,6 +114,7 @@ class Agent:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
             conversation = _Conversation(stream)
+            self._welcomed = False
             hello = self._hello()
             self._desk.said(conversation.next_n, hello.inventory)
             await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
@@ -145,8 +146,10 @@ class Agent:
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
                 case "welcome":
-                    conversation.heartbeat_seconds = word.welcome.heartbeat_ms / 1000
+                    often_ms = min(word.welcome.heartbeat_ms, word.welcome.report_interval_ms)
+                    conversation.report_seconds = often_ms / 1000
                     conversation.welcomed.set()
+                    self._welcomed = True
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
@@ -193,7 +196,7 @@ class Agent:
     async def _report(self, conversation: "_Conversation") -> None:
         await conversation.welcomed.wait()
         while True:
-            urgent = await self._desk.wait(conversation.heartbeat_seconds)
+            urgent = await self._desk.wait(conversation.report_seconds)
             if self._desk.gone:
                 if self._leaving:
                     await self._say_goodbye(conversation)
@@ -272,7 +275,7 @@ class _Conversation:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.next_n = 1
-        self.heartbeat_seconds = 5.0
+        self.report_seconds = 2.0
         self.welcomed = asyncio.Event()
         self._said_at: dict[int, float] = {}
 

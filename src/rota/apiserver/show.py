@@ -8,7 +8,7 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.limits import HEARTBEAT_MS
+from rota.model.limits import REPORT_MS
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.plan import Event
@@ -192,7 +192,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "queued": queued,
         "agent_version": status.version if status else None,
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
-        "report_interval_ms": HEARTBEAT_MS,
+        "report_interval_ms": REPORT_MS,
         "reason": status.reason if status else "has not connected yet",
     }
 

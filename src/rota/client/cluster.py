@@ -1,5 +1,6 @@
 """A connection to a cluster: submit jobs, list jobs, nodes and events."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, Unpack
@@ -53,6 +54,7 @@ class Cluster:
         """Submit a job from a whole spec, as a job file holds it."""
         namespace = None if "namespace" in spec else setting("namespace", None).value
         body = {**spec, "namespace": namespace} if namespace else dict(spec)
+        _refuse_what_is_no_text(body)
         # Without a key of its own a submit could not be repeated when its answer is lost.
         headers = {"Idempotency-Key": key or os.urandom(16).hex()}
         answer = self.transport.call(Request("POST", "/v1/jobs", body=body, headers=headers))
@@ -119,3 +121,14 @@ class Cluster:
 
     def _change(self, ref: str, verb: str, body: Mapping[str, Any]) -> Node:
         return read(Node, self.transport.call(Request("POST", f"/v1/nodes/{segment(ref)}/{verb}", body=body)))
+
+
+def _refuse_what_is_no_text(spec: Mapping[str, Any]) -> None:
+    """Bytes of a command line that are no UTF-8 cannot travel: say which field has them."""
+    for name, value in spec.items():
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError as error:
+            shown = error.object[error.start : error.end].encode(errors="surrogateescape")
+            problem = f"{name}: the byte {shown!r} is not UTF-8"
+            raise Rejected("bad_field", problem, field=name, hint="write it as UTF-8 text") from None

@@ -32,6 +32,7 @@ STALL_MS = 5_000  # a gap in our own ticks beyond this is our stall, not the nod
 TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a stall is seen
 SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed
 LOST_MS = 30_000  # silence after which a node's work is started elsewhere
+REPORT_MS = 2_000  # how often a node tells how busy it is
 HEARTBEAT_MS = 5_000  # at most a third of the grace
 STALE_ORDER_MS = 5_000  # a node refuses orders that answer a word it said longer ago than this
 EVENTS_KEPT_MS = 24 * 3600 * 1000  # how far back a subscriber may resume

@@ -15,7 +15,7 @@ from rota.identity.certificates import node_id_of
 from rota.model.errors import RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.limits import HEARTBEAT_MS, LOST_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS, REPORT_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
@@ -26,7 +26,6 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.watcher")
 
-_REPORT_MS = 2_000
 PLACE = (
     "place",
     "round",
@@ -237,7 +236,7 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     def _welcome(self, node: NodeId) -> pb.ToNode:
         welcome = pb.Welcome(
-            name=self._name(node), heartbeat_ms=self._heartbeat_ms, report_interval_ms=_REPORT_MS
+            name=self._name(node), heartbeat_ms=self._heartbeat_ms, report_interval_ms=REPORT_MS
         )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
