@@ -45,6 +45,8 @@ def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: LocalCluster, wit
         for _ in range(KILLS):
             before = len(witness.seen())
             until(lambda seen=before: len(witness.seen()) > seen, "the array goes on")  # type: ignore[misc]
+            known = len(submitter.acknowledged)
+            until(lambda seen=known: len(submitter.acknowledged) > seen, "a submit comes through")  # type: ignore[misc]
             cluster.kill_server()
             cluster.start_server()
     finally:

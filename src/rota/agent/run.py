@@ -117,8 +117,8 @@ class Agent:
             self._welcomed = False
             hello = self._hello()
             self._desk.said(conversation.next_n, hello.inventory)
-            await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
             try:
+                await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
                 async with asyncio.TaskGroup() as halves:
                     halves.create_task(self._hear(stub, conversation, halves))
                     halves.create_task(self._report(conversation))
@@ -283,7 +283,10 @@ class _Conversation:
         word.n = self.next_n
         self._said_at[self.next_n] = asyncio.get_running_loop().time()
         self.next_n += 1
-        await self.stream.write(word)
+        try:
+            await self.stream.write(word)
+        except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
+            raise _Over from None
 
     def refuse_stale(self, echo: int) -> None:
         """Orders that answer something said long ago come from a server that slept: hear all anew."""

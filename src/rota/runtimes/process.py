@@ -42,12 +42,8 @@ class ProcessRuntime:
 
     async def attach(self, room: Room) -> list[JobClaims]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        await self._connect()
-        self._send({"op": "hello", "protocol": _PROTOCOL})
+        state = await self._greet()
         self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
-        state = await self._next()
-        if state is None or state.get("op") != "state":
-            raise Unavailable(f"the keeper of {self._directory} answered {state!r:.200}")
         return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])])
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
@@ -84,17 +80,26 @@ class ProcessRuntime:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _connect(self) -> None:
-        """To the keeper that is there, or to one of our own making."""
+    async def _greet(self) -> dict[str, Any]:
+        """By the keeper that is there, or by one of our own making. One that is just dying hangs up on us."""
         try:
             async with asyncio.timeout(_START_SECONDS):
-                while not await self._reach():
-                    if self._keeper is None or self._keeper.poll() is not None:
-                        self._keeper = self._spawn()
+                while (state := await self._first_word()) is None:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             log = self._directory / "keeper.log"
             raise Unavailable(f"the keeper of {self._directory} does not answer; see {log}") from None
+        if state.get("op") != "state":
+            raise Unavailable(f"the keeper of {self._directory} answered {state!r:.200}")
+        return state
+
+    async def _first_word(self) -> dict[str, Any] | None:
+        if await self._reach():
+            self._send({"op": "hello", "protocol": _PROTOCOL})
+            return await self._next()
+        if self._keeper is None or self._keeper.poll() is not None:
+            self._keeper = self._spawn()
+        return None
 
     async def _reach(self) -> bool:
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
