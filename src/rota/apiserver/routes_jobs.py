@@ -1,5 +1,6 @@
 """Routes of jobs and tasks: one function each, no rules. [I/O]"""
 
+import asyncio
 from base64 import b64encode
 from contextlib import aclosing
 
@@ -30,6 +31,7 @@ async def submit_job(request: Request) -> Response:
     done: admission.Submitted = await api.engine.ask(
         "apiserver", lambda view, now: admission.submit(view, body, caller, key, now)
     )
+    await asyncio.sleep(0)  # orders to nodes are on their way before the answer is: work starts sooner
     noted(request, f"job {done.job}")
     return answer(
         await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job))), 201 if done.new else 200

@@ -1,6 +1,7 @@
 """Packed columns: many small numbers of equal meaning, one `bytes` each, inside a frozen record."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -21,7 +22,12 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 def zeros(kind: type[Columned], size: int) -> dict[str, Any]:
     """Empty columns for a new record of that kind."""
-    return {name: bytes(size * np.dtype(dtype).itemsize) for name, dtype in kind.COLUMNS.items()}
+    return {name: bytes(size * width) for name, width in _widths(kind).items()}
+
+
+@cache
+def _widths(kind: type[Columned]) -> dict[str, int]:
+    return {name: np.dtype(dtype).itemsize for name, dtype in kind.COLUMNS.items()}
 
 
 def column(record: Any, name: str) -> Array:
@@ -56,10 +62,10 @@ class Draft(Generic[B]):
     def fill(self, name: str, positions: list[int], values: list[int]) -> None:
         """Numbers from outside: what a column cannot hold becomes the nearest it can."""
         array = self[name]
-        bounds = np.iinfo(array.dtype)
         try:
             array[positions] = values
         except OverflowError:
+            bounds = np.iinfo(array.dtype)
             array[positions] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]
 
     def done(self, **changes: Any) -> B:

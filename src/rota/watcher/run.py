@@ -1,6 +1,7 @@
 """The door for agents: one stream a node, its words into the engine, orders out after each commit. [I/O]"""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.watcher")
 
+_COMPANY_SECONDS = 0.01
 PLACE = (
     "place",
     "round",
@@ -56,6 +58,16 @@ class Session:
     def say(self, word: pb.ToNode) -> None:
         self.words.append(word)
         self.wake.set()
+
+    async def something_to_say(self) -> None:
+        """An acknowledgement alone is not urgent: it waits a moment for company."""
+        await self.wake.wait()
+        self.wake.clear()
+        if not (self.words or self.orders or self.forget or self.over):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COMPANY_SECONDS):
+                    await self.wake.wait()
+            self.wake.clear()
 
     def end(self) -> None:
         self.over = True
@@ -210,8 +222,7 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def _speak(self, session: Session, context: Context) -> None:
         while True:
-            await session.wake.wait()
-            session.wake.clear()
+            await session.something_to_say()
             if session.over:
                 raise _Over
             words, session.words = session.words, []
