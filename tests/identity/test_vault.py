@@ -111,7 +111,7 @@ def test_a_join_token_works_until_its_last_millisecond(vault: Vault) -> None:
     assert vault.use_join_token(secret, "n-1", NOW + 30 * MINUTE_MS - 1).used_by == "n-1"
 
 
-@pytest.mark.parametrize("secret", ["", "join_x", new_secret("join_"), "\udcff"])
+@pytest.mark.parametrize("secret", ["", "join_x", f"join_{43 * 'A'}", "\udcff"])
 def test_a_wrong_join_token_is_not_known(vault: Vault, secret: str) -> None:
     join_secret(vault)
 
