@@ -25,6 +25,8 @@ ANSWER_BYTES = 256 * 1024 * 1024
 
 OnWait = Callable[[Unavailable], None]
 
+_JITTER = random.Random()  # its own: a program that seeds the common one gets what it expects
+
 
 @dataclass(frozen=True)
 class Request:
@@ -71,7 +73,7 @@ class Pauses:
         if self._on_wait is not None:
             self._on_wait(problem)
         # Jitter, so that many clients of one restarted server do not come back in step.
-        pause = max(problem.retry_after_seconds or 0.0, self._next_seconds * random.uniform(0.5, 1.0))
+        pause = max(problem.retry_after_seconds or 0.0, self._next_seconds * _JITTER.uniform(0.5, 1.0))
         self._next_seconds = min(LONGEST_PAUSE_SECONDS, self._next_seconds * 2)
         time.sleep(min(pause, left))
 

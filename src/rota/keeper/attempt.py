@@ -44,8 +44,14 @@ class Scale:
     def _peak_kib(self, peak_kib: int) -> int:
         """Until its exec a child shares the keeper's memory, which counts as its own: less is not known."""
         if peak_kib > self._own_peak_kib:
-            self._own_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + BLUR_KIB
+            self._own_peak_kib = _own_peak_kib() + BLUR_KIB
         return peak_kib if peak_kib > self._own_peak_kib else 0
+
+
+def _own_peak_kib() -> int:
+    """Of this program alone: getrusage would count what its parent was before it became the keeper."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 
 
 @dataclass(slots=True)
