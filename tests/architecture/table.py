@@ -89,7 +89,7 @@ THIRD_PARTY = {
     "google": ("rota.wire",),
     "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent", "rota.wiring"),
     "msgspec": ("rota.model", "rota.wire", "rota.store", "rota.apiserver", "rota.identity", "rota.config"),
-    "numpy": ("rota.model", "rota.engine.mirror", "rota.engine.entries", "rota.scheduler"),
+    "numpy": ("rota.model", "rota.scheduler"),
     "psutil": ("rota.agent",),
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),

@@ -4,14 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.architecture.table import ROOT, SOURCE
 
 GENERATED = SOURCE / "rota/wire/generated"
 
 
-@pytest.mark.skipif(not any((ROOT / "proto").rglob("*.proto")), reason="there are no .proto files yet")
 def test_the_generated_messages_are_those_of_the_proto_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / "proto/generate.py"), str(tmp_path)], check=True)
 

@@ -52,15 +52,15 @@ def test_a_block_is_what_its_tasks_are(
 
     found = cells(len(table), task, attempt, status)
 
-    assert found.phase.tolist() == [one.phase for one in expected]
-    assert found.hold.tolist() == [one.hold for one in expected]
+    assert list(found.phase) == [one.phase for one in expected]
+    assert list(found.hold) == [one.hold for one in expected]
 
 
 def test_without_any_record_every_task_is_pending() -> None:
     found = cells(3, None, None, None)
 
-    assert found.phase.tolist() == [Phase.PENDING] * 3
-    assert found.hold.tolist() == [Hold.NOTHING] * 3
+    assert list(found.phase) == [Phase.PENDING] * 3
+    assert list(found.hold) == [Hold.NOTHING] * 3
 
 
 def test_a_newer_attempt_is_merely_offered() -> None:

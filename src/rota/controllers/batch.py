@@ -6,7 +6,7 @@ from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import Draft, Ranges, column, small, where
+from rota.model.columns import Draft, Ranges, ints, small
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import (
@@ -26,7 +26,9 @@ from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
-_SUCCEEDED = int(AttemptState.SUCCEEDED)
+# Plain numbers: enum members are slow to look up, and these are needed at every change.
+_SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
+_WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 
 
 def wakes(record: Record) -> Iterable[str]:
@@ -106,12 +108,15 @@ def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> l
 
     A refusal or withdrawal ends no try: the same try is placed again, unless nobody wants it any more.
     """
-    number = column(attempt, "number")
-    state = column(status, "state")
-    over = (state >= ATTEMPT_FIRST_END) & (column(status, "number") == number) & (number > 0)
-    current = column(attempt, "tries") == column(task, "wanted")
-    wanted = (column(task, "state") == TaskState.WANTED) & (state < AttemptState.REFUSED)
-    return where(over & current & (wanted | (column(task, "state") == TaskState.UNWANTED)))
+    number, known = ints(attempt, "number"), ints(status, "number")
+    tries, wanted = ints(attempt, "tries"), ints(task, "wanted")
+    return [
+        at
+        for at, (state, wish) in enumerate(zip(status.state, task.state, strict=True))
+        if ((wish == _UNWANTED and state >= _END) or (wish == _WANTED and _END <= state < _REFUSED))
+        and known[at] == number[at] > 0
+        and tries[at] == wanted[at]
+    ]
 
 
 def _settle_one(

@@ -1,7 +1,7 @@
 """A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
 
 from rota.model.attempt import NO_EXIT_CODE
-from rota.model.columns import Ranges, column, small, where
+from rota.model.columns import Ranges, column
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
@@ -9,6 +9,7 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView
 
+_BAD = (int(Phase.FAILED), int(Phase.LOST), int(Phase.TIMED_OUT))
 _NAMED = 8  # indices named in a sentence
 
 
@@ -32,9 +33,9 @@ def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
 def _bad_indices(job: JobView) -> list[int]:
     found: list[int] = []
     for block in sorted(job.phases):
-        phase = small(job.phases[block])
-        bad = (phase == Phase.FAILED) | (phase == Phase.LOST) | (phase == Phase.TIMED_OUT)
-        found += [block * BLOCK_TASKS + position for position in where(bad)]
+        phases = job.phases[block]
+        if any(bad in phases for bad in _BAD):
+            found += [block * BLOCK_TASKS + at for at, phase in enumerate(phases) if phase in _BAD]
     return found
 
 

@@ -1,11 +1,6 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
-from typing import NamedTuple
-
-import numpy as np
-
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import Array
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
@@ -13,24 +8,21 @@ from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeW
 from rota.model.phase import FIRST_END, Hold, Phase
 from rota.model.task import TaskBlock
 
-ROOM, LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)  # plain numbers: enum members are slow to look up
+_ROOM, _LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)
 
 
-class Moved(NamedTuple):
-    room: int
-    line: int
+class Move:
+    """By how much attempts of one block changed what they hold of one node."""
 
+    def __init__(self) -> None:
+        self.room = 0
+        self.line = 0
+        self.gave_room = False
 
-class Shift(NamedTuple):
-    """What some attempts held, and what they hold now."""
-
-    before: Array
-    now: Array
-
-    def at(self, here: Array) -> Moved:
-        before, now = self.before[here], self.now[here]
-        room = int(np.count_nonzero(now == ROOM) - np.count_nonzero(before == ROOM))
-        return Moved(room, int(np.count_nonzero(now == LINE) - np.count_nonzero(before == LINE)))
+    def shift(self, before: int, now: int) -> None:
+        self.room += (now == _ROOM) - (before == _ROOM)
+        self.line += (now == _LINE) - (before == _LINE)
+        self.gave_room |= before == _ROOM
 
 
 class JobTally:
@@ -56,9 +48,10 @@ class JobTally:
     def stopping(self) -> int:
         return self.by_phase[Phase.STOPPING]
 
-    def shift(self, before: Array, now: Array) -> None:
-        moved = np.bincount(now, minlength=len(Phase)) - np.bincount(before, minlength=len(Phase))
-        self.by_phase = [count + more for count, more in zip(self.by_phase, moved.tolist(), strict=True)]
+    def shift(self, before: bytes, now: bytes, changed: list[int]) -> None:
+        for position in changed:
+            self.by_phase[before[position]] -= 1
+            self.by_phase[now[position]] += 1
 
     def as_dict(self) -> dict[str, int]:
         return {phase.name.lower(): self.by_phase[phase] for phase in Phase}

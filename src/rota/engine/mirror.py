@@ -4,22 +4,25 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from rota.engine.entries import ROOM, JobEntry, NodeEntry, Shift
+from rota.engine.entries import JobEntry, Move, NodeEntry
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.columns import Array, column, where
+from rota.model.columns import changes, ints
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Shape, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Phase, cells
+from rota.model.phase import Cells, Phase, cells
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
+
+# Plain numbers: enum members are slow to look up, and these are needed at every change.
+_PENDING, _STOPPING = int(Phase.PENDING), int(Phase.STOPPING)
+_REFUSED = int(AttemptState.REFUSED)
+_RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 
 
 class Mirror:
@@ -183,72 +186,79 @@ class Mirror:
             case AttemptBlock():
                 job.attempts[record.block] = record
             case StatusBlock():
+                self._note_starts(job, record)
                 job.statuses[record.block] = record
-                starts = column(record, "started_at_ms")
-                if (starts > 0).any():
-                    first = int(starts[starts > 0].min())
-                    job.started_at_ms = min(first, job.started_at_ms or first)
+
+    def _note_starts(self, job: JobEntry, new: StatusBlock) -> None:
+        old = job.statuses.get(new.block)
+        if old is None or old.started_at_ms != new.started_at_ms:
+            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
+            if first is not None:
+                job.started_at_ms = min(first, job.started_at_ms or first)
 
     def _refresh(self, job: JobEntry, block: int) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block."""
         size = job.spec.block_size(block)
         attempt = job.attempts.get(block)
         now = cells(size, job.tasks.get(block), attempt, job.statuses.get(block))
-        phase_before = np.frombuffer(job.phases.get(block) or bytes(size), np.uint8)
-        hold_before = np.frombuffer(job.holds.get(block) or bytes(size), np.uint8)
-        job.tally.shift(phase_before, now.phase)
+        known = block in job.phases
+        before = Cells(job.phases[block], job.holds[block]) if known else Cells(bytes(size), bytes(size))
+        changed = changes(before.phase, now.phase)
+        job.tally.shift(before.phase, now.phase, changed)
         if attempt is not None:
-            self._refresh_again(job, block, attempt, now.phase)
-        changed = np.nonzero(now.hold != hold_before)[0]
-        if attempt is not None and changed.size:
-            self._shift_holds(job, attempt, changed, Shift(hold_before[changed], now.hold[changed]))
-        job.phases[block] = now.phase.tobytes()
-        job.holds[block] = now.hold.tobytes()
-        if Phase.STOPPING in job.phases[block]:
+            self._refresh_again(job, attempt, changed if known else list(range(size)), now.phase)
+            self._shift_holds(job, attempt, before.hold, now.hold)
+        job.phases[block], job.holds[block] = now
+        if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._line_up(job)
 
-    def _refresh_again(self, job: JobEntry, block: int, attempt: AttemptBlock, phase: Array) -> None:
-        first = block * BLOCK_TASKS
-        placed = column(attempt, "number") > 0
-        positions = np.nonzero(placed)[0]
-        if positions.size:
-            job.fresh = max(job.fresh, first + int(positions[-1]) + 1)
-        again = where(placed & (phase == Phase.PENDING))
+    def _refresh_again(
+        self, job: JobEntry, attempt: AttemptBlock, positions: list[int], phase: bytes
+    ) -> None:
+        """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
+        first = attempt.block * BLOCK_TASKS
+        number = ints(attempt, "number")
+        task = job.tasks.get(attempt.block)
+        not_before = None if task is None else ints(task, "not_before")
+        again = job.again.setdefault(attempt.block, {})
+        for position in positions:
+            if not number[position]:
+                continue
+            index = first + position
+            job.fresh = max(job.fresh, index + 1)
+            if phase[position] == _PENDING:
+                again[index] = 0 if not_before is None else not_before[position]
+            else:
+                again.pop(index, None)
         if not again:
-            job.again.pop(block, None)
-            return
-        task = job.tasks.get(block)
-        not_before = [0] * phase.size if task is None else column(task, "not_before").tolist()
-        job.again[block] = {first + position: not_before[position] for position in again}
+            del job.again[attempt.block]
 
-    def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, positions: Array, shift: Shift) -> None:
+    def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""
-        places = column(attempt, "node")[positions]
-        for place in np.unique(places).tolist():
-            here = places == place
-            node = attempt.nodes[place]
-            entry = self._node(node)
-            self._assign(entry, job.spec.id, attempt, positions[here], shift.now[here])
-            moved = shift.at(here)
-            slot = self.room.slot[node]
-            self.room.reserve(slot, job.spec.shape.needs, moved.room)
-            self.room.queued[slot] += moved.line
-            self.room.held[slot] += moved.room + moved.line
-            if (shift.before[here] == ROOM).any():
-                self.room.grown += 1
+        first = attempt.block * BLOCK_TASKS
+        number, place = ints(attempt, "number"), ints(attempt, "node")
+        moves: dict[NodeId, Move] = {}
+        for position in changes(before, now):
+            node = attempt.nodes[place[position]]
+            move = moves.get(node)
+            if move is None:
+                move = moves[node] = Move()
+            move.shift(before[position], now[position])
+            name = (job.spec.id, first + position)
+            if now[position]:
+                self._node(node).assigned[name] = number[position]
+            else:
+                self._node(node).assigned.pop(name, None)
+        for node, move in moves.items():
+            self._move(self.room.slot[node], job.spec.shape, move)
             self.touched[node] = None
 
-    def _assign(
-        self, entry: NodeEntry, job: JobId, attempt: AttemptBlock, positions: Array, holds: Array
-    ) -> None:
-        first = attempt.block * BLOCK_TASKS
-        numbers = column(attempt, "number")[positions].tolist()
-        for position, number, hold in zip(positions.tolist(), numbers, holds.tolist(), strict=True):
-            if hold:
-                entry.assigned[job, first + position] = number
-            else:
-                entry.assigned.pop((job, first + position), None)
+    def _move(self, slot: int, shape: Shape, move: Move) -> None:
+        self.room.reserve(slot, shape.needs, move.room)
+        self.room.queued[slot] += move.line
+        self.room.held[slot] += move.room + move.line
+        self.room.grown += move.gave_room
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
@@ -258,23 +268,27 @@ class Mirror:
 
     def _learn(self, job: JobEntry, new: StatusBlock) -> None:
         """Run times of what just ended, and refusals."""
-        old = job.statuses.get(new.block)
-        state = column(new, "state")
-        if old is None:
-            changed = np.nonzero(state)[0]
-        else:
-            changed = np.nonzero(
-                (state != column(old, "state")) | (column(new, "number") != column(old, "number"))
-            )[0]
-        ended = changed[(state[changed] == AttemptState.SUCCEEDED) | (state[changed] == AttemptState.FAILED)]
-        if ended.size:
-            mean_us = float(column(new, "ran_us")[ended].mean())
+        old = job.statuses.get(new.block) or StatusBlock.new(new.job, new.block, len(new.state))
+        changed = changes(old.state, new.state)
+        if old.number != new.number:
+            was, now = ints(old, "number"), ints(new, "number")
+            changed = [
+                at for at, state in enumerate(new.state) if state != old.state[at] or was[at] != now[at]
+            ]
+        ran_us = ints(new, "ran_us")
+        ran = [ran_us[at] for at in changed if new.state[at] in _RAN]
+        if ran:
+            mean_us = sum(ran) / len(ran)
             job.run_us = mean_us if job.run_us is None else 0.7 * job.run_us + 0.3 * mean_us
-        for position in changed[state[changed] == AttemptState.REFUSED].tolist():
-            attempt = job.attempts[new.block]
-            node = attempt.nodes[int(column(attempt, "node")[position])]
-            reason = new.reasons.get(position, "refused")
-            self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
+        for at in changed:
+            if new.state[at] == _REFUSED:
+                self._note_refusal(job, new, at)
+
+    def _note_refusal(self, job: JobEntry, new: StatusBlock, at: int) -> None:
+        attempt = job.attempts[new.block]
+        node = attempt.nodes[ints(attempt, "node")[at]]
+        reason = new.reasons.get(at, "refused")
+        self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
 
     def _line_up(self, job: JobEntry) -> None:
         """A job stands in its shape's line while it is active and has pending tasks."""

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+_CODES: Mapping[str, Any] = {"u1": "B", "u2": "H", "u4": "I", "i2": "h", "i8": "q"}
+_FEW = 16  # up to here a plain loop beats NumPy's cost per call
+
 
 class Columned(Protocol):
     """A record whose columns are named, with their NumPy type, in COLUMNS."""
@@ -33,6 +36,22 @@ def _widths(kind: type[Columned]) -> dict[str, int]:
 def column(record: Any, name: str) -> Array:
     """One column, read-only, without a copy."""
     return np.frombuffer(getattr(record, name), record.COLUMNS[name])
+
+
+def ints(record: Any, name: str) -> "memoryview[int] | bytes":
+    """One column for reading number by number, which is faster than an array where few are read."""
+    data: bytes = getattr(record, name)
+    code = _CODES[record.COLUMNS[name]]
+    return data if code == "B" else memoryview(data).cast(code)
+
+
+def changes(before: bytes, now: bytes) -> list[int]:
+    """Positions at which two columns of one byte each differ."""
+    if before == now:
+        return []
+    if len(now) > _FEW:
+        return where(small(before) != small(now))
+    return [position for position, byte in enumerate(now) if byte != before[position]]
 
 
 def small(data: bytes) -> Array:

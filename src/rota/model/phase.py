@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
-from rota.model.columns import Array, column
+from rota.model.columns import column, ints
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, AttemptState, TaskState
 from rota.model.task import TaskBlock
 
@@ -34,8 +34,9 @@ class Hold(IntEnum):
 
 
 FIRST_END = Phase.SUCCEEDED
-_OF_ATTEMPT = np.array([Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING], np.uint8)
 _FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends are in the same order in both
+_FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of what lives
+_FEW = 16
 
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
@@ -50,13 +51,49 @@ _TASK_END, _UNWANTED = int(TASK_FIRST_END), int(TaskState.UNWANTED)
 
 
 class Cells(NamedTuple):
-    """One entry per task of a block."""
+    """One byte per task of a block."""
 
-    phase: Array
-    hold: Array
+    phase: bytes
+    hold: bytes
 
 
 def cells(
+    size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
+) -> Cells:
+    return (_few if size <= _FEW else _many)(size, task, attempt, status)
+
+
+def _few(
+    size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
+) -> Cells:
+    """Most jobs are one task: a plain loop beats NumPy's cost per call."""
+    phase, hold = bytearray(size), bytearray(size)
+    states = _states(size, attempt, status)
+    for at, state in states.items():
+        assert attempt is not None
+        if state < _ATTEMPT_END:
+            phase[at] = state + _FROM_ATTEMPT
+            hold[at] = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
+        elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
+            phase[at] = _RUNNING  # ended, and the controllers have not looked yet
+    for at, wish in enumerate(task.state if task is not None else b""):
+        if wish:
+            phase[at] = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
+    return Cells(bytes(phase), bytes(hold))
+
+
+def _states(size: int, attempt: AttemptBlock | None, status: StatusBlock | None) -> dict[int, int]:
+    """By position the state of each attempt there is; one newer than its status is merely offered."""
+    if attempt is None:
+        return {}
+    number = ints(attempt, "number")
+    if status is None:
+        return {at: 0 for at in range(size) if number[at]}
+    known = ints(status, "number")
+    return {at: status.state[at] if known[at] == number[at] else 0 for at in range(size) if number[at]}
+
+
+def _many(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
 ) -> Cells:
     phase = np.zeros(size, np.uint8)
@@ -67,7 +104,7 @@ def cells(
         if status is not None:
             state = np.where(column(status, "number") == number, column(status, "state"), state)
         live = (number > 0) & (state < _ATTEMPT_END)
-        phase[live] = _OF_ATTEMPT[state[live]]
+        phase[live] = state[live] + _FROM_ATTEMPT
         # Ended, and the controllers have not looked yet: still counted as running, never seen outside.
         ending = (number > 0) & (state >= _ATTEMPT_END) & (state < _REFUSED)
         if task is not None:
@@ -76,8 +113,8 @@ def cells(
         in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
         hold[live] = np.where(in_line[live], _LINE, _ROOM)
     if task is not None:
-        wanted_state = column(task, "state")
-        ended = wanted_state >= _TASK_END
-        phase[ended] = wanted_state[ended] + _FROM_TASK
-        phase[wanted_state == _UNWANTED] = _STOPPING
-    return Cells(phase, hold)
+        wish = column(task, "state")
+        ended = wish >= _TASK_END
+        phase[ended] = wish[ended] + _FROM_TASK
+        phase[wish == _UNWANTED] = _STOPPING
+    return Cells(phase.tobytes(), hold.tobytes())

@@ -63,6 +63,7 @@ def log_to(descriptor: int) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
         logger_factory=structlog.WriteLoggerFactory(file=diary),
+        cache_logger_on_first_use=True,
     )
 
 
