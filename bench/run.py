@@ -139,7 +139,7 @@ def _cpu_of(pid: int) -> float:
 
 def build(name: str, directory: Path) -> Path:
     made = directory / name
-    subprocess.run(["cc", "-O2", "-o", str(made), str(HERE / f"{name}.c")], check=True)
+    subprocess.run(["cc", "-O2", "-static", "-o", str(made), str(HERE / f"{name}.c")], check=True)
     return made
 
 

@@ -79,6 +79,7 @@ def web_server(api: Api, directory: Path, door: HttpServer, keys: KeyPair) -> "W
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # who calls is told by the token alone
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             ssl_certfile=crt_file,
             ssl_keyfile=key_file,
