@@ -195,7 +195,8 @@ class Round:
 def _reject(view: View, job: JobView, fits: int, now: Instant) -> JobVerdict:
     if fits:
         return JobVerdict(job.spec.id, f"only {fits} of its {job.tally.pending} tasks could start now")
-    return JobVerdict(job.spec.id, why(view, job.spec.id, now).sentence)
+    reasons = why(view, job.spec.id, now).reasons
+    return JobVerdict(job.spec.id, "; ".join(reason.text for reason in reasons))
 
 
 def _why(placed: Placed) -> str:
