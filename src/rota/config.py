@@ -9,6 +9,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from rota.model.addresses import is_loopback
+
 STORES = ("sqlite", "memory")
 HTTP_PORT = 3000
 GRPC_PORT = 50000
@@ -269,13 +271,6 @@ def check_address(key: str, addr: str) -> str:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(key, f"{addr!r} is not an address", "write host:port, as 127.0.0.1:3000")
     return host.strip("[]")
-
-
-def is_loopback(host: str) -> bool:
-    numbers = host.split(".")
-    return host in ("localhost", "::1") or (
-        len(numbers) == 4 and numbers[0] == "127" and all(number.isdigit() for number in numbers)
-    )
 
 
 def default_data_dir(role: str, environ: Mapping[str, str] = os.environ) -> str:

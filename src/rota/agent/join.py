@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from rota.identity.node_identity import NodeIdentity, check_fingerprint, make_request, store_identity
 from rota.identity.tokens import JoinLine
+from rota.model.addresses import is_loopback
 from rota.model.errors import NotAllowed, Unavailable
 
 _TIMEOUT_SECONDS = 30.0
-_LOOPBACK = ("127.", "::1", "localhost")
 
 
 class Joined(NamedTuple):
@@ -32,10 +32,6 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
     answer = _call(line, trusted, "POST", "/v1/enroll", body)
     identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
     return Joined(identity, answer["agent_address"])
-
-
-def is_loopback(host: str) -> bool:
-    return host.strip("[]").startswith(_LOOPBACK)
 
 
 def _call(

@@ -27,7 +27,6 @@ STATUS_OF_CODE = {
     "conflict": 409,
     "gone": 410,
     "too_large": 413,
-    "impossible": 422,
     "queue_full": 429,
     "rate_limited": 429,
     "internal": 500,

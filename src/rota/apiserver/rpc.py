@@ -35,7 +35,6 @@ STATUS_OF_CODE = {
     "not_found": Code.NOT_FOUND,
     "conflict": Code.FAILED_PRECONDITION,
     "gone": Code.OUT_OF_RANGE,
-    "impossible": Code.FAILED_PRECONDITION,
     "queue_full": Code.RESOURCE_EXHAUSTED,
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
+from rota.model.addresses import is_loopback
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -188,13 +189,6 @@ class Transport:
 def segment(text: str) -> str:
     """A name as one part of a path."""
     return quote(text, safe="")
-
-
-def is_loopback(host: str) -> bool:
-    numbers = host.split(".")
-    return host in ("localhost", "::1") or (
-        len(numbers) == 4 and numbers[0] == "127" and all(number.isdigit() for number in numbers)
-    )
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from rota.model.job import JobSpec, Recovery, RunMode
-from rota.model.lifecycle import AttemptState, TaskEvent
+from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
 
 
@@ -29,7 +29,7 @@ def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Ve
             return Verdict(TaskEvent.AGAIN if again else TaskEvent.STOPPED)
         case AttemptState.LOST:
             return Verdict(_after_loss(spec.recovery) if again else TaskEvent.GONE)
-        case AttemptState.REFUSED | AttemptState.WITHDRAWN if not wanted:
+        case _ if ended in NOT_A_TRY and not wanted:
             return Verdict(TaskEvent.STOPPED)
         case _:
             raise AssertionError(f"{ended.name} is not the end of a try")

@@ -1,12 +1,9 @@
 """How much of what: cpu in thousandths, memory and disk in bytes, everything else in whole numbers."""
 
 import re
-from collections.abc import Mapping
 
 from rota.model import limits
 from rota.model.errors import BadField
-
-Amounts = Mapping[str, int]  # "cpu" "memory" "disk" "gpu", and whatever a node declares
 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
 

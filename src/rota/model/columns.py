@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 _CODES: Mapping[str, Any] = {"u1": "B", "u2": "H", "u4": "I", "i2": "h", "i8": "q"}
-_FEW = 16  # up to here a plain loop beats NumPy's cost per call
+FEW = 16  # tasks: up to here a plain loop beats NumPy's cost per call
 
 
 class Columned(Protocol):
@@ -49,7 +49,7 @@ def changes(before: bytes, now: bytes) -> list[int]:
     """Positions at which two columns of one byte each differ."""
     if before == now:
         return []
-    if len(now) > _FEW:
+    if len(now) > FEW:
         return where(small(before) != small(now))
     return [position for position, byte in enumerate(now) if byte != before[position]]
 

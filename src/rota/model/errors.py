@@ -2,7 +2,7 @@
 
 RotaError
   Rejected          the user's: says what would be accepted
-    BadField · NotFound · Conflict · Impossible · QueueFull · NotAllowed
+    BadField · NotFound · Conflict · QueueFull · NotAllowed
   Transient         the world's: pause and look again
     Unavailable · StoreFull · Deposed
   Bug               ours: park the key, or end and read everything again
@@ -47,12 +47,6 @@ class Conflict(Rejected):
     """It exists, and in a state that does not allow this."""
 
     code = "conflict"
-
-
-class Impossible(Rejected):
-    """No node, present or known, could ever run it, and the caller did not want to wait."""
-
-    code = "impossible"
 
 
 class QueueFull(Rejected):

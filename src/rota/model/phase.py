@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
-from rota.model.columns import column, ints
+from rota.model.columns import FEW, column, ints
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, AttemptState, TaskState
 from rota.model.task import TaskBlock
 
@@ -36,7 +36,6 @@ class Hold(IntEnum):
 FIRST_END = Phase.SUCCEEDED
 _FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends are in the same order in both
 _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of what lives
-_FEW = 16
 
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
@@ -60,7 +59,7 @@ class Cells(NamedTuple):
 def cells(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
 ) -> Cells:
-    return (_few if size <= _FEW else _many)(size, task, attempt, status)
+    return (_few if size <= FEW else _many)(size, task, attempt, status)
 
 
 def _few(

@@ -75,11 +75,6 @@ class ProcessRuntime:
     async def quit(self) -> None:
         self._send({"op": "quit"})
 
-    async def detach(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
-
     async def _greet(self) -> dict[str, Any]:
         """By the keeper that is there, or by one of our own making. One that is just dying hangs up on us."""
         try:

@@ -43,6 +43,3 @@ class Runtime(Protocol):
 
     async def quit(self) -> None:
         """Stop all work and end."""
-
-    async def detach(self) -> None:
-        """Leave it running."""

@@ -11,9 +11,10 @@ import uvicorn
 
 from rota.apiserver.api import Api
 from rota.apiserver.http import make_app
-from rota.config import ConfigError, HttpServer, ServerConfig, is_loopback
+from rota.config import ConfigError, HttpServer, ServerConfig
 from rota.identity.authority import KeyPair
 from rota.identity.token_files import write_token
+from rota.model.addresses import is_loopback
 
 _GRPC_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival

@@ -1,0 +1,9 @@
+"""Which addresses never leave this machine: only there plain text is allowed."""
+
+
+def is_loopback(host: str) -> bool:
+    """Exactly: a name or number that merely begins like one may be anybody's."""
+    numbers = host.split(".")
+    return host in ("localhost", "::1") or (
+        len(numbers) == 4 and numbers[0] == "127" and all(number.isdecimal() for number in numbers)
+    )

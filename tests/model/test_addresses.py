@@ -1,0 +1,26 @@
+"""Which addresses never leave this machine."""
+
+import pytest
+
+from rota.model.addresses import is_loopback
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.1", "127.8.9.10"])
+def test_what_stays_on_this_machine(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "10.0.0.5",
+        "localhost.example.org",
+        "127.example.org",
+        "127.0.0.1.example.org",
+        "::11",
+        "1.127.0.0",
+    ],
+)
+def test_what_only_looks_like_it_gets_no_plain_text(host: str) -> None:
+    assert not is_loopback(host)
