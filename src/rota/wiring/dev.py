@@ -133,7 +133,7 @@ def _open_nodes(mirror: Mirror) -> int:
 def _tell_ready(server: Server, seconds: float) -> None:
     tell(f"  Rota dev cluster ready in {seconds:.1f} s")
     tell(f"    api   {server.url}")
-    for entry in server.engine.mirror.nodes.values():
+    for entry in sorted(server.engine.mirror.nodes.values(), key=lambda entry: entry.spec.name):
         if entry.open and entry.status is not None:
             capacity = entry.status.capacity
             cpu, gpu = capacity.get("cpu", 0) / 1000, capacity.get("gpu", 0)
