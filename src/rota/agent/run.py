@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +15,10 @@ import structlog
 from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts, plan
+from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import STALE_ORDER_MS
 from rota.model.sync import Hello, JobOrders, Work
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
@@ -116,7 +117,7 @@ class Agent:
             conversation = _Conversation(stream)
             self._welcomed = False
             hello = self._hello()
-            self._desk.said(conversation.next_n, hello.inventory)
+            self._desk.said(conversation.words.next_n, hello.inventory)
             try:
                 await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
                 async with asyncio.TaskGroup() as halves:
@@ -205,7 +206,7 @@ class Agent:
             load = probe.measure(self._settings.directory) if not urgent else None
             wire_load = None if load is None else wire.load_to_wire(load)
             if claims:
-                self._desk.said(conversation.next_n, claims)
+                self._desk.said(conversation.words.next_n, claims)
                 report = pb.Report(jobs=wire.claims_to_wire(claims), load=wire_load)
                 await conversation.say(pb.FromNode(report=report))
             else:
@@ -270,30 +271,29 @@ class Agent:
 
 
 class _Conversation:
-    """One connection's words: numbered, with the time each was said."""
+    """One connection: its stream, and what was said on it."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.next_n = 1
+        self.words = Words()
         self.report_seconds = 2.0
         self.welcomed = asyncio.Event()
-        self._said_at: dict[int, float] = {}
 
     async def say(self, word: pb.FromNode) -> None:
-        word.n = self.next_n
-        self._said_at[self.next_n] = asyncio.get_running_loop().time()
-        self.next_n += 1
+        word.n = self.words.say(_now_ms())
         try:
             await self.stream.write(word)
         except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
             raise _Over from None
 
     def refuse_stale(self, echo: int) -> None:
-        """Orders that answer something said long ago come from a server that slept: hear all anew."""
-        newer = [n for n in self._said_at if n > echo]
-        waited = asyncio.get_running_loop().time() - self._said_at[newer[0]] if newer else 0.0
-        if waited * 1000 > STALE_ORDER_MS:
-            log.warning("stale orders are refused", seconds=round(waited, 1))
+        """Hear all anew instead."""
+        waited_ms = self.words.stale_ms(echo, _now_ms())
+        if waited_ms is not None:
+            log.warning("stale orders are refused", seconds=round(waited_ms / 1000, 1))
             raise _Over
-        for n in [n for n in self._said_at if n <= echo]:
-            del self._said_at[n]
+
+
+def _now_ms() -> int:
+    """Sleep of the machine included: it is time that the server's word took, too."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

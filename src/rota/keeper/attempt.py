@@ -1,10 +1,12 @@
-"""One attempt between its start and its result, and the row that tells the result."""
+"""One attempt between its start and its result, what the kernel does for it, and the row that tells it."""
 
+import contextlib
 import os
 import resource
 import time
 from dataclasses import dataclass
 
+from rota.keeper import trees
 from rota.keeper.outputs import Segment
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec, encode
@@ -25,18 +27,43 @@ class Outcome:
     reason: str | None = None
 
 
-class Scale:
-    """What the kernel says of an ended process -> its outcome."""
+class Kernel:
+    """What only the machine can do: tell the time, signal a group, say how a process ended."""
 
     def __init__(self) -> None:
         self._own_peak_kib = 0
 
-    def outcome(self, status: int, usage: resource.struct_rusage, started_ns: int) -> Outcome:
+    def now_ns(self) -> int:
+        """Since the boot, sleep of the machine included: what deadlines are counted on."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def now_ms(self) -> int:
+        """By the wall clock, for people."""
+        return time.time_ns() // 1_000_000
+
+    def signal_group(self, group: int, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left to signal
+            os.killpg(group, signum)
+
+    def has_members(self, group: int) -> bool:
+        return trees.has_members(group)
+
+    def bury_stray(self, pid: int) -> None:
+        """An orphan that came to us, or a spawn that failed and was reaped already."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+    def bury(self, pid: int, started_ns: int) -> Outcome:
+        """Take the end of a child that is a zombie."""
+        _, status, usage = os.wait4(pid, 0)
+        return self._outcome(status, usage, started_ns)
+
+    def _outcome(self, status: int, usage: resource.struct_rusage, started_ns: int) -> Outcome:
         code = os.waitstatus_to_exitcode(status)
         return Outcome(
             exit_code=code if code >= 0 else None,
             signum=-code if code < 0 else None,
-            ran_us=(now_ns() - started_ns) // 1000,
+            ran_us=(self.now_ns() - started_ns) // 1000,
             cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
             peak_kib=self._peak_kib(usage.ru_maxrss),
         )
@@ -71,19 +98,11 @@ class Running:
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
 
 
-def now_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def row(key: Key, state: str, outcome: Outcome, started_ms: int | None) -> str:
+def row(key: Key, state: str, outcome: Outcome, started_ms: int | None, ended_ms: int) -> str:
     job, index, attempt = key
     return (
         f'["{job}",{index},{attempt},"{state}",{_or_null(outcome.exit_code)},{_or_null(outcome.signum)}'
-        f",{_or_null(started_ms)},{now_ms()},{outcome.ran_us},{outcome.cpu_us},{outcome.peak_kib}"
+        f",{_or_null(started_ms)},{ended_ms},{outcome.ran_us},{outcome.cpu_us},{outcome.peak_kib}"
         f",{encode(outcome.reason) if outcome.reason else 'null'}]"
     )
 

@@ -7,7 +7,6 @@ import selectors
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 from rota.keeper import wire
@@ -46,8 +45,9 @@ class Door:
         self._send(work)
 
     def _patience_seconds(self, work: Work) -> float | None:
-        if work.outbox.due_at < math.inf and not self._unsent:
-            return max(0.0, work.outbox.due_at - time.monotonic())
+        due_in_ns = work.outbox.due_in_ns()
+        if due_in_ns < math.inf and not self._unsent:
+            return max(0.0, due_in_ns / 1e9)
         return QUIT_POLL_SECONDS if work.quitting else None
 
     def _welcome(self, work: Work) -> None:
@@ -118,7 +118,7 @@ class Door:
     def _send(self, work: Work) -> None:
         if self._agent is None:
             return
-        if not self._unsent and work.outbox.due_at <= time.monotonic():
+        if not self._unsent and work.outbox.due_in_ns() <= 0:
             self._unsent += work.mail()
         try:
             while self._unsent:

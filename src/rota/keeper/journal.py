@@ -75,13 +75,16 @@ def compact(memory: Memory) -> Iterator[str]:
 
 
 def read(path: str) -> Memory:
-    memory = Memory()
     try:
         with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
+            return remember(file.read())
     except FileNotFoundError:
-        return memory
-    for line in lines[:-1]:  # what follows the last newline is empty, or a line torn by a crash
+        return Memory()
+
+
+def remember(text: bytes) -> Memory:
+    memory = Memory()
+    for line in text.split(b"\n")[:-1]:  # what follows the last newline is empty, or torn by a crash
         try:
             _apply(memory, json.loads(line))
         except (ValueError, TypeError, IndexError, Malformed):

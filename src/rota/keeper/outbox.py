@@ -1,25 +1,25 @@
 """Events that the agent has not been sent yet, and when they are due."""
 
 import math
-import time
 from collections.abc import Callable
 
 from rota.keeper import wire
 from rota.keeper.rules import Key
 
 PENDING = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
-STARTED_SECONDS = 0.005  # nobody waits for the news of a start: it may well go with that of the end
-ENDED_SECONDS = 0.002  # at thousands of ends a second a message for each would cost more than the work
+STARTED_NS = 5_000_000  # nobody waits for the news of a start: it may well go with that of the end
+ENDED_NS = 2_000_000  # at thousands of ends a second a message for each would cost more than the work
 
 
 class Outbox:
     """Keeps events only while somebody has said hello: whoever does is told the whole state first."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], now_ns: Callable[[], int]) -> None:
         self._wake = wake
+        self._now_ns = now_ns
         self._is_open = False
-        self._ended_at = 0.0  # when ends were last sent
-        self.due_at = math.inf  # when to take, on the monotonic clock; shortly after ends, even if in vain
+        self._ended_at_ns = 0  # when ends were last sent
+        self._due_at_ns = math.inf  # when to take; shortly after ends, even if in vain
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
@@ -30,7 +30,7 @@ class Outbox:
 
     def close(self) -> None:
         self._is_open = False
-        self.due_at = math.inf
+        self._due_at_ns = math.inf
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
@@ -38,29 +38,33 @@ class Outbox:
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
             self._started[key] = started_ms
-            self._fall_due(time.monotonic() + STARTED_SECONDS)
+            self._fall_due(self._now_ns() + STARTED_NS)
 
     def ended(self, key: Key, row: str, *, is_last: bool) -> None:
         """With nothing else live there is no company to wait for."""
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row
-            self._fall_due(0.0 if is_last else self._ended_at + ENDED_SECONDS)
+            self._fall_due(0 if is_last else self._ended_at_ns + ENDED_NS)
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
             self._refused.append(wire.encode([*key, reason]))
-            self._fall_due(self._ended_at + ENDED_SECONDS)
+            self._fall_due(self._ended_at_ns + ENDED_NS)
+
+    def due_in_ns(self) -> float:
+        """How long until something is to be taken; infinite without anything."""
+        return self._due_at_ns - self._now_ns()
 
     def is_overfull(self) -> bool:
         return len(self._started) + len(self._ended) + len(self._refused) > PENDING
 
     def take(self) -> bytes:
         """One message with everything that is pending, or nothing."""
-        self.due_at = math.inf
+        self._due_at_ns = math.inf
         if self._ended or self._refused:
-            self._ended_at = time.monotonic()
-            self.due_at = self._ended_at + ENDED_SECONDS  # more is likely, and then need not call
+            self._ended_at_ns = self._now_ns()
+            self._due_at_ns = self._ended_at_ns + ENDED_NS  # more is likely, and then need not call
         if not (self._started or self._ended or self._refused):
             return b""
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
@@ -70,7 +74,7 @@ class Outbox:
         self._refused.clear()
         return message
 
-    def _fall_due(self, at: float) -> None:
-        if at < self.due_at:
-            self.due_at = at
+    def _fall_due(self, at_ns: int) -> None:
+        if at_ns < self._due_at_ns:
+            self._due_at_ns = at_ns
             self._wake()

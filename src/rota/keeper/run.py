@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import journal, trees
-from rota.keeper.attempt import Outcome, now_ns, row
+from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outputs import Outputs
@@ -33,13 +33,14 @@ def keep(root: str) -> None:
     trees.adopt_orphans()
     mark = _mark(root_fd)
     outputs = Outputs(root)
-    memory = _remember(f"{root}/journal", mark, outputs)
+    kernel = Kernel()
+    memory = _remember(f"{root}/journal", mark, outputs, kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     wake_read, wake = _make_alarm()
-    work = Work(memory, records, Spawner(root, mark), outputs, wake)
+    work = Work(memory, records, Spawner(root, mark), outputs, wake, kernel=kernel)
     door = Door(root, listen(root_fd), wake_read)
     discard(root, [])  # what an earlier keeper did not come to delete
-    farewell = Farewell(work)
+    farewell = Farewell(work, kernel)
     threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
     turn = threading.Lock()
@@ -53,8 +54,9 @@ def keep(root: str) -> None:
 class Farewell:
     """Told to go by SIGTERM or by the agent, a keeper goes when its work has ended."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, kernel: Kernel) -> None:
         self._work = work
+        self._kernel = kernel
         self._told = False
         self._give_up_at_ns = 0
         signal.signal(signal.SIGTERM, self._tell)
@@ -68,8 +70,8 @@ class Farewell:
         with work.lock:
             if not self._give_up_at_ns:
                 graces_ms = [attempt.spec.grace_ms for attempt in work.running.values()]
-                self._give_up_at_ns = now_ns() + max(graces_ms, default=0) * 1_000_000 + LEAVE_NS
-            if work.running and now_ns() > self._give_up_at_ns:
+                self._give_up_at_ns = self._kernel.now_ns() + max(graces_ms, default=0) * 1_000_000 + LEAVE_NS
+            if work.running and self._kernel.now_ns() > self._give_up_at_ns:
                 print(f"left behind, unkillable: {list(work.running)}", file=sys.stderr)
                 return True
             return not work.running
@@ -105,7 +107,7 @@ def _mark(root_fd: int) -> str:
         os.close(fd)
 
 
-def _remember(path: str, mark: str, outputs: Outputs) -> Memory:
+def _remember(path: str, mark: str, outputs: Outputs, now_ms: int) -> Memory:
     """Read the journal and settle what was running when it ended."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
@@ -113,12 +115,17 @@ def _remember(path: str, mark: str, outputs: Outputs) -> Memory:
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
     outputs.settle(memory.started)
+    settle(memory, boot, now_ms)
+    return memory
+
+
+def settle(memory: Memory, boot: str, now_ms: int) -> None:
+    """What was started, and nobody saw the end of, is lost."""
     reason = "the keeper died" if memory.boot == boot else "the machine restarted"
-    for key, started_ms in memory.started.items():  # and nobody saw the end of
-        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms)
+    for key, started_ms in memory.started.items():
+        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms, now_ms)
     memory.started.clear()
     memory.boot = boot
-    return memory
 
 
 def _give_up(what: threading.ExceptHookArgs) -> None:

@@ -1,6 +1,5 @@
 """All this node was asked to run and not told to forget: orders in, processes started, events out."""
 
-import contextlib
 import heapq
 import os
 import signal
@@ -9,8 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rota.keeper import journal as lines
-from rota.keeper import trees, wire
-from rota.keeper.attempt import FIRST_LOOK_NS, Outcome, Running, Scale, now_ms, now_ns, row
+from rota.keeper import wire
+from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs
@@ -20,7 +19,6 @@ from rota.keeper.wire import Run, Spec
 
 LAST_LOOK_NS = 1_000_000_000
 SIGKILL = int(signal.SIGKILL)
-GONE = contextlib.suppress(ProcessLookupError, PermissionError)  # nobody left to signal
 
 
 class Work:
@@ -33,11 +31,13 @@ class Work:
         spawner: Spawner,
         outputs: Outputs,
         wake: Callable[[], None],
+        *,
+        kernel: Kernel,
     ) -> None:
         self.lock = threading.Lock()
         self.has_children = threading.Condition(self.lock)
         self.something_due = threading.Condition(self.lock)
-        self.outbox = Outbox(wake)
+        self.outbox = Outbox(wake, kernel.now_ns)
         self.memory = memory
         self.quitting = False
         self._journal = journal
@@ -48,7 +48,7 @@ class Work:
         self.by_pid: dict[int, Running] = {}
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
-        self._scale = Scale()
+        self._kernel = kernel
         self._due: list[tuple[int, Key]] = []
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
@@ -131,22 +131,19 @@ class Work:
             while pid not in self.by_pid and self._spawning:
                 self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
-            if attempt is None:  # an orphan that came to us, or a spawn that failed and was reaped already
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+            if attempt is None:
+                self._kernel.bury_stray(pid)
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
-                with GONE:
-                    os.killpg(pid, SIGKILL)
-            _, status, usage = os.wait4(pid, 0)
-            attempt.outcome = self._scale.outcome(status, usage, attempt.started_ns)
+                self._kernel.signal_group(pid, SIGKILL)
+            attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
             if attempt.ending is None:
                 written = self._outputs.measure(attempt.segment)
-                if written.is_final or not trees.has_members(pid):
+                if written.is_final or not self._kernel.has_members(pid):
                     self._finish(attempt, written)
                     return True
                 attempt.asked = True  # its group has been killed and is about to go
-            self._look(attempt, now_ns())
+            self._look(attempt, self._kernel.now_ns())
             return False
 
     def fill(self) -> None:
@@ -167,21 +164,29 @@ class Work:
     def wait_due(self, seconds: float | None) -> dict[Key, bool]:
         """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
         with self.lock:
-            if not self._due or self._due[0][0] > now_ns():
-                if self._due:  # a second at most: the wait's own clock stands still while the machine sleeps
-                    seconds = max(0.0, min(1.0, (self._due[0][0] - now_ns()) / 1e9))
+            left_ns = self.due_in_ns()
+            if left_ns is None or left_ns > 0:
+                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                    seconds = min(1.0, left_ns / 1e9)
                 elif self._unswept:
                     seconds = 1.0
                 self._warden_idles = seconds is None
                 self.something_due.wait(seconds)
                 self._warden_idles = self._unswept = False
-            due = {}
-            while self._due and self._due[0][0] <= now_ns():
-                when, key = heapq.heappop(self._due)
-                attempt = self.running.get(key)
-                if attempt and attempt.look_at_ns == when:
-                    due[key] = attempt.outcome is not None
-            return due
+            return self.take_due()
+
+    def due_in_ns(self) -> int | None:
+        """How long until an attempt must be looked at; None: none ever."""
+        return self._due[0][0] - self._kernel.now_ns() if self._due else None
+
+    def take_due(self) -> dict[Key, bool]:
+        due = {}
+        while self._due and self._due[0][0] <= self._kernel.now_ns():
+            when, key = heapq.heappop(self._due)
+            attempt = self.running.get(key)
+            if attempt and attempt.look_at_ns == when:
+                due[key] = attempt.outcome is not None
+        return due
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
@@ -189,7 +194,7 @@ class Work:
             attempt = self.running.get(key)
             if attempt is None:
                 return 0, []
-            now = now_ns()
+            now = self._kernel.now_ns()
             leader = attempt.outcome is None
             if leader and attempt.ending is None:
                 self._begin_end(attempt, "timed_out", now)
@@ -205,8 +210,7 @@ class Work:
                 return 0, []
             signum = self._next_signal(attempt, now)
             if leader and signum:
-                with GONE:
-                    os.killpg(attempt.pid, signum)
+                self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
 
     def keep_up(self) -> None:
@@ -256,7 +260,7 @@ class Work:
     def _reserve(self) -> list[Running]:
         """Take room for what starts now, and write down what is pending and that these are about to start."""
         grants = list(iter(self._room.next, None))
-        started_ms, started_ns = now_ms(), now_ns()
+        started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
         try:
             self._record(grants, started_ms)
             segments = self._outputs.take([grant.key for grant in grants])
@@ -327,14 +331,14 @@ class Work:
         attempt = self.running.get(key)
         if attempt:
             if attempt.ending is None and attempt.outcome is None:
-                self._begin_end(attempt, "stopped", now_ns())
-                self._look(attempt, now_ns())
+                self._begin_end(attempt, "stopped", self._kernel.now_ns())
+                self._look(attempt, self._kernel.now_ns())
         elif self._room.withdraw(key):
             self._close(key, "withdrawn", Outcome(), None)
         elif told := self.memory.ended.get(key):
             self._tell(key, told)
         else:
-            self._tell(key, row(key, "unknown", Outcome(), None))
+            self._tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
 
     def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
         attempt.ending = ending
@@ -369,7 +373,7 @@ class Work:
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
-        told = row(key, state, outcome, started_ms)
+        told = row(key, state, outcome, started_ms, self._kernel.now_ms())
         self.memory.started.pop(key, None)
         self.memory.ended[key] = told
         self._journal.later(lines.end_line(told))

@@ -44,20 +44,15 @@ class ProcessRuntime:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._greet()
         self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
-        return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])])
+        return claims_of_state(state)
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
         while (message := await self._next()) is not None:
             if message["op"] == "events":
-                claims = [
-                    *map(_started, message.get("started", ())),
-                    *map(_ended, message.get("ended", ())),
-                    *map(_refused, message.get("refused", ())),
-                ]
-                yield _grouped(claims)
+                yield claims_of_events(message)
 
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
-        spec = None if work is None else _spec(work)
+        spec = None if work is None else spec_of(work)
         rows = [[task.index, task.attempt, int(task.firm)] for task in tasks]
         self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
         with contextlib.suppress(ConnectionError):
@@ -133,7 +128,22 @@ class ProcessRuntime:
         return message
 
 
-def _spec(work: Work) -> dict[str, Any]:
+def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
+    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])])
+
+
+def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
+    return _grouped(
+        [
+            *map(_started, message.get("started", ())),
+            *map(_ended, message.get("ended", ())),
+            *map(_refused, message.get("refused", ())),
+        ]
+    )
+
+
+def spec_of(work: Work) -> dict[str, Any]:
+    """A job's work as the keeper reads it."""
     return {
         "name": work.name,
         "argv": work.argv,

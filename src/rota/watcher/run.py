@@ -44,7 +44,6 @@ class Session:
     """One node's connection."""
 
     node: NodeId
-    machine_id: str
     told: sessions.Told
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     orders: list[JobOrders] = field(default_factory=list)
@@ -153,17 +152,15 @@ class AgentDoor(pb_grpc.AgentServicer):
         if first.WhichOneof("word") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
-        before = self._sessions.get(node)
-        if before is not None and before.machine_id != word.machine_id:
-            await context.abort(
-                grpc.StatusCode.ALREADY_EXISTS, f"node {self._name(node)} is connected from elsewhere"
-            )
-        if word.epoch_seen > self._engine.epoch:
-            reason = f"the node has seen epoch {word.epoch_seen}, this server leads {self._engine.epoch}"
+        reason = sessions.unwelcome(
+            self._engine.mirror, node, word, self._engine.epoch, self._engine.now_ms()
+        )
+        if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        before = self._sessions.get(node)
         if before is not None:
             before.end()
-        session = self._sessions[node] = Session(node, word.machine_id, sessions.Told(word.inventory))
+        session = self._sessions[node] = Session(node, sessions.Told(word.inventory))
         session.heard_n = first.n
         # Noted before it is decided on: a node back from silence would be judged by that silence.
         self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))

@@ -6,8 +6,8 @@ from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
 from rota.model.job import RunMode
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
-from rota.model.limits import BLOCK_TASKS
-from rota.model.node import NodeStatus
+from rota.model.limits import BLOCK_TASKS, SUSPECT_MS
+from rota.model.node import Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
 from rota.model.sync import (
     SAID_FIRST_END,
@@ -25,6 +25,25 @@ from rota.model.view import JobView, NodeView, View
 from rota.watcher.claims import Ledger
 
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
+
+
+def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) -> str | None:
+    """Why this node cannot be greeted now: it follows a newer leader, or another machine bears its name.
+
+    A session is a machine and its boot: while the one that was greeted answers, no other is.
+    """
+    if word.epoch_seen > epoch:
+        return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
+    entry = view.nodes[node]
+    before = entry.status
+    answers = entry.link is Link.UP and now_ms - entry.heard_at_ms < SUSPECT_MS
+    if (
+        before is None
+        or not answers
+        or (before.machine_id, before.boot_id) == (word.machine_id, word.boot_id)
+    ):
+        return None
+    return f"node {entry.spec.name} is connected from elsewhere"
 
 
 def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
