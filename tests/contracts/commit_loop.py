@@ -22,7 +22,7 @@ async def commit_for_ever(directory: Path) -> None:
     while True:
         puts = records(revision + 1)
         revision = await store.commit(
-            batch(epoch, time_ms=revision, puts=puts, events=b"%d" % (revision + 1))
+            batch(epoch, after=revision, time_ms=revision, puts=puts, events=b"%d" % (revision + 1))
         )
         print(revision, flush=True)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
-from rota.testing.store_contract import StoreContract, batch
+from rota.testing.store_contract import StoreContract, batch, commit
 
 
 class TestMemoryStore(StoreContract):
@@ -15,7 +15,7 @@ class TestMemoryStore(StoreContract):
 
     async def test_no_record_reaches_the_disk(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await store.commit(batch(await store.lead(), puts={"job/1/spec": b"a secret command"}))
+            await commit(store, batch(await store.lead(), puts={"job/1/spec": b"a secret command"}))
 
         assert files(tmp_path) == {"epoch": b"1\n"}
 

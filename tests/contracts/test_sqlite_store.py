@@ -12,7 +12,7 @@ import pytest
 from rota.model.errors import StoreFull, Unavailable
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
-from rota.testing.store_contract import StoreContract, batch
+from rota.testing.store_contract import StoreContract, batch, commit
 
 DISK_BYTES = 8 * 2**20
 
@@ -24,7 +24,7 @@ class TestSqliteStore(StoreContract):
 
 async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await store.commit(batch(await store.lead(), puts={"k": b"v"}))
+    await commit(store, batch(await store.lead(), puts={"k": b"v"}))
     modes = _modes(tmp_path)
     await store.close()
 
@@ -33,7 +33,7 @@ async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
 
 async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await store.commit(batch(await store.lead(), puts={"k": b"v"}))
+    await commit(store, batch(await store.lead(), puts={"k": b"v"}))
     await store.close()
     _sql(tmp_path, "UPDATE head SET format = format + 1")
 
@@ -62,7 +62,7 @@ def test_a_directory_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
 
 async def test_a_damaged_database_is_unavailable(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await store.commit(batch(await store.lead(), puts={f"k{n}": bytes(1000) for n in range(500)}))
+    await commit(store, batch(await store.lead(), puts={f"k{n}": bytes(1000) for n in range(500)}))
     await store.close()
     file = tmp_path / "rota.db"
     content = file.read_bytes()
@@ -101,13 +101,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) -> None:
     store = SqliteStore(disk.directory)
     epoch = await store.lead()
-    await store.commit(batch(epoch, time_ms=1, puts={"k": b"before"}, events=b"before"))
+    await commit(store, batch(epoch, time_ms=1, puts={"k": b"before"}, events=b"before"))
     before = await store.read()
     disk.fill(store)
 
     big = {"k": b"after"} | {f"big{n}": bytes(2**16) for n in range(32)}
     with pytest.raises(StoreFull, match=r"rota\.db"):
-        await store.commit(batch(epoch, time_ms=2, puts=big, events=b"after"))
+        await commit(store, batch(epoch, time_ms=2, puts=big, events=b"after"))
 
     assert await store.read() == before
     assert [row.row for row in await store.events(0, 10)] == [b"before"]
@@ -120,10 +120,10 @@ async def test_when_there_is_room_again_commits_go_on(disk: Disk) -> None:
     big = {f"big{n}": bytes(2**16) for n in range(32)}
     disk.fill(store)
     with pytest.raises(StoreFull):
-        await store.commit(batch(epoch, puts=big))
+        await commit(store, batch(epoch, puts=big))
     disk.clear(store)
 
-    assert await store.commit(batch(epoch, puts=big)) == 1
+    assert await commit(store, batch(epoch, puts=big)) == 1
     assert (await store.read()).records == big
     await store.close()
 

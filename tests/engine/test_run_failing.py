@@ -7,7 +7,7 @@ import pytest
 from rota.engine import run
 from rota.engine.run import Engine
 from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
-from rota.testing.store_contract import batch
+from rota.testing.store_contract import batch, commit
 from tests.engine.driving import PATIENCE_SECONDS, jobs, jobs_on_disk, running, submit, turns
 from tests.engine.gated_store import GatedStore
 
@@ -134,7 +134,7 @@ async def test_cluster_time_never_goes_back(store: GatedStore) -> None:
 
 
 async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore) -> None:
-    await store.commit(batch(await store.lead(), time_ms=AN_HOUR_MS))
+    await commit(store, batch(await store.lead(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
     async with running(store) as engine:
         await turns(100)

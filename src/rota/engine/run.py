@@ -146,7 +146,15 @@ class Engine:
     def _encode(self, decided: Decided) -> Batch:
         puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
         events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
-        return Batch(self.epoch, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+        return Batch(
+            self.epoch,
+            self.revision,
+            decided.now.ms,
+            decided.now.wall_ms,
+            puts,
+            list(decided.deletes),
+            events,
+        )
 
     def _speak(self, decided: Decided) -> None:
         self._let_read()

@@ -4,7 +4,7 @@ RotaError
   Rejected          the user's: says what would be accepted
     BadField · NotFound · Conflict · QueueFull · NotAllowed
   Transient         the world's: pause and look again
-    Unavailable · StoreFull · Deposed
+    Unavailable (Outdated) · StoreFull · Deposed
   Bug               ours: park the key, or end and read everything again
     IllegalTransition · Unsettled · WrongOwner
 """
@@ -69,6 +69,10 @@ class Transient(RotaError):
 
 class Unavailable(Transient):
     """The store or a peer does not answer now."""
+
+
+class Outdated(Unavailable):
+    """What was decided on is no longer what is on disk: read again, decide anew."""
 
 
 class StoreFull(Transient):

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rota.model.errors import Deposed
+from rota.model.errors import Deposed, Outdated
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 
@@ -34,6 +34,8 @@ class MemoryStore:
         epoch = self._epoch()
         if batch.epoch != epoch:
             raise Deposed(f"epoch {batch.epoch} is over, {epoch} leads")
+        if batch.after != self._revision:
+            raise Outdated(f"revision {batch.after} is not the last, {self._revision} is")
         self._records.update(batch.puts)
         for key in batch.deletes:
             self._records.pop(key, None)

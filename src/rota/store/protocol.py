@@ -14,9 +14,13 @@ class Snapshot(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One transaction: all of it or nothing, and only while `epoch` is still the highest."""
+    """One transaction: all of it or nothing, and only while `epoch` leads and `after` is the last revision.
+
+    So nothing is ever written by who was deposed, nor from a view that missed a commit.
+    """
 
     epoch: int
+    after: int
     time_ms: int
     wall_ms: int
     puts: Sequence[tuple[str, bytes]]
@@ -30,7 +34,7 @@ class EventRow(NamedTuple):
 
 
 class Store(Protocol):
-    """Five verbs. Failures are `Unavailable`, `StoreFull` or `Deposed`, never anything else."""
+    """Six verbs. Failures are `Unavailable` (or its `Outdated`), `StoreFull` or `Deposed`, never another."""
 
     name: str
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from rota.model.errors import Deposed, StoreFull, Transient, Unavailable
+from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 _FORMAT = 1
@@ -20,7 +20,9 @@ CREATE TABLE IF NOT EXISTS head (
 );
 """
 _PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_HEAD = "UPDATE head SET revision = revision + 1, time_ms = ? WHERE epoch = ? RETURNING revision"
+_HEAD = (
+    "UPDATE head SET revision = revision + 1, time_ms = ? WHERE epoch = ? AND revision = ? RETURNING revision"
+)
 
 T = TypeVar("T")
 
@@ -97,12 +99,18 @@ class SqliteStore:
         finally:
             self._db.execute("COMMIT")
 
+    def _overtaken(self, batch: Batch) -> Transient:
+        ((epoch, revision),) = self._db.execute("SELECT epoch, revision FROM head")
+        if epoch != batch.epoch:
+            return Deposed(f"epoch {batch.epoch} is over, {epoch} leads")
+        return Outdated(f"revision {batch.after} is not the last, {revision} is")
+
     def _commit(self, batch: Batch) -> int:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            head = self._db.execute(_HEAD, (batch.time_ms, batch.epoch)).fetchall()
+            head = self._db.execute(_HEAD, (batch.time_ms, batch.epoch, batch.after)).fetchall()
             if not head:
-                raise Deposed(f"epoch {batch.epoch} is over")
+                raise self._overtaken(batch)
             revision = int(head[0][0])
             self._db.executemany(_PUT, batch.puts)
             self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from rota.model.errors import Deposed
+from rota.model.errors import Deposed, Outdated
 from rota.store.protocol import Batch, EventRow, Snapshot, Store
 
 
@@ -40,14 +40,14 @@ class StoreContract:
         }
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts=records))
+            await commit(store, batch(epoch, puts=records))
 
             assert await store.read() == Snapshot(1, epoch, 0, records)
 
     async def test_each_commit_is_one_revision_more(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            revisions = [await store.commit(batch(epoch, puts={"k": bytes([n])})) for n in range(5)]
+            revisions = [await commit(store, batch(epoch, puts={"k": bytes([n])})) for n in range(5)]
 
             assert revisions == [1, 2, 3, 4, 5]
             assert (await store.read()).revision == 5
@@ -55,52 +55,52 @@ class StoreContract:
     async def test_the_last_put_of_a_key_counts(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts={"k": b"first", "other": b"stays"}))
-            await store.commit(batch(epoch, puts={"k": b"second"}))
+            await commit(store, batch(epoch, puts={"k": b"first", "other": b"stays"}))
+            await commit(store, batch(epoch, puts={"k": b"second"}))
 
             assert (await store.read()).records == {"k": b"second", "other": b"stays"}
 
     async def test_a_delete_removes_its_key_and_a_missing_key_is_no_error(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts={"a": b"1", "b": b"2"}))
-            await store.commit(batch(epoch, puts={"c": b"3"}, deletes=("a", "never there")))
+            await commit(store, batch(epoch, puts={"a": b"1", "b": b"2"}))
+            await commit(store, batch(epoch, puts={"c": b"3"}, deletes=("a", "never there")))
 
             assert (await store.read()).records == {"b": b"2", "c": b"3"}
 
     async def test_a_deleted_key_can_be_put_again(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts={"a": b"1"}))
-            await store.commit(batch(epoch, deletes=("a",)))
-            await store.commit(batch(epoch, puts={"a": b"2"}))
+            await commit(store, batch(epoch, puts={"a": b"1"}))
+            await commit(store, batch(epoch, deletes=("a",)))
+            await commit(store, batch(epoch, puts={"a": b"2"}))
 
             assert (await store.read()).records == {"a": b"2"}
 
     async def test_an_empty_batch_is_a_revision_too(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts={"k": b"v"}))
+            await commit(store, batch(epoch, puts={"k": b"v"}))
 
-            assert await store.commit(batch(epoch)) == 2
+            assert await commit(store, batch(epoch)) == 2
             assert await store.read() == Snapshot(2, epoch, 0, {"k": b"v"})
 
     async def test_the_cluster_time_of_the_last_commit_is_kept(self, tmp_path: Path) -> None:
         far = 2**53
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, time_ms=1234))
+            await commit(store, batch(epoch, time_ms=1234))
             first = await store.read()
-            await store.commit(batch(epoch, time_ms=far))
+            await commit(store, batch(epoch, time_ms=far))
 
             assert (first.time_ms, (await store.read()).time_ms) == (1234, far)
 
     async def test_a_snapshot_stays_as_it_was(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, puts={"k": b"then"}))
+            await commit(store, batch(epoch, puts={"k": b"then"}))
             snapshot = await store.read()
-            await store.commit(batch(epoch, puts={"k": b"now", "more": b""}))
+            await commit(store, batch(epoch, puts={"k": b"now", "more": b""}))
 
             assert snapshot == Snapshot(1, epoch, 0, {"k": b"then"})
 
@@ -108,7 +108,7 @@ class StoreContract:
         records = {f"task/{n}": n.to_bytes(4, "big") * 50 for n in range(20_000)} | {"big": bytes(4 * 2**20)}
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            revision = await store.commit(batch(epoch, puts=records, events=bytes(2**20)))
+            revision = await commit(store, batch(epoch, puts=records, events=bytes(2**20)))
             snapshot = await store.read()
 
             assert revision == 1
@@ -116,28 +116,42 @@ class StoreContract:
 
     # ---- all or nothing, one after the other
 
-    async def test_commits_at_once_are_done_one_after_the_other(self, tmp_path: Path) -> None:
+    async def test_of_commits_at_once_one_is_done_and_the_others_are_outdated(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
+            rivals = [batch(epoch, puts={f"k{n}": b"v"}, events=b"%d" % n) for n in range(40)]
             async with asyncio.TaskGroup() as group:
-                commits = [
-                    group.create_task(store.commit(batch(epoch, puts={f"k{n}": b"v"}, events=b"%d" % n)))
-                    for n in range(40)
-                ]
-            revisions = [commit.result() for commit in commits]
-            rows = await store.events(0, 100)
+                commits = [group.create_task(is_outdated(store, rival)) for rival in rivals]
+            done = [n for n, commit in enumerate(commits) if not commit.result()]
 
-            assert sorted(revisions) == list(range(1, 41))
-            assert len((await store.read()).records) == 40
-            assert rows == sorted(EventRow(revision, b"%d" % n) for n, revision in enumerate(revisions))
+            assert len(done) == 1
+            assert (await store.read()).records == {f"k{done[0]}": b"v"}
+            assert await store.events(0, 100) == [EventRow(1, b"%d" % done[0])]
+
+    async def test_a_batch_that_missed_a_commit_changes_nothing(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            epoch = await store.lead()
+            await commit(store, batch(epoch, puts={"k": b"1"}, events=b"first"))
+            before = await store.read()
+
+            assert await is_outdated(
+                store, batch(epoch, after=0, time_ms=9, puts={"k": b"2"}, events=b"late")
+            )
+            assert await is_outdated(store, batch(epoch, after=2, time_ms=9, deletes=("k",)))
+            assert await store.read() == before
+            assert await store.events(0, 10) == [EventRow(1, b"first")]
 
     async def test_a_reader_sees_all_of_a_batch_or_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            async with asyncio.TaskGroup() as group:
+
+            async def write() -> None:
                 for n in range(40):
                     puts = {f"half{part}": b"%d" % n for part in range(50)}
-                    group.create_task(store.commit(batch(epoch, time_ms=n + 1, puts=puts)))
+                    await commit(store, batch(epoch, time_ms=n + 1, puts=puts))
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
                 reads = [group.create_task(store.read()) for _ in range(40)]
             snapshots = [read.result() for read in reads] + [await store.read()]
 
@@ -159,7 +173,7 @@ class StoreContract:
     async def test_a_batch_of_an_old_epoch_changes_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             old = await store.lead()
-            await store.commit(batch(old, time_ms=1, puts={"a": b"1", "b": b"2"}, events=b"first"))
+            await commit(store, batch(old, time_ms=1, puts={"a": b"1", "b": b"2"}, events=b"first"))
             await store.lead()
             before = await store.read()
 
@@ -182,18 +196,18 @@ class StoreContract:
             refused = await is_deposed(store, batch(old, puts={"k": b"old"}))
 
             assert refused
-            assert await store.commit(batch(new, puts={"k": b"new"})) == 1
+            assert await commit(store, batch(new, puts={"k": b"new"})) == 1
             assert (await store.read()).records == {"k": b"new"}
 
     async def test_a_second_store_that_leads_deposes_the_first(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as first, self.opened(tmp_path) as second:
             old = await first.lead()
-            await first.commit(batch(old, puts={"k": b"old"}))
+            await commit(first, batch(old, puts={"k": b"old"}))
             new = await second.lead()
 
             assert new > old
             assert await is_deposed(first, batch(old, puts={"k": b"late"}))
-            await second.commit(batch(new, puts={"other": b"new"}))
+            await commit(second, batch(new, puts={"other": b"new"}))
 
     async def test_epochs_only_grow_when_opened_again(self, tmp_path: Path) -> None:
         epochs = []
@@ -210,7 +224,7 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
             for row in (b"one", b"two", None, b"four", b"five"):
-                await store.commit(batch(epoch, events=row))
+                await commit(store, batch(epoch, events=row))
 
             assert await store.events(0, 2) == [EventRow(1, b"one"), EventRow(2, b"two")]
             assert await store.events(2, 10) == [EventRow(4, b"four"), EventRow(5, b"five")]
@@ -221,7 +235,7 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
             for n in range(1, 5):
-                await store.commit(batch(epoch, wall_ms=n * 1000, puts={f"k{n}": b"v"}, events=b"%d" % n))
+                await commit(store, batch(epoch, wall_ms=n * 1000, puts={f"k{n}": b"v"}, events=b"%d" % n))
             before = await store.read()
             await store.forget_events(3000)
 
@@ -233,15 +247,15 @@ class StoreContract:
     async def test_what_was_committed_lives_as_long_as_the_store_says(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.lead()
-            await store.commit(batch(epoch, time_ms=5, puts={"a": b"1", "b": b"2"}, events=b"first"))
-            await store.commit(batch(epoch, time_ms=7, deletes=("a",), events=b"second"))
+            await commit(store, batch(epoch, time_ms=5, puts={"a": b"1", "b": b"2"}, events=b"first"))
+            await commit(store, batch(epoch, time_ms=7, deletes=("a",), events=b"second"))
             kept = Snapshot(2, epoch, 7, {"b": b"2"}) if self.durable else Snapshot(0, epoch, 0, {})
             rows = [EventRow(1, b"first"), EventRow(2, b"second")] if self.durable else []
 
         async with self.opened(tmp_path) as again:
             assert await again.read() == kept
             assert await again.events(0, 10) == rows
-            assert await again.commit(batch(await again.lead())) == kept.revision + 1
+            assert await commit(again, batch(await again.lead())) == kept.revision + 1
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Store]:
@@ -255,13 +269,27 @@ class StoreContract:
 def batch(
     epoch: int,
     *,
+    after: int = 0,
     time_ms: int = 0,
     wall_ms: int = 0,
     puts: dict[str, bytes] | None = None,
     deletes: tuple[str, ...] = (),
     events: bytes | None = None,
 ) -> Batch:
-    return Batch(epoch, time_ms, wall_ms, list((puts or {}).items()), deletes, events)
+    return Batch(epoch, after, time_ms, wall_ms, list((puts or {}).items()), deletes, events)
+
+
+async def commit(store: Store, what: Batch) -> int:
+    """After whatever is there."""
+    return await store.commit(what._replace(after=(await store.read()).revision))
+
+
+async def is_outdated(store: Store, late: Batch) -> bool:
+    try:
+        await store.commit(late)
+    except Outdated:
+        return True
+    return False
 
 
 async def is_deposed(store: Store, late: Batch) -> bool:
