@@ -2,7 +2,9 @@
 
 import asyncio
 
-from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said
+from rota.agent.plan import Facts, plan
+from rota.model.ids import JobId
+from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Work
 from rota.runtimes.protocol import AttemptName
 
 _SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
@@ -23,6 +25,8 @@ class Desk:
         self._urgent = False
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
+        self._works: dict[JobId, Work] = {}
+        self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
 
     # ---- from the keeper
 
@@ -30,6 +34,7 @@ class Desk:
         """Everything there is, after an attach."""
         self._live.clear()
         self._results.clear()
+        self._introduced.clear()
         self.note(claims)
         self.gone = False
         self.attached.set()
@@ -64,6 +69,33 @@ class Desk:
 
     def is_live(self, name: AttemptName) -> bool:
         return name in self._live
+
+    # ---- from the control plane
+
+    def learn(self, orders: list[JobOrders]) -> list[str]:
+        """Keep the work that came along; the directories that what is to start needs."""
+        self._works.update({one.job: one.work for one in orders if one.work is not None})
+        works = [self._works[one.job] for one in orders if one.start and one.job in self._works]
+        return [work.workdir for work in works if work.workdir is not None]
+
+    def obey(self, orders: list[JobOrders], facts: Facts) -> list[JobOrders]:
+        """What the keeper is to be told, each job's work with its first; the rest is refused."""
+        actions = plan(orders, self._works, facts)
+        self.note(actions.refuse)
+        return [self._hand_on(one) for one in actions.obey]
+
+    def forget(self, jobs: list[JobId]) -> None:
+        for job in jobs:
+            self._works.pop(job, None)
+            self._introduced.pop(job, None)
+
+    def _hand_on(self, orders: JobOrders) -> JobOrders:
+        if not orders.start:
+            return orders
+        self.take(orders)
+        work = None if orders.job in self._introduced else self._works[orders.job]
+        self._introduced[orders.job] = None
+        return orders._replace(work=work)
 
     # ---- to the control plane
 

@@ -14,12 +14,12 @@ import structlog
 
 from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
-from rota.agent.plan import Facts, plan
+from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.sync import Hello, JobOrders, Work
+from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -54,8 +54,6 @@ class Agent:
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
         self._desk = Desk()
-        self._works: dict[JobId, Work] = {}
-        self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
@@ -84,7 +82,6 @@ class Agent:
         room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
         while True:
             self._desk.replace_all(await self._runtime.attach(room))
-            self._introduced.clear()
             async for claims in self._runtime.events():
                 self._desk.note(claims)
             self._desk.lose_keeper()
@@ -170,29 +167,20 @@ class Agent:
         if stored:
             await self._runtime.acknowledge(stored)
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
-        self._works.update({one.job: one.work for one in jobs if one.work is not None})
-        actions = plan(jobs, self._works, self._facts(jobs))
-        self._desk.note(actions.refuse)
-        for one in actions.obey:
+        for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
             if one.start:
-                self._desk.take(one)
-                work = None if one.job in self._introduced else self._works[one.job]
-                self._introduced[one.job] = None
-                await self._runtime.start(one.job, work, one.start)
+                await self._runtime.start(one.job, one.work, one.start)
             if one.stop:
                 await self._runtime.stop(
                     [AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop]
                 )
         if orders.forget:
-            await self._runtime.forget([JobId(job) for job in orders.forget])
-            for job in orders.forget:
-                self._works.pop(JobId(job), None)
-                self._introduced.pop(JobId(job), None)
+            forgotten = [JobId(job) for job in orders.forget]
+            await self._runtime.forget(forgotten)
+            self._desk.forget(forgotten)
 
-    def _facts(self, jobs: list[JobOrders]) -> Facts:
-        wanted = {self._works[one.job].workdir for one in jobs if one.start and one.job in self._works}
-        missing = frozenset(path for path in wanted if path is not None and not Path(path).is_dir())
-        return Facts(missing, self._leaving)
+    def _facts(self, directories: list[str]) -> Facts:
+        return Facts(frozenset(path for path in directories if not Path(path).is_dir()), self._leaving)
 
     async def _report(self, conversation: "_Conversation") -> None:
         await conversation.welcomed.wait()
