@@ -1,0 +1,119 @@
+"""A whole simulated cluster: machines, servers, their store and network, users, and what is promised."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.model.ids import JobId, NodeId
+from rota.model.job import Counters
+from rota.model.limits import LOST_MS
+from rota.model.node import NodeSpec
+from rota.model.plan import Record
+from rota.sim.checks import Checks
+from rota.sim.election import Election
+from rota.sim.host import Door
+from rota.sim.load import NodeGroup
+from rota.sim.machine import Machine
+from rota.sim.medium import Medium
+from rota.sim.network import Network
+from rota.sim.server import Server
+from rota.sim.users import Users
+from rota.sim.world import World
+from rota.store import codec
+from rota.store.protocol import Batch
+
+
+class Size(NamedTuple):
+    """How large a cluster is."""
+
+    nodes: tuple[NodeGroup, ...]
+    servers: int = 1
+    lost_ms: int = LOST_MS
+
+
+class Cluster:
+    def __init__(self, world: World, size: Size) -> None:
+        self.world = world
+        self.network = Network(world)
+        self.medium = Medium(world, self.network)
+        self.checks = Checks(world)
+        self.servers = [
+            Server(world, f"server-{n}", self.medium, size.lost_ms) for n in range(1, size.servers + 1)
+        ]
+        self.election = Election(world, self.network, self.medium, self.servers)
+        self.users = Users(world, self.network, self.servers)
+        self.machines: list[Machine] = []
+        self.lost_ms = size.lost_ms
+        self.medium.committed = self.checks.committed
+        self.medium.kill = self._kill
+        self.users.answered = self._acknowledged
+        self.checks.is_well = self._is_well
+        self._build(size)
+
+    def start(self) -> None:
+        for server in self.servers:
+            self.election.start(server)
+        luck = self.world.luck("start")
+        for machine in self.machines:
+            self.world.after(luck.uniform(0, 2_000), machine.switch_on)
+
+    def add(self, machine: Machine) -> None:
+        """Also a clone, which bears another's name."""
+        machine.habits = self.users.habit
+        machine.born, machine.died = self.checks.born, self.checks.died
+        machine.agent.dial = self._dialler()
+        self.checks.machines[machine.name] = machine
+        self.machines.append(machine)
+
+    def disturb(self, machine: Machine) -> None:
+        """From here on its loss of work is explained."""
+        self.checks.disturbed[machine.node] = None
+
+    def _build(self, size: Size) -> None:
+        records: list[Record] = []
+        number = 0
+        for group in size.nodes:
+            for _ in range(group.count):
+                number += 1
+                machine = Machine(self.world, self.network, f"n{number}", group.capacity, group.labels)
+                self.add(machine)
+                records.append(NodeSpec(NodeId(machine.name), machine.name))
+        records.append(Counters(0, number))
+        puts = [(str(record.key), codec.encode(record)) for record in records]
+        self.medium.records.update(puts)
+        self.checks.committed(Batch(0, 0, 0, 0, puts, [], None), 0)
+
+    def _dialler(self) -> Callable[[], Door | None]:
+        calls = 0
+
+        def dial() -> Door:
+            nonlocal calls
+            calls += 1
+            server = self.servers[calls % len(self.servers)]
+            return Door(server, server.greet)
+
+        return dial
+
+    def _kill(self, process: object) -> None:
+        assert isinstance(process, Server)
+        self.election.kill(process)
+
+    def _acknowledged(self, key: str, job: JobId) -> None:
+        self.checks.acknowledged(key, job, self.users.acknowledged.get(key))
+
+    def _is_well(self, machine: Machine) -> bool:
+        """Connected to the leader, which hears it and can be heard."""
+        stream = machine.agent.stream
+        leader = self.election.leader
+        return (
+            machine.on
+            and machine.agent.runs
+            and machine.keeper.runs
+            and not machine.disk.full
+            and leader is not None
+            and leader.runs
+            and stream is not None
+            and stream.server is leader
+            and machine.agent.welcomed
+            and stream.heard
+            and self.network.passes(leader.name, machine.name)
+        )

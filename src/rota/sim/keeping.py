@@ -1,0 +1,189 @@
+"""What lies below the real keeper on a simulated machine: its disk, its processes, its clocks."""
+
+import errno
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rota.keeper.attempt import Kernel, Outcome
+from rota.keeper.index import Extent
+from rota.keeper.journal import Journal
+from rota.keeper.outputs import Measure, Outputs, Segment
+from rota.keeper.rules import Key
+from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.wire import Spec
+from rota.sim.world import Clock
+
+TERM_MS = 40  # a program that hears SIGTERM takes so long to go
+
+
+@dataclass
+class Disk:
+    """What survives a keeper; what is not synced may not survive the machine."""
+
+    journal: str = ""
+    synced: int = 0  # how much of it
+    full: bool = False
+
+    def crash(self, keep: float) -> None:
+        """Power is lost: of what was not synced, a part is gone, wherever it ends."""
+        self.journal = self.journal[: self.synced + int((len(self.journal) - self.synced) * keep)]
+
+
+class SimJournal(Journal):
+    """The journal on a simulated disk."""
+
+    def __init__(self, disk: Disk, lines: Iterator[str]) -> None:
+        self._disk = disk
+        self._pending: list[str] = []
+        self.rewrite(lines)
+
+    def write(self, lines: Sequence[str] = ()) -> None:
+        text = "".join([*self._pending, *lines])
+        if text and self._disk.full:
+            raise OSError(errno.ENOSPC, "no space left")
+        self._disk.journal += text
+        self._pending.clear()
+
+    def sync(self) -> None:
+        self._disk.synced = len(self._disk.journal)
+
+    def is_overgrown(self) -> bool:
+        return len(self._disk.journal) > 1 << 20
+
+    def rewrite(self, lines: Iterator[str]) -> None:
+        self._disk.journal = "".join(lines)
+        self._disk.synced = len(self._disk.journal)
+        self._pending.clear()
+
+
+class SimOutputs(Outputs):
+    """Nobody reads output here."""
+
+    def __init__(self) -> None:
+        """Nothing is opened."""
+
+    def take(self, keys: Sequence[Key]) -> list[Segment]:
+        return [Segment(0, b"", Extent(0, 0)) for _ in keys]
+
+    def measure(self, segment: Segment) -> Measure:
+        return Measure(segment.at, is_final=True)
+
+    def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
+        """Nothing to take."""
+
+    def flush(self) -> None:
+        """Nothing to write."""
+
+    def mend(self, job: str) -> None:
+        """Nothing is broken."""
+
+    def forget(self, job: str) -> None:
+        """Nothing is kept."""
+
+
+class Habit:
+    """How one attempt behaves."""
+
+    def __init__(self, run_ms: int, exit_code: int = 0, *, deaf: bool = False, missing: bool = False) -> None:
+        self.run_ms = run_ms
+        self.exit_code = exit_code
+        self.deaf = deaf  # to SIGTERM
+        self.missing = missing  # there is no such command
+
+
+@dataclass
+class Child:
+    """One process that runs, or is a zombie."""
+
+    key: Key
+    habit: Habit
+    started_ms: int
+    status: int | None = None  # once it has ended: exit code, or minus a signal's number
+
+
+Births = Callable[[int, Child], None]
+
+
+@dataclass
+class Processes:
+    """All processes of a machine; they outlive the keeper that started them."""
+
+    children: dict[int, Child] = field(default_factory=dict)
+    next_pid: int = 100
+
+    def live(self) -> Iterator[Child]:
+        return (child for child in self.children.values() if child.status is None)
+
+
+class SimSpawner(Spawner):
+    def __init__(
+        self,
+        processes: Processes,
+        habit: Callable[[Key, Spec], Habit],
+        clock: Clock,
+        born: Births,
+        is_short: Callable[[], bool],
+    ) -> None:
+        self._processes = processes
+        self._habit = habit
+        self._clock = clock
+        self._born = born
+        self._is_short = is_short  # whether the machine has no process to spare
+
+    def name_node(self, node: str) -> None:
+        """Its work sees no environment."""
+
+    def forget(self, job: str) -> None:
+        """Nothing is kept."""
+
+    def spawn(self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes) -> int:
+        del gpus, output
+        if self._is_short():
+            raise Short("no process to spare on this node")
+        habit = self._habit(key, spec)
+        if habit.missing:
+            raise CannotRun(127, "command not found")
+        pid = self._processes.next_pid
+        self._processes.next_pid += 1
+        child = Child(key, habit, self._clock.boot_ms())
+        self._processes.children[pid] = child
+        self._born(pid, child)
+        return pid
+
+
+class SimKernel(Kernel):
+    """The clocks and signals of a simulated machine."""
+
+    def __init__(self, processes: Processes, clock: Clock, ended: Callable[[int, int, int], None]) -> None:
+        self._processes = processes
+        self._clock = clock
+        self._ended = ended  # to be told a pid, in how many ms it ends, and how
+
+    def now_ns(self) -> int:
+        return self._clock.boot_ms() * 1_000_000
+
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def signal_group(self, group: int, signum: int) -> None:
+        child = self._processes.children.get(group)
+        if child is None or child.status is not None:
+            return
+        if signum == signal.SIGKILL:
+            self._ended(group, 1, -signum)
+        elif not child.habit.deaf:
+            self._ended(group, TERM_MS, -signum)
+
+    def has_members(self, group: int) -> bool:
+        del group
+        return False
+
+    def bury_stray(self, pid: int) -> None:
+        self._processes.children.pop(pid, None)
+
+    def bury(self, pid: int, started_ns: int) -> Outcome:
+        status = self._processes.children.pop(pid).status
+        assert status is not None
+        ran_us = (self.now_ns() - started_ns) // 1000
+        return Outcome(status if status >= 0 else None, -status if status < 0 else None, ran_us)

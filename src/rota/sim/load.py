@@ -1,0 +1,158 @@
+"""A workload and a random generator -> jobs in order of time, and how their tasks behave."""
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+HOUR_MS = 3_600_000
+
+
+class Kind(StrEnum):
+    """How the jobs of a load come."""
+
+    POISSON = "poisson"  # each by itself, at any moment
+    STEADY = "steady"  # at equal distances
+    BURST = "burst"  # many at once, at equal distances
+
+
+class Behaviour(NamedTuple):
+    """How the tasks of one job behave. A try that fails does so at its end, with exit code 1."""
+
+    median_ms: int
+    sigma: float = 0.0  # of the lognormal distribution; 0: all run equally long
+    fail_share: float = 0.0  # of tasks, whose first try fails
+    deaf_share: float = 0.0  # of tasks, which ignore SIGTERM
+
+    def run_ms(self, rng: random.Random) -> int:
+        if not self.sigma:
+            return self.median_ms
+        return max(1, round(self.median_ms * rng.lognormvariate(0.0, self.sigma)))
+
+
+class Arrival(NamedTuple):
+    """A job and when it is submitted, counted from the beginning."""
+
+    at_ms: int
+    spec: dict[str, Any]  # the body of a submit
+    behaviour: Behaviour
+    estimate_ms: int | None = None  # how long its user believed it would run, where a trace tells
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """So many nodes of one kind; capacity as a node reports it: cpu in thousandths, sizes in bytes."""
+
+    count: int
+    capacity: dict[str, int]
+    labels: dict[str, str]
+
+    def holds(self, needs: Mapping[str, int]) -> bool:
+        """Whether an empty node has this much."""
+        return all(self.capacity.get(name, 0) >= amount for name, amount in needs.items())
+
+
+class Span(NamedTuple):
+    """Any of these values, each as likely; both ends are included."""
+
+    low: float
+    high: float
+
+    def draw(self, rng: random.Random) -> float:
+        return self.low if self.low == self.high else rng.uniform(self.low, self.high)
+
+    def draw_whole(self, rng: random.Random) -> int:
+        return rng.randint(int(self.low), int(self.high))
+
+
+@dataclass(frozen=True)
+class Load:
+    """A stream of jobs alike. `per_hour` counts jobs; of a burst, the bursts, each of `jobs` jobs."""
+
+    spec: dict[str, Any]  # what all of its jobs share
+    kind: Kind
+    per_hour: float
+    behaviour: Behaviour
+    count: Span
+    cpu_milli: Span
+    memory_bytes: Span
+    jobs: int = 1
+    jobs_max: int | None = None
+    after_ms: int = 0
+
+    def arrivals(self, rng: random.Random, until_ms: float) -> Iterator[Arrival]:
+        for number, at_ms in enumerate(self._moments(rng)):
+            if at_ms >= until_ms or number == self.jobs_max:
+                return
+            yield Arrival(int(at_ms), self._drawn(rng), self.behaviour)
+
+    def _moments(self, rng: random.Random) -> Iterator[float]:
+        gap_ms = HOUR_MS / self.per_hour
+        at_ms, burst = float(self.after_ms), 0
+        while True:
+            match self.kind:
+                case Kind.POISSON:
+                    at_ms += rng.expovariate(1.0) * gap_ms
+                    yield at_ms
+                case Kind.STEADY | Kind.BURST:
+                    yield from [self.after_ms + burst * gap_ms] * self.jobs
+                    burst += 1
+
+    def _drawn(self, rng: random.Random) -> dict[str, Any]:
+        count = self.count.draw_whole(rng)
+        cpu_milli = max(1, round(self.cpu_milli.draw(rng)))
+        memory_bytes = round(self.memory_bytes.draw(rng))
+        return {**self.spec, "count": count, "cpu": cpu_milli / 1000, "memory": memory_bytes}
+
+
+class LeftOut(NamedTuple):
+    """How many rows of a trace were not used as they stand, and why."""
+
+    rows: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}: {self.reason}"
+
+
+class Workload(NamedTuple):
+    """Nodes, and what is asked of them: by loads that are drawn, or as a trace recorded it."""
+
+    name: str
+    nodes: tuple[NodeGroup, ...]
+    loads: tuple[Load, ...] = ()
+    recorded: tuple[Arrival, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def arrivals(self, rng: random.Random, hours: float = math.inf) -> Iterator[Arrival]:
+        """In order of time. Each load has a generator of its own: one more load changes no other."""
+        until_ms = hours * HOUR_MS
+        seeds = [rng.getrandbits(64) for _ in self.loads]
+        streams = [
+            load.arrivals(random.Random(seed), until_ms) for load, seed in zip(self.loads, seeds, strict=True)
+        ]
+        recorded = (arrival for arrival in self.recorded if arrival.at_ms < until_ms)
+        return heapq.merge(recorded, *streams, key=lambda arrival: arrival.at_ms)
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+        return sum(group.count for group in self.nodes)
+
+    @property
+    def cpu_milli(self) -> int:
+        return sum(group.count * group.capacity["cpu"] for group in self.nodes)
+
+    def with_nodes(self, size: int) -> "Workload":
+        """The same mix of nodes, so many of them in all. The load stays as it is."""
+        ends = [0]
+        for group in self.nodes:
+            ends.append(ends[-1] + group.count)
+        scaled = [round(end * size / ends[-1]) for end in ends]
+        counts = [high - low for low, high in itertools.pairwise(scaled)]
+        groups = [replace(group, count=count) for group, count in zip(self.nodes, counts, strict=True)]
+        return self._replace(nodes=tuple(group for group in groups if group.count))

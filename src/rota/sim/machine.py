@@ -1,0 +1,54 @@
+"""A machine of a node: its agent and its keeper, and what can befall them."""
+
+import copy
+
+from rota.sim.agent import Agent
+from rota.sim.host import Host
+from rota.sim.keeper import Keeper
+from rota.sim.network import Network
+from rota.sim.world import World
+
+
+class Machine(Host):
+    def __init__(
+        self, world: World, network: Network, name: str, capacity: dict[str, int], labels: dict[str, str]
+    ) -> None:
+        super().__init__(world, network, name, capacity, labels)
+        self.keeper = Keeper(self)
+        self.agent = Agent(self, self.keeper)
+
+    def switch_on(self) -> None:
+        self.on = True
+        self.agent.start()
+
+    def lose_power(self, keep: float) -> None:
+        """Everything is gone but the disk, and of that what was not synced may be."""
+        self.on = False
+        self.agent.vanish()
+        self.keeper.end()
+        for child in self.processes.live():
+            self.died(self.name, child)
+        self.processes.children.clear()
+        self.disk.crash(keep)
+        self.boot += 1
+
+    def freeze(self) -> None:
+        self.agent.freeze()
+        self.keeper.freeze()
+        self.network.look(self.agent.name)
+
+    def thaw(self) -> None:
+        if self.on:
+            self.keeper.thaw()
+            self.agent.thaw()
+            self.network.look(self.agent.name)
+
+    def clone(self, name: str) -> "Machine":
+        """Another machine made of this one's image: the same identity, another boot."""
+        twin = Machine(self.world, self.network, name, self.capacity, self.labels)
+        twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000
+        twin.disk = copy.copy(self.disk)
+        twin.epoch_seen = self.epoch_seen
+        twin.habits, twin.born, twin.died = self.habits, self.born, self.died
+        twin.agent.dial = self.agent.dial
+        return twin

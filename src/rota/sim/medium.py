@@ -1,0 +1,139 @@
+"""The store that all servers share: fenced transactions, and everything that can go wrong with them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
+from rota.sim.network import Network
+from rota.sim.world import Process, World
+from rota.store.protocol import Batch, Snapshot
+
+NAME = "store"
+PATIENCE_MS = 5_000  # a server that hears nothing for so long takes the store for unavailable
+OLD_SNAPSHOTS = 8
+
+
+class Trouble(NamedTuple):
+    """How likely each thing is that can go wrong with a commit or a read."""
+
+    refuses: float = 0.0  # says no, and has done nothing
+    unknown: float = 0.0  # says no, and has done it
+    kills: float = 0.0  # the server dies right after the commit, before it hears
+    tears: float = 0.0  # the server dies while it is being written: it may be there or not
+    stale: float = 0.0  # reads what was true a while ago
+    full: bool = False
+    slow_ms: int = 0
+
+
+Done = Callable[[int | Snapshot | Transient], None]
+
+
+class Medium:
+    def __init__(self, world: World, network: Network) -> None:
+        self.world = world
+        self.network = network
+        self.trouble = Trouble()
+        self.records: dict[str, bytes] = {}
+        self.epoch = 0
+        self.revision = 0
+        self.time_ms = 0
+        self.kill: Callable[[Process], None] = lambda _: None
+        self.committed: Callable[[Batch, int], None] = lambda *_: None
+        self._luck = world.luck("store")
+        self._old: list[Snapshot] = []
+
+    def lead(self, server: Process, done: Done) -> None:
+        def act() -> int:
+            self.epoch += 1
+            return self.epoch
+
+        self._serve(server, act, done)
+
+    def read(self, server: Process, done: Done) -> None:
+        def act() -> Snapshot:
+            if self._old and self._luck.random() < self.trouble.stale:
+                self.world.count("store: a stale read")
+                return self._luck.choice(self._old)
+            return self.snapshot()
+
+        self._serve(server, act, done)
+
+    def commit(self, server: Process, batch: Batch, done: Done) -> None:
+        luck, trouble = self._luck.random(), self.trouble
+        if trouble.full:
+            self.world.count("store: full")
+            self._answer(server, StoreFull("the disk of the store is full"), done)
+        elif (luck := luck - trouble.refuses) < 0:
+            self.world.count("store: refused")
+            self._answer(server, Unavailable("the store refused"), done)
+        elif (luck := luck - trouble.unknown) < 0:
+            self.world.count("store: done, and said to have failed")
+            self._attempt(batch)
+            self._answer(server, Unavailable("the store did not say"), done)
+        elif (luck := luck - trouble.kills) < 0:
+            self.world.count("store: the server died right after a commit")
+            self._attempt(batch)
+            self.kill(server)
+        elif luck - trouble.tears < 0:
+            self.world.count("store: the server died during a commit")
+            if self._luck.random() < 0.5:
+                self._attempt(batch)
+            self.kill(server)
+        else:
+            self._serve(server, lambda: self._apply(batch), done)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.revision, self.epoch, self.time_ms, dict(self.records))
+
+    def _serve(self, server: Process, act: Callable[[], int | Snapshot], done: Done) -> None:
+        """There and back: a cut on the way there loses the request, one on the way back the answer."""
+
+        def arrive() -> None:
+            if not self.network.passes(server.name, NAME):
+                self._time_out(server, done)
+                return
+            try:
+                answer: int | Snapshot | Transient = act()
+            except Transient as error:
+                answer = error
+            if self.network.passes(NAME, server.name):
+                self._answer(server, answer, done)
+            else:
+                self._time_out(server, done)
+
+        self.world.after(self._luck.uniform(0.3, 3.0) + self._slowness_ms(), arrive)
+
+    def _slowness_ms(self) -> float:
+        return self._luck.uniform(0, self.trouble.slow_ms)
+
+    def _time_out(self, server: Process, done: Done) -> None:
+        self.world.count("store: no answer")
+        life = server.life
+        error = Unavailable("the store does not answer")
+        self.world.after(PATIENCE_MS, lambda: server.do(life, lambda: done(error)))
+
+    def _answer(self, server: Process, answer: int | Snapshot | Transient, done: Done) -> None:
+        life = server.life
+        self.world.after(self._luck.uniform(0.1, 2.0), lambda: server.do(life, lambda: done(answer)))
+
+    def _attempt(self, batch: Batch) -> None:
+        """As a store would that nobody hears any more."""
+        if batch.epoch == self.epoch and batch.after == self.revision:
+            self._apply(batch)
+
+    def _apply(self, batch: Batch) -> int:
+        if batch.epoch != self.epoch:
+            self.world.count("store: a deposed leader was refused")
+            raise Deposed(f"epoch {batch.epoch} is over, {self.epoch} leads")
+        if batch.after != self.revision:
+            self.world.count("store: an outdated view was refused")
+            raise Outdated(f"revision {batch.after} is over, {self.revision} was written")
+        if self.trouble.stale:
+            self._old = [*self._old[-OLD_SNAPSHOTS:], self.snapshot()]
+        self.revision += 1
+        self.time_ms = batch.time_ms
+        self.records.update(batch.puts)
+        for key in batch.deletes:
+            self.records.pop(key, None)
+        self.committed(batch, self.revision)
+        return self.revision

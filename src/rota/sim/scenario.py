@@ -1,0 +1,161 @@
+"""A seed -> a cluster, its work and its faults; and a run of it -> what was found."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from rota.model.errors import Bug
+from rota.sim.checks import Broken
+from rota.sim.cluster import Cluster, Size
+from rota.sim.faults import Fault, befall, draw
+from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.world import World
+
+SAFETY_MS = 240_000  # while anything may fail
+LIVENESS_MS = 900_000  # in which all must come to an end after that
+CPU = 1000
+GIB = 1 << 30
+
+
+class Scenario(NamedTuple):
+    seed: int
+    size: Size
+    arrivals: list[Arrival]
+    faults: list[Fault]
+    safety_ms: int = SAFETY_MS
+    liveness_ms: int = LIVENESS_MS
+
+
+@dataclass
+class Finding:
+    """What a run has shown."""
+
+    scenario: Scenario
+    broken: str | None
+    digest: str
+    trace: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+    virtual_ms: int = 0
+    steps: int = 0
+    attempts: int = 0
+
+
+def scenario(seed: int) -> Scenario:
+    luck = Random(f"{seed}/scenario")
+    servers = luck.choice((1, 1, 2, 3))
+    groups = [
+        NodeGroup(
+            luck.randint(1, 4), {"cpu": luck.choice((1, 2, 4)) * CPU, "memory": 8 * GIB}, {"zone": zone}
+        )
+        for zone in ("a", "b")
+    ]
+    lost_ms = luck.choice((30_000, 30_000, 10_000))
+    arrivals = sorted((_arrival(luck, n) for n in range(luck.randint(2, 12))), key=lambda one: one.at_ms)
+    faults = draw(luck, SAFETY_MS * 3 // 4, servers=servers)
+    return Scenario(seed, Size(tuple(groups), servers, lost_ms), arrivals, faults)
+
+
+def _arrival(luck: Random, number: int) -> Arrival:
+    """Small jobs of every kind: what matters is how they meet the faults."""
+    spec: dict[str, Any] = {"name": f"job-{number}", "command": ["work"], "retries": luck.choice((0, 1, 3))}
+    spec["count"] = luck.choice((1, 1, 2, 5, 20, luck.randint(1, 300)))
+    spec["cpu"] = luck.choice((0.5, 1, 1))
+    spec["run"] = luck.choice(("at_least_once", "at_least_once", "at_most_once"))
+    if luck.random() < 0.2:
+        spec["timeout"] = luck.choice(("5s", "20s"))
+    if luck.random() < 0.3:
+        spec["parallel"] = luck.randint(1, 4)
+    if luck.random() < 0.2:
+        spec["workdir"] = "/data"
+    if luck.random() < 0.05:
+        spec["command"] = ["missing"]
+    if luck.random() < 0.1:
+        spec["when_unschedulable"] = "reject"
+    spec["priority"] = luck.choice((50, 50, 10, 90))
+    spec["grace"] = luck.choice(("1s", "10s"))
+    longest = 20 if spec["count"] > 50 else luck.choice((20, 3_000, 30_000))
+    behaviour = Behaviour(
+        luck.randint(5, longest),
+        luck.choice((0.0, 1.0)),
+        luck.choice((0.0, 0.0, 0.3)),
+        luck.choice((0.0, 0.0, 0.5)),
+    )
+    return Arrival(luck.randrange(SAFETY_MS * 3 // 4), spec, behaviour)
+
+
+def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
+    world = World(case.seed, keep_trace=keep_trace)
+    broken = None
+    cluster = Cluster(world, case.size)
+    try:
+        _play(cluster, case)
+    except Broken as error:
+        broken = str(error)
+    except (Bug, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+        broken = f"{type(error).__name__}: {error}{_where(error)}"
+    if broken is not None:
+        world.say("BROKEN", broken)
+    counts = dict(sorted(world.counts.items()))
+    attempts = cluster.checks.attempts
+    return Finding(case, broken, world.digest, world.trace, counts, world.now_ms, world.steps, attempts)
+
+
+def _play(cluster: Cluster, case: Scenario) -> None:
+    world = cluster.world
+    cluster.start()
+    for n, arrival in enumerate(case.arrivals):
+        world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
+    befall(cluster, case.faults, case.safety_ms)
+
+    def look() -> None:
+        cluster.checks.look_at_overlaps()
+        world.after(1000, look)
+
+    look()
+    world.run(case.safety_ms)
+    world.say("world", "nothing fails from here on")
+    until_ms = case.safety_ms + case.liveness_ms
+    last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
+    world.run(max(last_ms, case.safety_ms))
+    while world.now_ms < until_ms and not _all_ended(cluster):
+        world.run(world.now_ms + 5_000)
+    world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
+    users = cluster.users
+    if users.waiting:
+        raise Broken(f"{users.waiting} submits have not been answered")
+    cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
+    leader = cluster.election.leader
+    if leader is None:
+        raise Broken("nobody leads")
+    cluster.checks.mirror_equals_disk(leader)
+    _look_at_keepers(cluster)
+
+
+def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:
+    return lambda: cluster.users.submit(arrival, key)
+
+
+def _all_ended(cluster: Cluster) -> bool:
+    if cluster.users.waiting:
+        return False
+    known = cluster.checks.known
+    jobs = [job for job in cluster.users.acknowledged.values() if job not in cluster.users.deleted]
+    statuses = [known.get(f"job/{job}/status") for job in jobs]
+    return all(status is not None and status.ended for status in statuses)
+
+
+def _look_at_keepers(cluster: Cluster) -> None:
+    """A result that is stored is acknowledged, and forgotten by the node."""
+    for machine in cluster.machines:
+        work = machine.keeper.work
+        if machine.on and work is not None and work.memory.ended:
+            raise Broken(f"{machine.name} was never told that {list(work.memory.ended)[:3]} are stored")
+
+
+def _where(error: BaseException) -> str:
+    tail = error.__traceback__
+    while tail is not None and tail.tb_next is not None:
+        tail = tail.tb_next
+    return (
+        "" if tail is None else f" ({tail.tb_frame.f_code.co_filename.rpartition('/')[2]}:{tail.tb_lineno})"
+    )

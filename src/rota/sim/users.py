@@ -1,0 +1,125 @@
+"""People: they submit with a key and repeat until they are answered, cancel, drain, open and delete."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from rota.apiserver import admission
+from rota.apiserver.access import Caller
+from rota.engine.reconciler import Command
+from rota.identity.tokens import Role
+from rota.keeper.rules import Key
+from rota.keeper.wire import Spec
+from rota.model.errors import Rejected, RotaError
+from rota.model.ids import JobId
+from rota.model.node import Eligibility
+from rota.sim.keeping import Habit
+from rota.sim.load import Arrival, Behaviour
+from rota.sim.network import Network
+from rota.sim.server import Server
+from rota.sim.world import Clock, Process, World
+
+ADMIN = Caller("sim", Role.ADMIN, ("*",))
+PATIENCE_MS = 2_000
+
+
+class Users(Process):
+    def __init__(self, world: World, network: Network, servers: list[Server]) -> None:
+        super().__init__(world, "user", Clock(world))
+        self.network = network
+        self.servers = servers
+        self.behaviours: dict[str, Behaviour] = {}
+        self.acknowledged: dict[str, JobId] = {}  # by submit key
+        self.specs: dict[JobId, dict[str, Any]] = {}
+        self.refused: list[str] = []
+        self.canceled: dict[JobId, None] = {}
+        self.deleted: dict[JobId, None] = {}
+        self.answered: Callable[[str, JobId], None] = lambda *_: None
+        self.waiting = 0
+        self._luck = world.luck("users")
+        self._calls = 0
+        self.begin()
+
+    def submit(self, arrival: Arrival, key: str) -> None:
+        """Until it is acknowledged: same key, same body, whichever server answers."""
+        self.waiting += 1
+        self.behaviours[arrival.spec["name"]] = arrival.behaviour
+
+        def done(answer: Any) -> None:
+            if isinstance(answer, Rejected):
+                self.refused.append(f"{arrival.spec['name']}: {answer}")
+                self.waiting -= 1
+                return
+            assert isinstance(answer, admission.Submitted)
+            if key not in self.acknowledged:
+                self.waiting -= 1
+            self.answered(key, answer.job)
+            self.acknowledged[key] = answer.job
+            self.specs[answer.job] = arrival.spec
+
+        self.insist(
+            lambda view, now: admission.submit(view, arrival.spec, ADMIN, key, now),
+            done,
+        )
+
+    def cancel(self, job: JobId) -> None:
+        self.canceled[job] = None
+        self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
+
+    def delete(self, job: JobId) -> None:
+        def done(answer: Any) -> None:
+            if not isinstance(answer, Rejected):
+                self.deleted[job] = None
+
+        self.insist(lambda view, now: admission.delete(view, job, ADMIN), done)  # noqa: ARG005
+
+    def wish(self, node: str, eligibility: Eligibility) -> None:
+        self.insist(
+            lambda view, now: admission.wish_node(view, node, eligibility, ADMIN),  # noqa: ARG005
+            lambda _: None,
+        )
+
+    def insist(self, command: Command, done: Callable[[Any], None]) -> None:
+        """Ask until somebody answers with more than that it cannot now."""
+        over = False
+
+        def hear(answer: Any) -> None:
+            nonlocal over
+            if over:
+                self.world.count("user: an answer came twice or late")
+            elif isinstance(answer, RotaError) and not isinstance(answer, Rejected):
+                self.after(self._luck.uniform(200, 1_000), ask)
+            else:
+                over = True
+                done(answer)
+
+        def ask() -> None:
+            if not over:
+                self._call(command, hear)
+                self.after(PATIENCE_MS, again)
+
+        def again() -> None:
+            if not over:
+                self.world.count("user: asked again without an answer")
+                ask()
+
+        ask()
+
+    def _call(self, command: Command, hear: Callable[[Any], None]) -> None:
+        self._calls += 1
+        server = self.servers[self._calls % len(self.servers)]
+
+        def answer(what: Any) -> None:
+            self.network.call(server.name, self, lambda: hear(what))
+
+        self.network.call(self.name, server, lambda: server.ask("apiserver", command, answer, answer))
+
+    # ---- how their work behaves
+
+    def habit(self, key: Key, spec: Spec) -> Habit:
+        behaviour = self.behaviours[spec.name]
+        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}")
+        run_ms = behaviour.run_ms(luck)
+        fails = luck.random() < behaviour.fail_share and key[2] == 1
+        deaf = luck.random() < behaviour.deaf_share
+        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == "missing")

@@ -1,0 +1,138 @@
+"""Virtual time: a heap of what happens when, processes that can die and freeze, and the trace of it all."""
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+Act = Callable[[], None]
+WALL_MS = 1_700_000_000_000
+
+
+class World:
+    """Time jumps to the next event; events of one moment keep their order."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = True) -> None:
+        self.seed = seed
+        self.now_ms = 0
+        self.trace: list[str] = []
+        self.counts: Counter[str] = Counter()  # how often each fault and each rare branch was met
+        self.steps = 0
+        self._keep_trace = keep_trace
+        self._heap: list[tuple[int, int, Act]] = []
+        self._n = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def luck(self, name: str) -> Random:
+        """A stream of chance of its own, so that leaving out one thing does not change all others."""
+        return Random(f"{self.seed}/{name}")
+
+    def after(self, delay_ms: float, act: Act) -> None:
+        self._n += 1
+        heapq.heappush(self._heap, (self.now_ms + max(0, round(delay_ms)), self._n, act))
+
+    def run(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        """Until that time, until nothing is left to happen, or until `is_done` says so."""
+        while self._heap and self._heap[0][0] <= until_ms and not is_done():
+            at_ms, _, act = heapq.heappop(self._heap)
+            self.now_ms = at_ms
+            self.steps += 1
+            act()
+        if not is_done():
+            self.now_ms = max(self.now_ms, until_ms)
+
+    def say(self, who: str, sentence: str) -> None:
+        line = f"{self.now_ms / 1000:10.3f}  {who}: {sentence}"
+        self._hash.update(line.encode())
+        if self._keep_trace:
+            self.trace.append(line)
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    @property
+    def digest(self) -> str:
+        """Two runs that did the same have the same."""
+        return self._hash.hexdigest()
+
+
+class Clock:
+    """A machine's clocks: one that only runs, perhaps too fast or too slow, and one that people set."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rate = 1.0
+        self._base_ms = 0.0
+        self._since_ms = 0
+        self._wall_offset_ms = 0
+
+    def boot_ms(self) -> int:
+        return round(self._exact_ms())
+
+    def wall_ms(self) -> int:
+        return WALL_MS + self._wall_offset_ms + self.boot_ms()
+
+    def run_at(self, rate: float) -> None:
+        self._base_ms, self._since_ms, self._rate = self._exact_ms(), self._world.now_ms, rate
+
+    def jump(self, by_ms: int) -> None:
+        self._wall_offset_ms += by_ms
+
+    def real_ms(self, own_ms: float) -> float:
+        """How long it really takes until this clock has gone on by so much."""
+        return own_ms / self._rate
+
+    def _exact_ms(self) -> float:
+        return self._base_ms + (self._world.now_ms - self._since_ms) * self._rate
+
+
+class Process:
+    """Something that can be killed, frozen and thawed; what reaches it while it is frozen waits."""
+
+    def __init__(self, world: World, name: str, clock: Clock) -> None:
+        self.world = world
+        self.name = name
+        self.clock = clock
+        self.alive = False
+        self.frozen = False
+        self.life = 0  # how often it was started
+        self._backlog: list[tuple[int, Act]] = []
+
+    @property
+    def runs(self) -> bool:
+        return self.alive and not self.frozen
+
+    def begin(self) -> None:
+        self.alive = True
+        self.frozen = False
+        self.life += 1
+
+    def end(self) -> None:
+        self.alive = False
+        self._backlog.clear()
+
+    def after(self, delay_ms: float, act: Act) -> None:
+        """In so much time of its own clock, unless it dies before."""
+        life = self.life
+        self.world.after(self.clock.real_ms(delay_ms), lambda: self.do(life, act))
+
+    def do(self, life: int, act: Act) -> None:
+        if not self.alive or life != self.life:
+            return
+        if self.frozen:
+            self._backlog.append((life, act))
+        else:
+            act()
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        backlog, self._backlog = self._backlog, []
+        for life, act in backlog:
+            self.do(life, act)
+
+    def say(self, sentence: str) -> None:
+        self.world.say(self.name, sentence)
