@@ -223,7 +223,7 @@ def test_a_refusal_alone_writes_nothing_at_all() -> None:
     loop = Loop(Mirror(), [])
     ask(loop, refuse)
 
-    assert not decide(loop).writes
+    assert not decide(loop).commits
 
 
 def test_a_bug_parks_its_key_and_the_others_go_on() -> None:

@@ -57,6 +57,7 @@ class Agent:
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
+        self._pause_most_seconds = _BACKOFF_LAST_SECONDS
         self._leaving = False
         self._left = asyncio.Event()
 
@@ -105,7 +106,7 @@ class Agent:
             if self._welcomed:
                 pause = _BACKOFF_FIRST_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _BACKOFF_LAST_SECONDS)
+            pause = min(pause * 2, self._pause_most_seconds)
 
     async def _connection(self) -> None:
         async with dial.channel(self._settings.address, self._identity) as channel:
@@ -145,6 +146,8 @@ class Agent:
             match word.WhichOneof("word"):
                 case "welcome":
                     often_ms = min(word.welcome.heartbeat_ms, word.welcome.report_interval_ms)
+                    # A server that is back must hear from us well before our silence counts.
+                    self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
                     conversation.report_seconds = often_ms / 1000
                     conversation.welcomed.set()
                     self._welcomed = True

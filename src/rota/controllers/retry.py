@@ -26,7 +26,7 @@ def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Ve
         case AttemptState.TIMED_OUT:
             return Verdict(TaskEvent.OVERTIME)
         case AttemptState.STOPPED:
-            return Verdict(TaskEvent.AGAIN if again else TaskEvent.STOPPED)
+            return Verdict(TaskEvent.AGAIN if again else TaskEvent.GONE if wanted else TaskEvent.STOPPED)
         case AttemptState.LOST:
             return Verdict(_after_loss(spec.recovery) if again else TaskEvent.GONE)
         case _ if ended in NOT_A_TRY and not wanted:

@@ -38,10 +38,12 @@ class Decided(NamedTuple):
     whys: tuple[str, ...]
     outcomes: list[Outcome]
     refusals: list[tuple[Request, RotaError]]
+    fenced: bool
 
     @property
-    def writes(self) -> bool:
-        return bool(self.puts or self.deletes or self.events)
+    def commits(self) -> bool:
+        """Whether it must go to disk before anybody hears of it."""
+        return bool(self.puts or self.deletes or self.events or self.fenced)
 
 
 class Parked(NamedTuple):
@@ -96,7 +98,7 @@ class Loop:
             self._serve(request, batch)
         self._rest(batch)
         decided = batch.done()
-        return decided if requests or decided.writes else None
+        return decided if requests or decided.commits else None
 
     def _rest(self, batch: "_Batch") -> None:
         """Decide until nothing is due, or enough for one commit."""
@@ -152,6 +154,7 @@ class Loop:
             self.mirror.forget(key)
             batch.delete(key)
         batch.events.extend(plan.events)
+        batch.fenced |= plan.fenced
         if plan.why:
             batch.whys.append(plan.why)
 
@@ -172,6 +175,7 @@ class _Batch:
         self.whys: list[str] = []
         self.outcomes: list[Outcome] = []
         self.refusals: list[tuple[Request, RotaError]] = []
+        self.fenced = False
 
     def put(self, record: Record) -> None:
         self.deletes.pop(record.key, None)
@@ -190,4 +194,5 @@ class _Batch:
             tuple(self.whys),
             self.outcomes,
             self.refusals,
+            self.fenced,
         )

@@ -137,7 +137,7 @@ class Engine:
                 raise
 
     async def _commit(self, decided: Decided) -> None:
-        if decided.writes:
+        if decided.commits:
             self._ahead = True
             self.revision = await self.store.commit(self._encode(decided))
             self._ahead = False
@@ -162,7 +162,7 @@ class Engine:
             request.refused(refusal)
         for outcome in decided.outcomes:
             outcome.request.answered(outcome.answer)
-        if decided.writes:
+        if decided.commits:
             committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
             for listener in self._listeners:
                 listener(committed)

@@ -78,6 +78,7 @@ class Plan(NamedTuple):
     why: str = ""
     wake_at_ms: int | None = None  # cluster time at which to look at the same key again
     answer: Any = None  # for whoever asked, once it is on disk
+    fenced: bool = False  # even without a write, its answer holds only if a commit shows that we still lead
 
 
 NOTHING = Plan()

@@ -15,6 +15,7 @@ from rota.model.job import JobStatus, JobVerdict, RunMode, Shape, Unschedulable
 from rota.model.limits import LOOKAHEAD_TASKS_MAX, LOOKAHEAD_US, SHORT_RUN_US
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.room import Room
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.scheduler.blocks import Blocks
@@ -73,12 +74,19 @@ class Round:
     """Remembers what can be computed again: label masks, and which shapes fit nowhere until room grows."""
 
     def __init__(self) -> None:
+        self._room: Room | None = None
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._masks = Masks()
         self._blocked: dict[Shape, int] = {}  # -> Room.grown when it was tried
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         del key
         room = view.room
+        if room is not self._room:  # everything was read again: what is remembered is of other columns
+            self._room = room
+            self._forget_all()
         heads = self._heads(view)
         if not heads:
             return NOTHING

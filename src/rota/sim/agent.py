@@ -18,7 +18,7 @@ from rota.sim.world import Process
 
 URGENT_MS = 5
 PATIENT_MS = 25
-BACKOFF_MS = (100, 5_000)
+BACKOFF_MS = (100, 5_000)  # between rounds of calls to all servers
 START_MS = 30  # until a process that was started does something
 Dial = Callable[[], Door | None]
 
@@ -36,6 +36,7 @@ class Agent(Process):
         self.leaving = False
         self._luck = machine.world.luck(f"agent {machine.name}")
         self._pause_ms = BACKOFF_MS[0]
+        self._calls = 0
         self._said_at_ms = 0
         self._report_due = False
 
@@ -161,8 +162,12 @@ class Agent(Process):
         return server.alive and passes(self.name, server.name) and passes(server.name, self.name)
 
     def _call_again(self) -> None:
+        self._calls += 1
+        if self._calls % self.machine.servers:
+            self.after(BACKOFF_MS[0], self._call)
+            return
         self.after(self._pause_ms * self._luck.uniform(0.5, 1.0), self._call)
-        self._pause_ms = min(2 * self._pause_ms, BACKOFF_MS[1])
+        self._pause_ms = min(2 * self._pause_ms, BACKOFF_MS[1], self.machine.heartbeat_ms)
 
     def _hello(self) -> Hello:
         machine = self.machine

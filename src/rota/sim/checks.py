@@ -224,9 +224,9 @@ class Checks:
         self, jobs: Iterable[JobId], canceled: Mapping[JobId, None], deleted: Mapping[JobId, None]
     ) -> None:
         for job in jobs:
-            if job in deleted:
-                continue
             spec, status = self.known.get(f"job/{job}/spec"), self.known.get(f"job/{job}/status")
+            if spec is None and job in deleted:
+                continue
             if spec is None:
                 raise Broken(f"job {job} was acknowledged and is gone")
             if status is None or not status.ended:

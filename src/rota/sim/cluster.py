@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters
-from rota.model.limits import LOST_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
 from rota.sim.checks import Checks
@@ -59,6 +59,8 @@ class Cluster:
     def add(self, machine: Machine) -> None:
         """Also a clone, which bears another's name."""
         machine.habits = self.users.habit
+        machine.servers = len(self.servers)
+        machine.heartbeat_ms = min(HEARTBEAT_MS, self.lost_ms // 3)
         machine.born, machine.died = self.checks.born, self.checks.died
         machine.agent.dial = self._dialler()
         self.checks.machines[machine.name] = machine

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec
 from rota.model.ids import NodeId
+from rota.model.limits import HEARTBEAT_MS
 from rota.sim.keeping import Child, Disk, Habit, Processes
 from rota.sim.network import Network, Stream
 from rota.sim.words import Greeting
@@ -33,6 +34,8 @@ class Host:
         self.labels = labels
         self.machine_id = f"machine-{name}"
         self.boot = 1
+        self.servers = 1  # how many it can call
+        self.heartbeat_ms = HEARTBEAT_MS
         self.on = False
         self.clock = Clock(world)
         self.disk = Disk()

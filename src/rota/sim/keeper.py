@@ -1,5 +1,6 @@
 """Drives the real keeper's work in virtual time: no threads, one thing after the other."""
 
+import math
 from collections.abc import Callable
 
 from rota.keeper import journal
@@ -16,6 +17,7 @@ class Keeper(Process):
         self.machine = machine
         self.work: Work | None = None
         self.hears: Callable[[bytes], None] | None = None  # the agent that is attached
+        self._looks = self._mails = 0  # of several timers the last counts
         self.mourned: Callable[[], None] = lambda: None
 
     def start(self) -> bool:
@@ -59,15 +61,20 @@ class Keeper(Process):
         self._look_later()
 
     def _pump(self) -> None:
-        """Something is to be told."""
-        if self.work is not None:
-            self.after(max(0.0, self.work.outbox.due_in_ns() / 1e6), self._mail)
+        """Something is to be told, or may be soon."""
+        due_ns = math.inf if self.work is None else self.work.outbox.due_in_ns()
+        if due_ns < math.inf:
+            self._mails += 1
+            mail = self._mails
+            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._mail() if mail == self._mails else None)
 
     def _mail(self) -> None:
-        if self.work is not None and self.hears is not None and self.work.outbox.due_in_ns() <= 0:
+        assert self.work is not None
+        if self.hears is not None and self.work.outbox.due_in_ns() <= 0:
             message = self.work.mail()
             if message:
                 self.hears(message)
+        self._pump()
 
     def _born(self, pid: int, child: Child) -> None:
         self.machine.born(self.machine.name, child)
@@ -97,7 +104,9 @@ class Keeper(Process):
         """When the warden would look next."""
         due_ns = None if self.work is None else self.work.due_in_ns()
         if due_ns is not None:
-            self.after(max(0.0, due_ns / 1e6), self._tend)
+            self._looks += 1
+            look = self._looks
+            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._tend() if look == self._looks else None)
 
     def _tend(self) -> None:
         assert self.work is not None

@@ -139,7 +139,7 @@ def _all_ended(cluster: Cluster) -> bool:
     if cluster.users.waiting:
         return False
     known = cluster.checks.known
-    jobs = [job for job in cluster.users.acknowledged.values() if job not in cluster.users.deleted]
+    jobs = [job for job in cluster.users.acknowledged.values() if f"job/{job}/spec" in known]
     statuses = [known.get(f"job/{job}/status") for job in jobs]
     return all(status is not None and status.ended for status in statuses)
 

@@ -147,7 +147,7 @@ class Server(Process):
         stream.up.hear = lambda word: self._hear(session, word)
         stream.up.broke = lambda _: self._part(session)
         stream.heeds = lambda hears: self._heed(session, hears=hears)
-        self._observe(node)
+        self._observe(session)
         self.mirror.connect(node, Link.UP)
 
         def answered(_: Any) -> None:
@@ -155,10 +155,11 @@ class Server(Process):
             session.busy = False
             session.greeted = True
             stream.say_down(Welcome(self.epoch))
-            self._observe(node)
+            self._observe(session)
             self.loop.wake(liveness.NAME, node)
             self.loop.wake("place", scheduler.ROUND)
             self._collect(session)
+            self._speak_to(session)
             self._next_word(session)
             self._poke()
 
@@ -231,17 +232,16 @@ class Server(Process):
             self._poke()
 
     def _notice(self, session: Session) -> None:
-        self._observe(session.node)
+        self._observe(session)
         status = self.mirror.nodes[session.node].status
         if status is not None and status.state is not NodeState.READY:
             self.loop.wake(liveness.NAME, session.node)
             self._poke()
 
-    def _observe(self, node: NodeId) -> None:
+    def _observe(self, session: Session) -> None:
         """Heard now, and as long as its stream is well."""
-        session = self._sessions[node]
         self.mirror.now_ms = FOR_EVER_MS if session.stream.heard else self.now().ms
-        self.mirror.hear(node)
+        self.mirror.hear(session.node)
         self.mirror.now_ms = self.now().ms
 
     def _part(self, session: Session) -> None:
@@ -277,10 +277,10 @@ class Server(Process):
             raise parked.error
         for session in self._sessions.values():  # a stall has reset them
             if session.stream.heard:
-                self._observe(session.node)
+                self._observe(session)
         if decided is None:
             self._rest()
-        elif decided.writes:
+        elif decided.commits:
             self._busy = True
             self.medium.commit(self, self._encode(decided), lambda answer: self._answered(decided, answer))
         else:

@@ -1,6 +1,7 @@
 """People: they submit with a key and repeat until they are answered, cancel, drain, open and delete."""
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -67,11 +68,9 @@ class Users(Process):
         self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
-        def done(answer: Any) -> None:
-            if not isinstance(answer, Rejected):
-                self.deleted[job] = None
-
-        self.insist(lambda view, now: admission.delete(view, job, ADMIN), done)  # noqa: ARG005
+        """It may be gone from here on, whatever is answered: an earlier call may have done it."""
+        self.deleted[job] = None
+        self.insist(lambda view, now: admission.delete(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
     def wish(self, node: str, eligibility: Eligibility) -> None:
         self.insist(
@@ -82,25 +81,28 @@ class Users(Process):
     def insist(self, command: Command, done: Callable[[Any], None]) -> None:
         """Ask until somebody answers with more than that it cannot now."""
         over = False
+        asked = 0
 
         def hear(answer: Any) -> None:
             nonlocal over
             if over:
                 self.world.count("user: an answer came twice or late")
             elif isinstance(answer, RotaError) and not isinstance(answer, Rejected):
-                self.after(self._luck.uniform(200, 1_000), ask)
+                self.after(self._luck.uniform(200, 1_000), partial(again, asked))
             else:
                 over = True
                 done(answer)
 
         def ask() -> None:
-            if not over:
-                self._call(command, hear)
-                self.after(PATIENCE_MS, again)
+            nonlocal asked
+            asked += 1
+            self._call(command, hear)
+            self.after(PATIENCE_MS, partial(again, asked))
 
-        def again() -> None:
-            if not over:
-                self.world.count("user: asked again without an answer")
+        def again(round_: int) -> None:
+            """Unless another reason to ask again came first."""
+            if not over and round_ == asked:
+                self.world.count("user: asked again")
                 ask()
 
         ask()

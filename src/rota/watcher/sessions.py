@@ -47,7 +47,10 @@ def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) ->
 
 
 def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
-    """A node calls: it is ready, and what it holds and does not hold is entered."""
+    """A node calls: it is ready, and what it holds and does not hold is entered.
+
+    It will stop what we do not know and forget what we say is stored: who no longer leads must not answer.
+    """
     entry = view.nodes.get(node)
     if entry is None:
         raise NotFound(f"node {node} is not known here", hint="join it again with a new join token")
@@ -59,7 +62,8 @@ def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
     if entry.status is None or status.state is not entry.status.state:
         events = (_arrival(entry, node), *events)
     changed = () if status == entry.status else (status,)
-    return Plan((*changed, *ledger.puts()), events=events, why=f"node {entry.spec.name} said hello")
+    puts = (*changed, *ledger.puts())
+    return Plan(puts, events=events, why=f"node {entry.spec.name} said hello", fenced=True)
 
 
 def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
@@ -70,7 +74,9 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
         raise NotFound(f"node {node} is not known here")
     ledger = Ledger(view, node)
     ledger.hear(word.claims)
-    return Plan(ledger.puts(), events=ledger.events(entry.spec.name), why=f"node {entry.spec.name} reported")
+    events = ledger.events(entry.spec.name)
+    why = f"node {entry.spec.name} reported"
+    return Plan(ledger.puts(), events=events, why=why, fenced=bool(_ended(word.claims)))
 
 
 def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
