@@ -127,6 +127,7 @@ class Checks:
             if was >= ATTEMPT_FIRST_END:
                 raise Broken(f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}")
             self._follows(_ATTEMPT, AttemptState(was), AttemptState(state), name)
+            self.world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
             if state == AttemptState.LOST:
                 self._explain_loss(now, at, name)
 
@@ -275,6 +276,7 @@ class Checks:
                 raise Broken(f"{server.name} counts the tasks of job {job} wrongly")
 
 
+_WORDS = [state.name.lower() for state in AttemptState]
 _HELD = ("job", "task", "attempt", "status", "node")
 
 

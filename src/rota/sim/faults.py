@@ -181,6 +181,7 @@ def _cloned(cluster: Cluster, fault: Fault) -> Act:
     twin.switch_on()
 
     def unplug() -> None:
+        twin.scrapped = True
         if twin.on:
             twin.lose_power(1.0)
         cluster.machines.remove(twin)

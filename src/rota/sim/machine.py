@@ -14,10 +14,13 @@ class Machine(Host):
         self, world: World, network: Network, name: str, capacity: dict[str, int], labels: dict[str, str]
     ) -> None:
         super().__init__(world, network, name, capacity, labels)
+        self.scrapped = False
         self.keeper = Keeper(self)
         self.agent = Agent(self, self.keeper)
 
     def switch_on(self) -> None:
+        if self.scrapped:
+            return
         self.on = True
         self.agent.start()
 

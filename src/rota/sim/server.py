@@ -11,7 +11,7 @@ from rota.engine.reconciler import Command, Reconciler
 from rota.model.errors import Deposed, RotaError, Transient, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.limits import TICK_MS
+from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.node import Link
 from rota.model.plan import Instant
 from rota.model.sync import JobOrders, Report
@@ -71,6 +71,7 @@ class Server(Process):
         self._offset_ms = 0
         self._busy = False  # a commit or a read is under way
         self._poked = False
+        self._decided_at_ms = 0
         self._rests = 0  # of several timers the last counts
         self._deaf = False  # it has just woken: what it says may answer what was said long ago
 
@@ -272,11 +273,14 @@ class Server(Process):
         self._rests += 1
         if not self.leads or self._busy:
             return
-        decided = self.loop.decide(self.now())
+        now = self.now()
+        stalled = now.ms - self._decided_at_ms > STALL_MS
+        self._decided_at_ms = now.ms
+        decided = self.loop.decide(now)
         for parked in self.loop.parked:
             raise parked.error
-        for session in self._sessions.values():  # a stall has reset them
-            if session.stream.heard:
+        if stalled:  # which has reset what was heard
+            for session in self._sessions.values():
                 self._observe(session)
         if decided is None:
             self._rest()

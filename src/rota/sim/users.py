@@ -31,7 +31,7 @@ class Users(Process):
         self.servers = servers
         self.behaviours: dict[str, Behaviour] = {}
         self.acknowledged: dict[str, JobId] = {}  # by submit key
-        self.specs: dict[JobId, dict[str, Any]] = {}
+        self.submitted_ms: dict[JobId, int] = {}
         self.refused: list[str] = []
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
@@ -45,6 +45,7 @@ class Users(Process):
         """Until it is acknowledged: same key, same body, whichever server answers."""
         self.waiting += 1
         self.behaviours[arrival.spec["name"]] = arrival.behaviour
+        asked_ms = self.world.now_ms
 
         def done(answer: Any) -> None:
             if isinstance(answer, Rejected):
@@ -56,7 +57,7 @@ class Users(Process):
                 self.waiting -= 1
             self.answered(key, answer.job)
             self.acknowledged[key] = answer.job
-            self.specs[answer.job] = arrival.spec
+            self.submitted_ms.setdefault(answer.job, asked_ms)
 
         self.insist(
             lambda view, now: admission.submit(view, arrival.spec, ADMIN, key, now),

@@ -216,7 +216,11 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
             continue
         job = view.jobs[job_id]
         state = _state(job, index, attempt)
-        if state in begun or (rebooted and state is not AttemptState.OFFERED):
+        if rebooted and state is AttemptState.OFFERED and job.spec.run is RunMode.AT_LEAST_ONCE:
+            # Its answer, and what the disk had not taken yet, may be lost: that number could start twice.
+            claim = Claim(index, attempt, Said.WITHDRAWN, reason="its node restarted")
+            ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
+        elif rebooted or state in begun:
             reason = "its node restarted" if rebooted else "its node no longer knows it"
             ledger.enter(job, Claim(index, attempt, Said.LOST, reason=reason), AttemptEvent.FORGOTTEN)
 

@@ -1,0 +1,142 @@
+"""python -m rota.sim: one seed, many seeds, or a workload file, in virtual time."""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rota.model.errors import Rejected
+from rota.sim.checks import Broken
+from rota.sim.figures import figures, table, timeline
+from rota.sim.plot import over_time
+from rota.sim.replay import Settings, replay
+from rota.sim.report import batch_table, failure
+from rota.sim.scenario import Finding, Scenario, run, scenario
+from rota.sim.shrink import shrink
+from rota.sim.workload import read
+
+MOST_FAILURES = 5  # that are shrunk and told at length
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        if options.workload:
+            return _work_off(options)
+        if options.seeds:
+            return _many(options.seeds, options.processes)
+        return _one(options)
+    except (Rejected, Broken, OSError) as error:
+        print(f"rota.sim: {error}", file=sys.stderr)
+        return 2 if isinstance(error, Rejected | OSError) else 1
+
+
+def _one(options: argparse.Namespace) -> int:
+    case = _kept(scenario(options.seed), options.faults_kept, options.jobs_kept)
+    found = run(case)
+    if options.trace:
+        print("\n".join(found.trace))
+    if found.broken is None:
+        spent = f"{found.virtual_ms / 60_000:.0f} minutes in {found.steps:,} steps"
+        work = f"{found.attempts:,} attempts, {len(case.faults)} faults"
+        print(f"seed {options.seed} holds: {spent}, {work}, trace {found.digest}")
+        return 0
+    print(failure(found, shrink(found)))
+    return 1
+
+
+def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> Scenario:
+    """Some of its faults and jobs only, by their numbers: a case that was shrunk before."""
+    return case._replace(
+        faults=case.faults if faults is None else [case.faults[at] for at in faults],
+        arrivals=case.arrivals if jobs is None else [case.arrivals[at] for at in jobs],
+    )
+
+
+def _many(seeds: range, processes: int | None) -> int:
+    counts: Counter[str] = Counter()
+    broken: list[Finding] = []
+    began = time.perf_counter()
+    virtual_ms = 0
+    with multiprocessing.Pool(processes) as pool:
+        for number, found in enumerate(pool.imap_unordered(_quietly, seeds, chunksize=4), start=1):
+            counts.update(found.counts)
+            virtual_ms += found.virtual_ms
+            if found.broken is not None:
+                broken.append(found)
+                print(f"seed {found.scenario.seed}: {found.broken}", flush=True)
+            if sys.stderr.isatty():
+                print(f"\r{number:,} of {len(seeds):,}", end="", file=sys.stderr, flush=True)
+    print(batch_table(counts, len(seeds)))
+    spent = f"{virtual_ms / 3_600_000:,.0f} hours of cluster time in {time.perf_counter() - began:,.0f} s"
+    verdict = f"{len(broken)} broke a promise" if broken else "every promise held"
+    print(f"{len(seeds):,} seeds, {spent}: {verdict}")
+    for found in sorted(broken, key=lambda one: one.scenario.seed)[:MOST_FAILURES]:
+        print(f"\n{failure(found, shrink(found))}")
+    return 1 if broken else 0
+
+
+def _quietly(seed: int) -> Finding:
+    """Its trace is made anew if somebody wants to read it."""
+    return run(scenario(seed), keep_trace=False)
+
+
+def _work_off(options: argparse.Namespace) -> int:
+    workload = read(options.workload)
+    if options.nodes:
+        workload = workload.with_nodes(options.nodes)
+    for left_out in workload.left_out:
+        print(f"not used as it stands: {left_out}", file=sys.stderr)
+    done = replay(workload, Settings(options.seed, options.hours, options.faults, options.servers))
+    shown = figures(done.rows, workload.cpu_milli)
+    print(f"{workload.name}: {workload.size:,} nodes, seed {options.seed}")
+    print(table({"Rota": shown}), end="")
+    spent = f"{done.virtual_ms / 3_600_000:,.1f} hours in {done.seconds:,.1f} s and {done.peak_mib:,.0f} MiB"
+    rate = f"{shown.tasks / done.seconds:,.0f} tasks a second"
+    print(f"{spent}: {rate}, {done.steps:,} steps, trace {done.digest}")
+    if options.plot:
+        drawn = over_time(workload.name, {"Rota": timeline(done.rows, workload.cpu_milli)})
+        Path(options.plot).write_text(drawn, encoding="utf-8")
+        print(f"plotted in {options.plot}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary = (__doc__ or "").partition(": ")[2]
+    parser = argparse.ArgumentParser(prog="python -m rota.sim", description=summary)
+    add = parser.add_argument
+    add("--seed", type=int, default=0, help="what to draw everything from")
+    add("--trace", action="store_true", help="print all that happened")
+    add("--faults-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
+    add("--jobs-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
+    add("--seeds", type=_range, metavar="FIRST-LAST", help="many, the last one not included")
+    add("--processes", type=int, help="for many seeds; as a rule one for each core")
+    add("--workload", metavar="FILE", help="a .toml file, or a trace: .swf, or openb's .csv")
+    add("--nodes", type=int, help="instead of as many as the workload says")
+    add("--servers", type=int, default=1, help="that share one store")
+    add("--hours", type=float, default=24.0, help="in which jobs come; all of them are worked off")
+    add("--faults", action="store_true", help="let things go wrong while the workload is worked off")
+    add("--plot", metavar="FILE.svg", help="draw utilisation and waiting tasks over time")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: write 0,3,4") from None
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    try:
+        return range(int(first), int(last))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds: write 0-200") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""A workload file -> a simulated cluster that works it off, and how that went."""
+
+import resource
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from rota.model.ids import JobId
+from rota.sim.cluster import Cluster, Size
+from rota.sim.faults import befall, draw
+from rota.sim.figures import Ran
+from rota.sim.keeping import Child
+from rota.sim.load import HOUR_MS, Arrival, Workload
+from rota.sim.scenario import all_ended
+from rota.sim.world import World
+
+AFTER_MS = 7 * 24 * HOUR_MS  # how long after the last arrival all must have ended
+
+
+class Settings(NamedTuple):
+    seed: int = 0
+    hours: float = 24.0
+    faults: bool = False
+    servers: int = 1
+
+
+class Replayed(NamedTuple):
+    rows: list[Ran]
+    digest: str
+    virtual_ms: int
+    steps: int
+    seconds: float
+    peak_mib: float  # of this whole process, so far
+
+
+def replay(workload: Workload, settings: Settings) -> Replayed:
+    """Everything that is promised is checked on the way: raises Broken."""
+    began = time.perf_counter()
+    world = World(settings.seed, keep_trace=False)
+    cluster = Cluster(world, Size(workload.nodes, settings.servers))
+    records = _Records(cluster)
+    cluster.start()
+    coming = _Coming(cluster, workload.arrivals(Random(f"{settings.seed}/workload"), settings.hours))
+    if settings.faults:
+        luck, length_ms = world.luck("faults"), round(settings.hours * HOUR_MS)
+        befall(cluster, draw(luck, length_ms, servers=settings.servers), length_ms)
+
+    def look() -> None:
+        cluster.checks.look_at_overlaps()
+        world.after(1000, look)
+
+    look()
+    while not (coming.over and all_ended(cluster)) and world.now_ms < coming.last_ms + AFTER_MS:
+        world.run(world.now_ms + 60_000)
+    users = cluster.users
+    cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = time.perf_counter() - began
+    return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib)
+
+
+class _Coming:
+    """Jobs are submitted one after the other: only the next is kept in mind."""
+
+    def __init__(self, cluster: Cluster, arrivals: Iterator[Arrival]) -> None:
+        self.over = False
+        self.last_ms = 0
+        self._cluster = cluster
+        self._arrivals = arrivals
+        self._number = 0
+        self._next()
+
+    def _next(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is None:
+            self.over = True
+            return
+        self.last_ms = arrival.at_ms
+        self._number += 1
+        unique = arrival._replace(spec=arrival.spec | {"name": f"{arrival.spec['name']}-{self._number}"})
+        self._cluster.world.after(arrival.at_ms - self._cluster.world.now_ms, lambda: self._submit(unique))
+
+    def _submit(self, arrival: Arrival) -> None:
+        self._cluster.users.submit(arrival, f"key-{self._number}")
+        self._next()
+
+
+class _Records:
+    """One row for each task, of its last attempt."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rows: dict[tuple[str, int], Ran] = {}
+        self._began: dict[tuple[str, int, int], int] = {}
+        checks = cluster.checks
+        for machine in cluster.machines:
+            machine.born, machine.died = self._born, self._died
+        self._checks = checks
+
+    @property
+    def rows(self) -> list[Ran]:
+        return list(self._rows.values())
+
+    def _born(self, machine: str, child: Child) -> None:
+        self._checks.born(machine, child)
+        self._began[child.key] = self._cluster.world.now_ms
+
+    def _died(self, machine: str, child: Child) -> None:
+        self._checks.died(machine, child)
+        job, index, attempt = child.key
+        spec = self._checks.known[f"job/{job}/spec"]
+        submitted_ms = self._cluster.users.submitted_ms[JobId(job)]
+        began_ms = self._began.pop(child.key)
+        cpu = spec.needs.get("cpu", 0)
+        self._rows[job, index] = Ran(
+            job, index, cpu, submitted_ms, began_ms, self._cluster.world.now_ms, attempt
+        )
