@@ -280,7 +280,7 @@ def test_what_was_observed_is_taken_over_after_reading_again(mirror: Mirror) -> 
     again = mirror_of(node("n1"))
     again.inherit(mirror)
 
-    assert (again.nodes[N1].link, again.nodes[N1].heard_at_ms) == (Link.UP, 900)
+    assert (again.nodes[N1].link, again.nodes[N1].heard_at_ms) == (Link.UP, 0)
     assert (bool(again.room.open[0]), float(again.room.load[0])) == (True, 0.5)
     assert again.room.free()[again.room.rows["memory"], 0] == 5
     assert list(again.nodes) == [N1]

@@ -293,7 +293,7 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
                 entry.spec,
                 entry.wish,
                 entry.status,
-                (entry.link, entry.heard_at_ms, entry.load),
+                (entry.link, entry.load),
                 (entry.open, bool(room.open[room.slot[node]])),
                 dict(room.labels[room.slot[node]]),
                 {

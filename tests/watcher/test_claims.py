@@ -90,7 +90,7 @@ def test_each_word_on_an_offer_means_one_state(
 def test_a_word_of_a_newer_version_is_passed_over() -> None:
     mirror = placed()
 
-    assert hear(mirror, "a", JobClaims(ONE, [Claim(0, 1, 99)])) == nothing()
+    assert hear(mirror, "a", JobClaims(ONE, [Claim(0, 1, 99)])) == nothing(ended=True)
 
 
 # ---- what is passed over
@@ -117,7 +117,7 @@ def test_a_claim_on_a_job_that_is_not_there_is_passed_over() -> None:
 def test_a_claim_of_another_node_is_passed_over() -> None:
     mirror = placed()
 
-    assert say(mirror, Said.EXITED, (0, 1), node="b", exit_code=0) == nothing("b")
+    assert say(mirror, Said.EXITED, (0, 1), node="b", exit_code=0) == nothing("b", ended=True)
 
 
 def test_a_claim_on_a_superseded_attempt_is_passed_over() -> None:
@@ -125,7 +125,7 @@ def test_a_claim_on_a_superseded_attempt_is_passed_over() -> None:
     say(mirror, Said.REFUSED, (0, 1))
     place(mirror)
 
-    assert say(mirror, Said.EXITED, (0, 1), exit_code=0) == nothing()
+    assert say(mirror, Said.EXITED, (0, 1), exit_code=0) == nothing(ended=True)
     assert say(mirror, Said.RUNNING, (0, 2), node="b").puts != ()
 
 
@@ -141,7 +141,7 @@ def test_a_claim_out_of_turn_is_passed_over() -> None:
     say(mirror, Said.EXITED, (0, 1), exit_code=0)
 
     assert say(mirror, Said.RUNNING, (0, 1)) == nothing()
-    assert say(mirror, Said.EXITED, (0, 1), exit_code=5) == nothing()
+    assert say(mirror, Said.EXITED, (0, 1), exit_code=5) == nothing(ended=True)
     assert states(mirror) == [AttemptState.SUCCEEDED]
 
 
@@ -239,5 +239,6 @@ def test_sixty_four_older_attempts_are_kept_and_more_are_counted() -> None:
     assert block.older_dropped == 5
 
 
-def nothing(node: str = "a") -> Plan:
-    return Plan(why=f"node {node} reported")
+def nothing(node: str = "a", *, ended: bool = False) -> Plan:
+    """An end that is passed over is answered only by who still leads: the node forgets it."""
+    return Plan(why=f"node {node} reported", fenced=ended)

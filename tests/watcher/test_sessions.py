@@ -37,11 +37,11 @@ def test_a_first_hello_makes_a_node_ready() -> None:
     assert [(event.kind, event.why) for event in plan.events] == [("node.joined", "node laptop is ready")]
 
 
-def test_a_hello_that_says_nothing_new_writes_nothing() -> None:
+def test_a_hello_that_says_nothing_new_writes_nothing_but_is_answered_only_by_who_leads() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
-    assert greet(mirror) == Plan(why="node a said hello")
+    assert greet(mirror) == Plan(why="node a said hello", fenced=True)
 
 
 @pytest.mark.parametrize("before", [NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT])
@@ -94,15 +94,15 @@ def test_what_cannot_have_begun_is_offered_again(said: Said | None) -> None:
     assert [order.start for order in sessions.Told([]).orders(mirror, A)] == [[Start(0, 1, firm=True)]]
 
 
-def test_after_a_reboot_everything_is_lost_but_what_was_only_offered() -> None:
+def test_after_a_reboot_everything_is_lost_and_what_was_only_offered_gets_a_new_number() -> None:
     mirror = placed(count=4)
     say(mirror, Said.RUNNING, (0, 1))
     say(mirror, Said.ACCEPTED, (1, 1))
     say(mirror, Said.QUEUED, (2, 1))
     plan = greet(mirror, boot_id="boot-2")
 
-    assert states(mirror)[:3] == [AttemptState.LOST] * 3
-    assert list(mirror.nodes[A].assigned) == [(ONE, 3)]
+    assert states(mirror) == [AttemptState.LOST] * 3 + [AttemptState.WITHDRAWN]
+    assert not mirror.nodes[A].assigned
     assert "tasks 0-2 of job 1 lost on a: its node restarted" in [event.why for event in plan.events]
 
 

@@ -43,10 +43,12 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
             reader, writer = await asyncio.open_connection(
                 host.strip("[]"), int(port), ssl=context, server_hostname=SERVER_NAME
             )
-            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-            # With TLS 1.3 the verdict on our certificate comes with the first bytes, or as a silent end.
-            answer = await reader.read(1)
-            writer.close()
+            try:
+                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                # With TLS 1.3 the verdict on our certificate comes with the first bytes, or as a silent end.
+                answer = await reader.read(1)
+            finally:
+                writer.transport.abort()
     except TimeoutError:
         return "no answer"
     except ssl.SSLError as error:

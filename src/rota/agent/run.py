@@ -19,6 +19,7 @@ from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
+from rota.model.limits import SUSPECT_MS
 from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
@@ -149,7 +150,7 @@ class Agent:
                     # A server that is back must hear from us well before our silence counts.
                     self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
                     conversation.report_seconds = often_ms / 1000
-                    conversation.welcomed.set()
+                    conversation.begin()
                     self._welcomed = True
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
@@ -166,9 +167,7 @@ class Agent:
         raise _Over
 
     async def _obey(self, orders: pb.Orders) -> None:
-        stored = self._desk.stored(orders.stored)
-        if stored:
-            await self._runtime.acknowledge(stored)
+        """What is to start comes first: nobody waits for the rest."""
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
         for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
             if one.start:
@@ -177,6 +176,9 @@ class Agent:
                 await self._runtime.stop(
                     [AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop]
                 )
+        stored = self._desk.stored(orders.stored)
+        if stored:
+            await self._runtime.acknowledge(stored)
         if orders.forget:
             forgotten = [JobId(job) for job in orders.forget]
             await self._runtime.forget(forgotten)
@@ -186,7 +188,11 @@ class Agent:
         return Facts(frozenset(path for path in directories if not Path(path).is_dir()), self._leaving)
 
     async def _report(self, conversation: "_Conversation") -> None:
-        await conversation.welcomed.wait()
+        try:
+            async with asyncio.timeout(SUSPECT_MS / 1000):
+                await conversation.welcomed.wait()
+        except TimeoutError:
+            raise _Over from None  # it hangs; another call may find one that does not
         while True:
             urgent = await self._desk.wait(conversation.report_seconds)
             if self._desk.gone:
@@ -276,6 +282,12 @@ class _Conversation:
             await self.stream.write(word)
         except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
             raise _Over from None
+
+    def begin(self) -> None:
+        if not self.words.welcome(_now_ms()):
+            log.warning("welcomed too late")
+            raise _Over
+        self.welcomed.set()
 
     def refuse_stale(self, echo: int) -> None:
         """Hear all anew instead."""

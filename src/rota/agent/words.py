@@ -1,27 +1,35 @@
 """One connection's words: numbered, with the time each was said, so that an old answer is known as one."""
 
-from rota.model.limits import STALE_ORDER_MS
+from rota.model.limits import STALE_ORDER_MS, SUSPECT_MS
 
 
 class Words:
     def __init__(self) -> None:
         self.next_n = 1
         self._said_at_ms: dict[int, int] = {}
+        self._last_ms = 0  # when something was last said, or allowed to be
 
     def say(self, now_ms: int) -> int:
         """The number of a word that is said now."""
         n = self.next_n
-        self._said_at_ms[n] = now_ms
+        self._said_at_ms[n] = self._last_ms = now_ms
         self.next_n += 1
         return n
 
-    def stale_ms(self, echo: int, now_ms: int) -> int | None:
-        """How long ago it was said what orders that answer word `echo` do not know; None: they are fresh.
+    def welcome(self, now_ms: int) -> bool:
+        """From here on we speak; False: so late that we count as silent already."""
+        in_time = now_ms - self._last_ms < SUSPECT_MS
+        self._last_ms = now_ms
+        return in_time
 
-        Stale ones come from a server that slept: it may no longer lead.
+    def stale_ms(self, echo: int, now_ms: int) -> int | None:
+        """By how much orders that answer word `echo` are too old; None: they are fresh.
+
+        Either the server has not heard what was said since: it slept, and may no longer lead. Or nothing
+        was said for a while: we slept, and the orders lay waiting.
         """
         for n in [n for n in self._said_at_ms if n <= echo]:
             del self._said_at_ms[n]
         unheard_ms = next(iter(self._said_at_ms.values()), now_ms)
-        waited_ms = now_ms - unheard_ms
+        waited_ms = now_ms - min(unheard_ms, self._last_ms)
         return waited_ms if waited_ms > STALE_ORDER_MS else None

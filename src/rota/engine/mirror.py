@@ -129,11 +129,13 @@ class Mirror:
         )
 
     def inherit(self, before: "Mirror") -> None:
-        """Take over what was observed, after everything was read again."""
+        """Take over what was observed, after everything was read again.
+
+        But not the silence: who could not write could not greet anybody, so all count as heard just now.
+        """
         for node, entry in before.nodes.items():
             if node in self.nodes:
                 self.connect(node, entry.link)
-                self.nodes[node].heard_at_ms = entry.heard_at_ms
                 if entry.load is not None:
                     self.measure(node, entry.load)
 

@@ -161,6 +161,7 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {  # owner: watcher
     (_A.QUEUED, _AE.WITHDRAWN): _A.WITHDRAWN,
     (_A.QUEUED, _AE.STOP_ORDERED): _A.STOPPING,
     (_A.ACCEPTED, _AE.STARTED): _A.RUNNING,
+    (_A.ACCEPTED, _AE.REFUSED): _A.REFUSED,  # it could not be started: a full disk, no process to spare
     (_A.ACCEPTED, _AE.WITHDRAWN): _A.WITHDRAWN,
     (_A.ACCEPTED, _AE.STOP_ORDERED): _A.STOPPING,
     (_A.RUNNING, _AE.STOP_ORDERED): _A.STOPPING,

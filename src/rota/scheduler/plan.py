@@ -130,7 +130,8 @@ class Round:
             total + LOOKAHEAD_TASKS_MAX * space.room.size + 1
         )  # one more than has room, to see that it is full
         ready = job.ready(now.ms, min(quota, most)) if quota > 0 else []
-        if job.spec.when_unschedulable is Unschedulable.REJECT and quota > total:
+        impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
+        if impatient and quota > total:  # once it has begun, its retries wait like anybody's
             return Offer([], full=False, verdict=_reject(view, job, total, now))
         found: list[Placed] = []
         if ready and total:

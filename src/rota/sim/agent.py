@@ -7,7 +7,7 @@ from rota.agent.desk import Desk
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
-from rota.model.limits import REPORT_MS
+from rota.model.limits import REPORT_MS, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
 from rota.sim.host import Door, Host
@@ -149,6 +149,7 @@ class Agent(Process):
             door.greet(stream, greeting)
 
         self.world.after(self.machine.network.delay_ms(), lambda: self._knock(stream, greet))
+        self.after(SUSPECT_MS, lambda: self._give_up(stream))
 
     def _knock(self, stream: Stream, greet: Callable[[], None]) -> None:
         if stream.up.there and self.machine.network.passes(self.name, stream.server.name):
@@ -156,6 +157,11 @@ class Agent(Process):
         else:
             stream.close(stream.up, "nobody answers")
             stream.look()
+
+    def _give_up(self, stream: Stream) -> None:
+        if stream is self.stream and not self.welcomed:
+            self.world.count("agent: was never welcomed")
+            self._drop("it does not answer")
 
     def _reaches(self, server: Process) -> bool:
         passes = self.machine.network.passes
@@ -191,8 +197,12 @@ class Agent(Process):
             return
         self.machine.epoch_seen = word.epoch
         match word:
+            case Welcome() if not self.words.welcome(self.clock.boot_ms()):
+                self.world.count("agent: was welcomed too late")
+                self._drop("it was welcomed too late")
             case Welcome():
                 self.welcomed = True
+                self._said_at_ms = self.clock.boot_ms()
                 self._pause_ms = BACKOFF_MS[0]
                 self._report_soon()
             case Orders():

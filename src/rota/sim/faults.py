@@ -325,7 +325,7 @@ def _server_killed(cluster: Cluster, fault: Fault) -> Act:
 
 def _server_frozen(cluster: Cluster, fault: Fault) -> Act:
     server = _leader(cluster, fault)
-    if not server.runs:
+    if not server.runs or any(other.frozen for other in cluster.servers):  # one at a time: most are well
         return _nothing
     server.freeze()
     cluster.network.look(server.name)

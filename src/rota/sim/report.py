@@ -11,6 +11,8 @@ from rota.sim.shrink import story
 BRANCHES = (
     "agent: refused an older epoch",
     "agent: refused stale orders",
+    "agent: was never welcomed",
+    "agent: was welcomed too late",
     "election: a leader stepped down",
     "election: another server took over",
     "keeper: cannot start on a full disk",
@@ -58,7 +60,8 @@ def failure(found: Finding, shrunk: Finding) -> str:
     """For whoever has to understand it: what broke, after what, the story, and how to see it again."""
     case, whole = shrunk.scenario, found.scenario
     jobs, faults = _count(case.arrivals, "job"), _count(case.faults, "fault")
-    jobs_kept, faults_kept = _places(case.arrivals, whole.arrivals), _places(case.faults, whole.faults)
+    kept = f"--jobs-kept {_places(case.arrivals, whole.arrivals)}"
+    kept += f" --faults-kept {_places(case.faults, whole.faults)}"
     lines = [
         f"seed {case.seed}: {found.broken}",
         f"the shortest case found: {jobs} of {len(whole.arrivals)}, {faults} of {len(whole.faults)}",
@@ -66,7 +69,7 @@ def failure(found: Finding, shrunk: Finding) -> str:
         "",
         *story(shrunk),
         "",
-        f"see it again: python -m rota.sim --seed {case.seed} --jobs-kept {jobs_kept} --faults-kept {faults_kept} --trace",
+        f"see it again: python -m rota.sim --seed {case.seed} --trace {kept}",
     ]
     return "\n".join(lines)
 

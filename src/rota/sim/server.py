@@ -351,6 +351,8 @@ class Server(Process):
         self.loop.look_at_everything()
         for request in before.take_requests():
             self.loop.ask(request)
+        for session in self._sessions.values():
+            self._observe(session)
         self.leads, self._busy = True, False
         self.say(f"leads epoch {self.epoch} from revision {self.revision}")
         self._poke()
