@@ -147,13 +147,13 @@ class Work:
             return False
 
     def fill(self) -> None:
-        """Start what fits. Until one has failed, and left its room to others, once is enough."""
+        """Start what fits; once more if some could not be, and left their room to others."""
         failed = True
         while failed:
             with self.lock:
                 attempts = self._reserve()
-            started = [self._launch(attempt) for attempt in attempts]
-            failed = not all(started)
+            started = [self._launch(attempt) for attempt in attempts or ()]
+            failed = attempts is None or not all(started)
 
     def wait_for_children(self) -> None:
         """Wait until something was spawned, a second at most: orphans come without notice."""
@@ -257,8 +257,11 @@ class Work:
             self.memory.raise_highest(key)
         return refusal
 
-    def _reserve(self) -> list[Running]:
-        """Take room for what starts now, and write down what is pending and that these are about to start."""
+    def _reserve(self) -> list[Running] | None:
+        """Take room for what starts now, and write down what is pending and that these are about to start.
+
+        None: they were refused, because it cannot be written; so must be those behind them in the line.
+        """
         grants = list(iter(self._room.next, None))
         started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
         try:
@@ -269,7 +272,7 @@ class Work:
                 self._drop(grant.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
             if grants:  # they may be on record and have to be taken back
                 self._journal.later(lines.ack_line([grant.key for grant in grants]))
-            return []
+            return None if grants else []
         attempts = []
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
