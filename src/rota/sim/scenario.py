@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from rota.model.errors import Bug
 from rota.sim.checks import Broken
 from rota.sim.cluster import Cluster, Size
-from rota.sim.faults import Fault, befall, draw
+from rota.sim.fault import Fault
+from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.world import World
 

@@ -14,10 +14,11 @@ from rota.model.lifecycle import NodeState
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.node import Link
 from rota.model.plan import Instant
-from rota.model.sync import JobOrders, Report
+from rota.model.sync import Report
 from rota.scheduler import plan as scheduler
 from rota.sim.medium import Medium
 from rota.sim.network import Stream
+from rota.sim.session import Session
 from rota.sim.words import Greeting, Leave, Orders, Reported, Welcome
 from rota.sim.world import Clock, Process, World
 from rota.store import codec
@@ -28,25 +29,6 @@ Answer = Callable[[Any], None]
 FOR_EVER_MS = 1 << 60
 PAUSE_MS = 1_000  # after a commit that did not go through
 RESTART_MS = 1_500  # a supervisor starts it again
-
-
-class Session:
-    """One node's connection."""
-
-    def __init__(self, stream: Stream, greeting: Greeting) -> None:
-        self.node = greeting.node
-        self.stream = stream
-        self.told = sessions.Told(greeting.hello.inventory)
-        self.last_n = greeting.last_n
-        self.heard_n = greeting.n
-        self.stored_n = 0
-        self.stored_told = 0
-        self.busy = True  # a word of it is being decided
-        self.greeted = False
-        self.words: list[Reported | Leave] = []
-        self.orders: list[JobOrders] = []
-        self.forget: list[JobId] = []
-        self.over = False
 
 
 class Server(Process):

@@ -1,0 +1,97 @@
+"""How the simulator's cost grows with the cluster: the same work per node on ever more nodes.
+
+python bench/scale.py [--nodes 100,316,1000,3162,10000] [--tasks 100] [--plot FILE.svg]
+
+Each size runs in a process of its own, so that its memory is its own. Every promise is checked on the way.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from rota.sim.figures import figures, show_duration
+from rota.sim.load import NodeGroup
+from rota.sim.plot import log_log
+from rota.sim.replay import Replayed, Settings, replay
+from rota.sim.workload import Workload, parse
+
+CPUS = 16
+TASKS_PER_JOB = 1_000
+
+
+def main() -> None:
+    options = arguments()
+    if options.one:
+        print(json.dumps(measure(options.one, options.tasks)))
+        return
+    rows = []
+    print(
+        f"{'nodes':>7} {'tasks':>10} {'seconds':>9} {'MiB':>7} {'tasks/s':>9} {'ms/task':>8}"
+        f" {'cluster time':>14}"
+    )
+    for nodes in map(int, options.nodes.split(",")):
+        command = [sys.executable, __file__, "--one", str(nodes), "--tasks", str(options.tasks)]
+        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        rows.append(row)
+        rate, cost_ms = row["tasks"] / row["seconds"], 1000 * row["seconds"] / row["tasks"]
+        print(
+            f"{nodes:>7,} {row['tasks']:>10,} {row['seconds']:>9.1f} {row['mib']:>7.0f} {rate:>9,.0f}"
+            f" {cost_ms:>8.2f} {show_duration(row['virtual_ms']):>14}",
+            flush=True,
+        )
+    if options.plot:
+        draw(options.plot, rows, options.tasks)
+
+
+def measure(nodes: int, tasks: int) -> dict[str, float]:
+    workload = work(nodes, tasks)
+    done: Replayed = replay(workload, Settings(seed=7, hours=1))
+    shown = figures(done.rows, workload.cpu_milli)
+    return {
+        "nodes": nodes,
+        "tasks": shown.tasks,
+        "seconds": done.seconds,
+        "mib": done.peak_mib,
+        "virtual_ms": done.virtual_ms,
+        "utilisation": shown.utilisation,
+    }
+
+
+def work(nodes: int, tasks: int) -> Workload:
+    """Arrays of a thousand tasks that come over an hour; runs of minutes, some far longer than others."""
+    jobs = max(1, nodes * tasks // TASKS_PER_JOB)
+    load = {
+        "name": "array",
+        "kind": "steady",
+        "per_hour": jobs,
+        "count": TASKS_PER_JOB,
+        "run_seconds": {"median": 240, "p95": 900},
+        "cpu": 1,
+    }
+    workload = parse({"nodes": [{"count": 1, "cpu": CPUS, "memory": "64g"}], "load": [load]}, "scale")
+    group = workload.nodes[0]
+    return workload._replace(nodes=(NodeGroup(nodes, group.capacity, group.labels),))
+
+
+def draw(path: str, rows: list[dict[str, float]], tasks: int) -> None:
+    title = f"Simulating {tasks} tasks a node to the end"
+    lines = {
+        "seconds": [(row["nodes"], row["seconds"]) for row in rows],
+        "MiB": [(row["nodes"], row["mib"]) for row in rows],
+    }
+    Path(path).write_text(log_log(title, ("nodes", "seconds, MiB"), lines), encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", default="100,316,1000,3162,10000")
+    parser.add_argument("--tasks", type=int, default=100, help="per node")
+    parser.add_argument("--plot", metavar="FILE.svg")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""One fault, and whom it befalls."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.sim.cluster import Cluster
+from rota.sim.machine import Machine
+from rota.sim.server import Server
+from rota.sim.world import Act, Clock
+
+
+class Fault(NamedTuple):
+    at_ms: int
+    kind: str
+    who: int  # which machine or server, counted round
+    for_ms: int
+    how: float  # between 0 and 1; what it means depends on the kind
+
+    def __str__(self) -> str:
+        return f"{self.at_ms / 1000:.1f} s: {self.kind} ({self.who}, for {self.for_ms / 1000:.1f} s)"
+
+
+Befall = Callable[[Cluster, Fault], Act]  # what undoes it
+
+
+def any_machine(cluster: Cluster, fault: Fault) -> Machine:
+    """One that may not lose work over it."""
+    return cluster.machines[fault.who % len(cluster.machines)]
+
+
+def disturbed_machine(cluster: Cluster, fault: Fault) -> Machine:
+    machine = any_machine(cluster, fault)
+    cluster.disturb(machine)
+    return machine
+
+
+def any_server(cluster: Cluster, fault: Fault) -> Server:
+    return cluster.servers[fault.who % len(cluster.servers)]
+
+
+def leader_of(cluster: Cluster, fault: Fault) -> Server:
+    return cluster.election.leader or any_server(cluster, fault)
+
+
+def any_clock(cluster: Cluster, fault: Fault) -> Clock:
+    clocks = [machine.clock for machine in cluster.machines] + [server.clock for server in cluster.servers]
+    return clocks[fault.who % len(clocks)]
+
+
+def nothing() -> None:
+    """There is nothing to undo."""

@@ -1,0 +1,168 @@
+"""What can befall machines, their processes, disks and clocks."""
+
+from rota.sim.cluster import Cluster
+from rota.sim.fault import Befall, Fault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.world import Act
+
+
+def _agent_killed(cluster: Cluster, fault: Fault) -> Act:
+    machine = any_machine(cluster, fault)
+    if fault.for_ms > cluster.lost_ms // 3:  # else it costs no work
+        cluster.disturb(machine)
+    if not machine.on:
+        return nothing
+    machine.agent.kill()
+    return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
+
+
+def _keeper_killed(cluster: Cluster, fault: Fault) -> Act:
+    disturbed_machine(cluster, fault).keeper.end()
+    return nothing
+
+
+def _both_killed(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on:
+        machine.agent.kill()
+        machine.keeper.end()
+    return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
+
+
+def _power_lost(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on:
+        machine.lose_power(fault.how)
+    return lambda: None if machine.on else machine.switch_on()
+
+
+def _never_returns(cluster: Cluster, fault: Fault) -> Act:
+    """But a third of the machines is always left."""
+    gone = [machine for machine in cluster.machines if not machine.on]
+    if len(gone) * 3 < len(cluster.machines):
+        machine = disturbed_machine(cluster, fault)
+        if machine.on:
+            machine.lose_power(fault.how)
+    return nothing
+
+
+def _zone_gone(cluster: Cluster, fault: Fault) -> Act:
+    zone = cluster.machines[fault.who % 2 :: 2]
+    for machine in zone:
+        cluster.disturb(machine)
+        if machine.on:
+            machine.lose_power(fault.how)
+
+    def back() -> None:
+        for machine in zone:
+            if not machine.on:
+                machine.switch_on()
+
+    return back
+
+
+def _frozen(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.freeze()
+    return machine.thaw
+
+
+def _agent_frozen(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.agent.freeze()
+    cluster.network.look(machine.name)
+
+    def thaw() -> None:
+        if machine.agent.alive:
+            machine.agent.thaw()
+            cluster.network.look(machine.name)
+
+    return thaw
+
+
+def _keeper_frozen(cluster: Cluster, fault: Fault) -> Act:
+    machine = any_machine(cluster, fault)
+    machine.keeper.freeze()
+    return lambda: machine.keeper.thaw() if machine.keeper.alive else None
+
+
+def _cloned(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    twin = machine.clone(f"{machine.name}-clone{len(cluster.machines)}")
+    cluster.add(twin)
+    twin.switch_on()
+
+    def unplug() -> None:
+        twin.scrapped = True
+        if twin.on:
+            twin.lose_power(1.0)
+        cluster.machines.remove(twin)
+
+    return unplug
+
+
+def _leaves(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on and machine.agent.runs and machine.agent.welcomed:
+        machine.agent.leave()
+    return lambda: None if machine.on else machine.switch_on()
+
+
+def _disk_full(cluster: Cluster, fault: Fault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.disk.full = True
+
+    def clear() -> None:
+        machine.disk.full = False
+
+    return clear
+
+
+def _refuses(cluster: Cluster, fault: Fault) -> Act:
+    machine = any_machine(cluster, fault)
+    machine.refuses = frozenset({"/data"})
+
+    def mend() -> None:
+        machine.refuses = frozenset()
+
+    return mend
+
+
+def _no_process_to_spare(cluster: Cluster, fault: Fault) -> Act:
+    machine = any_machine(cluster, fault)
+    machine.short = True
+
+    def mend() -> None:
+        machine.short = False
+
+    return mend
+
+
+def _wall_clock_jumps(cluster: Cluster, fault: Fault) -> Act:
+    any_clock(cluster, fault).jump(round((fault.how - 0.5) * 2 * 365 * 24 * 3_600_000))
+    return nothing
+
+
+def _clock_runs_wrong(cluster: Cluster, fault: Fault) -> Act:
+    clock = any_clock(cluster, fault)
+    clock.run_at(0.95 + fault.how / 10)
+    return lambda: clock.run_at(1.0)
+
+
+KINDS: dict[str, Befall] = {
+    "agent killed": _agent_killed,
+    "keeper killed": _keeper_killed,
+    "agent and keeper killed": _both_killed,
+    "power lost": _power_lost,
+    "never returns": _never_returns,
+    "zone gone": _zone_gone,
+    "machine frozen": _frozen,
+    "agent frozen": _agent_frozen,
+    "keeper frozen": _keeper_frozen,
+    "machine cloned": _cloned,
+    "node leaves": _leaves,
+    "node's disk full": _disk_full,
+    "node refuses": _refuses,
+    "no process to spare": _no_process_to_spare,
+    "wall clock jumps": _wall_clock_jumps,
+    "clock runs wrong": _clock_runs_wrong,
+}

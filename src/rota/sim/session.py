@@ -1,0 +1,24 @@
+"""One node's connection, as a server keeps it."""
+
+from rota.model.ids import JobId
+from rota.model.sync import JobOrders
+from rota.sim.network import Stream
+from rota.sim.words import Greeting, Leave, Reported
+from rota.watcher import sessions
+
+
+class Session:
+    def __init__(self, stream: Stream, greeting: Greeting) -> None:
+        self.node = greeting.node
+        self.stream = stream
+        self.told = sessions.Told(greeting.hello.inventory)
+        self.last_n = greeting.last_n
+        self.heard_n = greeting.n
+        self.stored_n = 0
+        self.stored_told = 0
+        self.busy = True  # a word of it is being decided
+        self.greeted = False
+        self.words: list[Reported | Leave] = []
+        self.orders: list[JobOrders] = []
+        self.forget: list[JobId] = []
+        self.over = False
