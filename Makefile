@@ -3,14 +3,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+MINUTES ?= 10
 PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controllers scheduler watcher clusters \
-	apiserver agent properties scenarios))
+	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test faults bench proto lock format clean
+.PHONY: help venv demo lint check test sim-night faults soak bench proto lock format clean
 
 help: ## print these verbs
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 venv: $(INSTALLED) ## make .venv with Rota and all tools in it (done once)
 
@@ -37,8 +38,15 @@ check: lint ## before every push: lint, contracts, tidy, pure tests (under a min
 test: lint ## everything: lint and all tests
 	$(BIN)/pytest -q -n 2 --session-timeout=1800 tests
 
+sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug
+	$(BIN)/python -m rota.sim --seeds 0-10000
+	$(BIN)/python tests/sim/planting.py --search
+
 faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
 	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=1800 tests/faults
+
+soak: venv ## a workload on a real cluster under chaos, then everything is checked (MINUTES=10)
+	$(BIN)/python bench/soak.py --chaos --minutes $(MINUTES)
 
 bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py

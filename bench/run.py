@@ -4,6 +4,7 @@ python bench/run.py [--tasks 5000] [--rounds 5] [--directory DIR]
 
 Each round measures the floor (a C loop that spawns on every core), `xargs -P`, and Rota, one after the other,
 so that the ratios hold whatever else the machine is doing. Every state change of Rota is on disk in DIR.
+The latency of a job is measured when the machine has nothing else to do: each waits for such a moment.
 """
 
 import argparse
@@ -26,7 +27,11 @@ HERE = Path(__file__).parent
 TRUE = shutil.which("true") or "/bin/true"
 CORES = len(os.sched_getaffinity(0))
 FLOOR_SECONDS = 1.0
-LATENCY_JOBS = 40
+MEMORY = "/dev/shm"  # where jobs of the latency write when they started: that file is not Rota's
+LATENCY_JOBS = 100
+QUIET_SECONDS = 3.0  # at most, before each job of the latency
+QUIET_WINDOW_SECONDS = 0.1
+QUIET_SHARE = 0.85  # of the cores' time that nobody used
 PEERS = "Ray 0.30, HyperQueue 0.28, Dask 0.20, Parsl 0.17, Celery 0.11; none has it on disk"
 PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 / 11.3 ms"
 
@@ -43,6 +48,7 @@ class Figures:
     keeper_us: list[float] = field(default_factory=list)
     started_ms: list[float] = field(default_factory=list)
     known_ms: list[float] = field(default_factory=list)
+    disturbed: int = 0
 
 
 def main() -> None:
@@ -56,7 +62,7 @@ def main() -> None:
             for number in range(options.rounds):
                 measure(figures, cluster, local, floor, options.tasks)
                 print(f"round {number + 1} of {options.rounds}: {round_line(figures)}", flush=True)
-            latency(figures, cluster, stamp, directory)
+            latency(figures, cluster, stamp)
     report(figures, options)
 
 
@@ -75,14 +81,35 @@ def measure(figures: Figures, cluster: Cluster, local: LocalCluster, floor: Path
     figures.floor.append((before + run_floor(floor)) / 2)
 
 
-def latency(figures: Figures, cluster: Cluster, stamp: Path, directory: Path) -> None:
+def latency(figures: Figures, cluster: Cluster, stamp: Path) -> None:
     """One job at a time: submit -> its process has started -> the client knows that it has ended."""
-    for number in range(LATENCY_JOBS):
-        note = directory / f"stamp{number}"
-        began_ns = time.time_ns()
-        cluster.submit(str(stamp), str(note)).wait()
-        figures.known_ms.append((time.time_ns() - began_ns) / 1e6)
-        figures.started_ms.append((int(note.read_text()) - began_ns) / 1e6)
+    with scratch(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()) as notes:
+        for number in range(LATENCY_JOBS):
+            note = notes / str(number)
+            figures.disturbed += not is_quiet_soon()
+            began_ns = time.time_ns()
+            cluster.run(str(stamp), str(note))
+            figures.known_ms.append((time.time_ns() - began_ns) / 1e6)
+            figures.started_ms.append((int(note.read_text()) - began_ns) / 1e6)
+
+
+def is_quiet_soon() -> bool:
+    """Wait until the machine was idle for a moment; False if it never was."""
+    give_up_at = time.monotonic() + QUIET_SECONDS
+    while time.monotonic() < give_up_at:
+        idle_before, all_before = cpu_ticks()
+        time.sleep(QUIET_WINDOW_SECONDS)
+        idle_after, all_after = cpu_ticks()
+        if idle_after - idle_before >= QUIET_SHARE * (all_after - all_before):
+            return True
+    return False
+
+
+def cpu_ticks() -> tuple[int, int]:
+    """Of all cores since the boot: idle, and all."""
+    first = Path("/proc/stat").read_text().splitlines()[0]
+    ticks = [int(field) for field in first.split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def report(figures: Figures, options: argparse.Namespace) -> None:
@@ -98,7 +125,8 @@ def report(figures: Figures, options: argparse.Namespace) -> None:
     print(f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us,")
     print(f"                the spawned program and the spawning itself {CORES / floor * 1e6:.0f} us")
     started, known = statistics.median(figures.started_ms), statistics.median(figures.known_ms)
-    print(f"\none job at a time, medians of {LATENCY_JOBS}:")
+    moments = f"each in a quiet moment of the machine, but for {figures.disturbed}"
+    print(f"\none job at a time, medians of {LATENCY_JOBS}, {moments}:")
     print(f"  started after {started:.1f} ms, known to the client after {known:.1f} ms")
     print(f"  measured elsewhere: {PEERS_LATENCY}")
 

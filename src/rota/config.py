@@ -76,10 +76,19 @@ class AgentConfig:
     data_dir: str | None = None
     name: str | None = None
     join: str | None = None
+    server_addr: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory: str | None = None
+
+
+@dataclass(frozen=True)
+class ChaosOptions:
+    """Which acts a dev cluster suffers, in which order, and how fast; the pace scales pauses and outages."""
+
+    seed: int
+    pace: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class DevOptions:
     agent_port: int = AGENT_PORT
     data_dir: str | None = None
     store: str = "sqlite"
+    chaos: ChaosOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -254,6 +264,8 @@ def check_agent(config: AgentConfig) -> None:
         raise ConfigError(
             "join", "is not a join line", "`rota node token` prints one: rota://host:port?token=…&ca=…"
         )
+    if config.server_addr is not None:
+        check_address("server_addr", config.server_addr)
     for name, amount in config.resources.items():
         if name in ("cpu", "memory", "disk") or not amount.isdecimal():
             raise ConfigError(

@@ -114,7 +114,7 @@ class Serving:
             elif "content-length" in reply.headers:
                 rest = await reader.readexactly(int(reply.headers["content-length"]))
             elif "transfer-encoding" in reply.headers:
-                rest = b"".join([chunk async for chunk in _chunks(reader)])
+                rest = b"".join([chunk async for chunk in chunks_of(reader)])
             else:
                 rest = b""
             return Reply(reply.status, reply.headers, rest)
@@ -145,7 +145,7 @@ class Serving:
         """The lines of an answer that goes on."""
         async with self.connected("GET", path, b"", headers) as (reply, reader):
             assert reply.status == 200, reply
-            yield _lines(_chunks(reader))
+            yield lines_of(chunks_of(reader))
 
     async def put(self, owner: str, *records: Record) -> None:
         """Write records in the name of their owner."""
@@ -242,13 +242,13 @@ async def _head(reader: asyncio.StreamReader) -> Reply:
     return Reply(status, headers, b"")
 
 
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def chunks_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     while size := int(await reader.readline(), 16):
         yield await reader.readexactly(size)
         await reader.readexactly(2)
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

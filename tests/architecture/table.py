@@ -37,6 +37,8 @@ PURE = (
     "rota.apiserver.admission",
     "rota.apiserver.access",
     "rota.keeper.rules",
+    "rota.wiring.chaos",
+    "rota.wiring.effects",
 )
 THE_WORLD = (
     "asyncio",

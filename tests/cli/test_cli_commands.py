@@ -14,6 +14,7 @@ from tests.client.canned_server import (
     Reply,
     chunk,
     event,
+    events,
     job,
     node,
     output,
@@ -370,7 +371,7 @@ def test_event_watch_prints_a_record_per_line_until_it_cannot(
 ) -> None:
     happened = {"seq": "1.0", "kind": "job.ended", "job": "12", "why": "done"}
     gone = problem(410, "gone", "that is too long ago", hint="rota event ls")
-    server.on("GET /v1/events", Reply(stream=(event("job.ended", happened, "1.0"),), cut=True), gone)
+    server.on("GET /v1/events", events(event("job.ended", happened, "1.0"), cut=True), gone)
 
     assert rota("event", "watch", "-o", "jsonl") == 1
 

@@ -6,7 +6,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -84,11 +84,25 @@ class CannedServer:
             self.seen.append(seen)
             if seen.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return problem(401, "unauthenticated", "the token is not known")
-            answers = self._answers.get((seen.method, seen.path))
-            if not answers:
-                return problem(404, "not_found", f"there is nothing at {seen.method} {seen.path}")
-            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            reply = self._next(seen.method, seen.path, seen)
+            if (seen.method, seen.path) == ("POST", "/v1/jobs") and "event-stream" in seen.headers["Accept"]:
+                return self._followed(reply, seen)
+            return reply
+
+    def _next(self, method: str, path: str, seen: Seen) -> Reply:
+        answers = self._answers.get((method, path))
+        if not answers:
+            return problem(404, "not_found", f"there is nothing at {method} {path}")
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
         return answer if isinstance(answer, Reply) else answer(seen)
+
+    def _followed(self, reply: Reply, seen: Seen) -> Reply:
+        """A submitted job as the first of its events; the others are those of following it."""
+        if reply.status >= 300 or reply.body is None:
+            return reply
+        rest = self._next("GET", f"/v1/jobs/{reply.body['id']}/follow", seen)
+        told = events(event("job", reply.body), *(rest.stream or ()), cut=rest.cut or not rest.stream)
+        return replace(told, status=reply.status)
 
 
 def problem(status: int, code: str, detail: str, **more: Any) -> Reply:
@@ -177,7 +191,11 @@ def node(**more: Any) -> dict[str, Any]:
 
 def statuses(*jobs: dict[str, Any] | threading.Event, cut: bool = False) -> Reply:
     """An event stream of a job's statuses."""
-    pieces = tuple(item if isinstance(item, threading.Event) else event("status", item) for item in jobs)
+    pieces = (item if isinstance(item, threading.Event) else event("status", item) for item in jobs)
+    return events(*pieces, cut=cut)
+
+
+def events(*pieces: Piece, cut: bool = False) -> Reply:
     return Reply(stream=pieces, cut=cut, headers={"Content-Type": "text/event-stream"})
 
 

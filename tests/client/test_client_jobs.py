@@ -18,6 +18,7 @@ from tests.client.canned_server import (
     Reply,
     chunk,
     event,
+    events,
     job,
     node,
     output,
@@ -227,8 +228,8 @@ def test_events_resume_after_the_last_one_seen(server: CannedServer, cluster: Cl
 
     server.on(
         "GET /v1/events",
-        Reply(stream=(happened("1.0"),), cut=True),
-        Reply(stream=(b": alive\n\n", happened("1.1"))),
+        events(happened("1.0"), cut=True),
+        events(b": alive\n\n", happened("1.1")),
     )
     watching = cluster.watch()
 

@@ -90,6 +90,13 @@ def test_what_may_start_once_only_is_never_tried_again(ended: AttemptState) -> N
     assert judge(spec, ended, 0, wanted=True).event is not TaskEvent.AGAIN
 
 
+def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_canceled() -> None:
+    spec = job_spec(run=RunMode.AT_MOST_ONCE)
+
+    assert judge(spec, AttemptState.STOPPED, 0, wanted=True) == Verdict(TaskEvent.GONE)
+    assert judge(spec, AttemptState.STOPPED, 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+
+
 def test_every_end_of_a_try_has_a_verdict_and_nothing_else_has() -> None:
     ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_A_TRY
     for state in AttemptState:

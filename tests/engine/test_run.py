@@ -36,6 +36,20 @@ async def test_an_answer_comes_after_its_commit(store: GatedStore) -> None:
         assert engine.revision == 1
 
 
+async def test_a_fenced_answer_comes_after_a_commit_of_nothing(store: GatedStore) -> None:
+    async with running(store) as engine, asyncio.TaskGroup() as group:
+        store.gate.clear()
+        asked = group.create_task(engine.ask("watcher", lambda *_: Plan(answer="yes", fenced=True)))
+        await store.at_the_gate.wait()
+        await turns()
+        early = asked.done()
+        store.gate.set()
+
+        assert await asked == "yes"
+        assert not early
+        assert engine.revision == 1
+
+
 async def test_a_read_waits_for_the_commit_that_is_under_way(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         store.gate.clear()

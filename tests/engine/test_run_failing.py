@@ -6,7 +6,9 @@ import pytest
 
 from rota.engine import run
 from rota.engine.run import Engine
-from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
+from rota.model.errors import Deposed, Outdated, RotaError, StoreFull, Unavailable
+from rota.store import codec
+from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
 from tests.engine.driving import PATIENCE_SECONDS, jobs, jobs_on_disk, running, submit, turns
 from tests.engine.gated_store import GatedStore
@@ -118,6 +120,18 @@ async def test_who_reads_while_the_store_cannot_be_read_is_told(store: GatedStor
 
         with pytest.raises(Unavailable):
             await engine.read(jobs)
+
+
+async def test_who_missed_a_commit_reads_again_before_it_writes(store: GatedStore) -> None:
+    async with running(store) as engine:
+        await commit(store, batch(engine.epoch, puts={"job/9/spec": codec.encode(job(9))}))
+
+        assert isinstance(await refusal(engine, 1), Outdated)
+        store.was_read.clear()
+        await store.was_read.wait()
+        await turns()
+        assert await engine.ask("apiserver", submit(1)) == 1
+        assert await engine.read(jobs) == ["1", "9"]
 
 
 async def test_cluster_time_never_goes_back(store: GatedStore) -> None:

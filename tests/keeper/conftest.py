@@ -16,6 +16,7 @@ import pytest
 
 import rota.keeper
 from rota.keeper.index import find_end, find_start
+from rota.keeper.spares import MOST
 
 Row = list[Any]
 Message = dict[str, Any]
@@ -134,6 +135,10 @@ class Keeper:
         except OSError:
             return False
         return True
+
+    def wait_stocked(self) -> None:
+        """Until it has made ahead what it wants to have, and rests."""
+        wait_until((self.root / "spare" / "work" / str(MOST - 1) / "out").is_dir, "a full stock")
 
     def agent(self) -> Agent:
         agent = Agent(self.root)

@@ -75,3 +75,10 @@ def test_with_nothing_pending_nothing_is_due(outbox: Outbox) -> None:
 
     assert outbox.take() == b""
     assert outbox.due_in_ns() == math.inf
+
+
+def test_after_the_last_end_nothing_is_due(outbox: Outbox) -> None:
+    outbox.ended(FIRST, "[]", is_last=True)
+    outbox.take()
+
+    assert outbox.due_in_ns() == math.inf

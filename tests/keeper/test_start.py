@@ -196,6 +196,7 @@ def test_removed_log_files_cost_one_start_and_come_again(keeper: Keeper, agent: 
 
 
 def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:
+    keeper.wait_stocked()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     before = len(os.listdir(descriptors))
     agent.start("7", "true", count=2000, tasks=[[index, 1, 0] for index in range(2000)])

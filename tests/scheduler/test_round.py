@@ -8,7 +8,7 @@ import pytest
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Unschedulable
+from rota.model.job import Constraint, Op, Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
 from rota.model.node import Eligibility, Link, Load, NodeWish
@@ -353,3 +353,51 @@ def test_a_job_that_does_not_want_to_wait_starts_where_all_of_it_fits() -> None:
 
     assert placements(rounds.mirror, job) == {0: "a", 1: "a"}
     assert rounds.mirror.jobs[job].verdict is None
+
+
+def test_a_job_that_has_begun_waits_for_its_retries_like_any_other() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    job = add_job(rounds.mirror, job_spec(1, count=2, retries=3, when_unschedulable=Unschedulable.REJECT))
+    rounds.go()
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=1)
+    other = add_job(rounds.mirror, job_spec(2))
+    rounds.go(ms=1)
+    rounds.go(ms=60_000)
+
+    assert placements(rounds.mirror, other) == {0: "a"}
+    assert rounds.mirror.jobs[job].verdict is None
+
+
+# ---- when everything was read again
+
+
+def test_what_fitted_nowhere_is_tried_again_in_a_new_mirror() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1, count=2, needs={"cpu": 2000}))
+    rounds.go()
+    grown = rounds.mirror.room.grown
+    rounds.mirror = Mirror()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    job = add_job(rounds.mirror, job_spec(1, count=2, needs={"cpu": 2000}))
+    rounds.mirror.room.grown = grown  # as it may well be by chance
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "a"}
+
+
+def test_labels_of_an_earlier_mirror_do_not_count() -> None:
+    near = (Constraint("zone", Op.EQUAL, ("near",)),)
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", labels={"zone": "near"})
+    add_node(rounds.mirror, "b", labels={"zone": "far"})
+    add_job(rounds.mirror, job_spec(1, where=near))
+    rounds.go()
+    rounds.mirror = Mirror()
+    add_node(rounds.mirror, "b", labels={"zone": "far"})
+    add_node(rounds.mirror, "a", labels={"zone": "near"})
+    job = add_job(rounds.mirror, job_spec(1, where=near))
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "a"}

@@ -83,6 +83,14 @@ def test_an_agent_that_leaves_gives_its_work_to_others(
     assert witness.starts() == {index: 2 if index in moved else 1 for index in range(6)}
 
 
+def test_an_agent_leaves_also_when_nobody_is_there_to_be_told(wide: LocalCluster) -> None:
+    wide.kill_server()
+    until(lambda: "not connected" in wide.agent_log(1), "the agent has noticed")
+
+    assert wide.kill_agent(1, signal.SIGINT) == 0
+    assert wide.keepers() == []
+
+
 def test_the_work_of_a_killed_keeper_is_run_again(wide: LocalCluster, witness: Witness, gate: Gate) -> None:
     job = wide.submit(*witness.script(gate.wait), count=4)
     until(lambda: wide.count(job, "running") == 4, "all tasks run")

@@ -38,6 +38,27 @@ def test_a_dev_cluster_runs_work_and_leaves_nothing_behind(
     assert with_argument(str(directory)) == []
 
 
+def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(
+    environment: Mapping[str, str], directory: Path
+) -> None:
+    given = ("dev", "--port", "0", "--data-dir", str(directory))
+    dev = subprocess.Popen([*LINE, *given], env=environment, stderr=subprocess.PIPE, text=True)
+    assert dev.stderr is not None
+    assert any("next: rota run" in told for told in iter(dev.stderr.readline, ""))
+    asked = [*LINE, "run", "--", "sh", "-c", "echo begun; exec sleep 600"]
+    follower = subprocess.Popen(asked, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b"begun\n"
+
+    dev.send_signal(signal.SIGINT)
+    told = dev.communicate(timeout=STOP_SECONDS)[1]
+    follower.kill()
+    follower.communicate()
+
+    assert dev.returncode == 0
+    assert "Traceback" not in told
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Whatever still runs in it when the test is over is ended."""

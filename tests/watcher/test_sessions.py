@@ -8,7 +8,8 @@ from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import NodeId
 from rota.model.lifecycle import AttemptState, NodeState
-from rota.model.node import NodeSpec, NodeStatus
+from rota.model.limits import SUSPECT_MS
+from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.plan import Plan
 from rota.model.sync import JobClaims, Report, Said, Start
 from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
@@ -42,6 +43,27 @@ def test_a_hello_that_says_nothing_new_writes_nothing_but_is_answered_only_by_wh
     add_node(mirror, "a")
 
     assert greet(mirror) == Plan(why="node a said hello", fenced=True)
+
+
+def test_another_machine_or_boot_is_turned_away_while_the_one_before_answers() -> None:
+    mirror = Mirror()
+    add_node(mirror, "a")
+    twin = hello("a", boot_id="another")
+
+    assert sessions.unwelcome(mirror, A, hello("a"), 1, SUSPECT_MS - 1) is None
+    assert sessions.unwelcome(mirror, A, twin, 1, SUSPECT_MS - 1) == "node a is connected from elsewhere"
+    assert sessions.unwelcome(mirror, A, hello("a", machine_id="another"), 1, 0) is not None
+    assert sessions.unwelcome(mirror, A, twin, 1, SUSPECT_MS) is None
+    mirror.connect(A, Link.DOWN)
+    assert sessions.unwelcome(mirror, A, twin, 1, 0) is None
+
+
+def test_a_node_that_follows_a_newer_leader_is_turned_away() -> None:
+    mirror = Mirror()
+    add_node(mirror, "a")
+
+    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), 8, 0) is None
+    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), 7, 0) is not None
 
 
 @pytest.mark.parametrize("before", [NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT])

@@ -96,14 +96,14 @@ class Agent:
     async def _call(self) -> None:
         pause = _BACKOFF_FIRST_SECONDS
         while not self._left.is_set():
+            if self._leaving and self._desk.gone:  # nobody is there to be told
+                self._left.set()
+                return
             await self._desk.attached.wait()
             try:
                 await self._connection()
             except grpc.aio.AioRpcError as error:
                 await self._explain(error)
-            if self._leaving and self._desk.gone:
-                self._left.set()
-                return
             if self._welcomed:
                 pause = _BACKOFF_FIRST_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

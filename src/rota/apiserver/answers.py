@@ -34,9 +34,12 @@ STATUS_OF_CODE = {
     "store_full": 507,
 }
 RETRY_AFTER_SECONDS = {"queue_full": "5", "unavailable": "1", "store_full": "10"}
+EVENTS = "text/event-stream"
+KEEP_ALIVE = b": still here\n\n"
 COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Write = Callable[[bytes], Awaitable[None]]
+Run = Callable[[Write], Awaitable[bytes]]
 
 
 class TooLarge(Rejected):
@@ -88,14 +91,17 @@ def problem_of(
 class Stream(Response):
     """A body that is written while it comes to be, until it ends or the reader goes away.
 
-    Unless `at_once`, nothing is sent before the first byte, so that an error can still be told as a problem.
+    What `run` returns is its end. Without a `beginning`, which may be empty, nothing is sent before the first
+    byte, so that an error can still be told as a problem.
     """
 
-    def __init__(self, run: Callable[[Write], Awaitable[None]], media_type: str, *, at_once: bool) -> None:
-        super().__init__(headers=COMMON_HEADERS, media_type=media_type)
+    def __init__(
+        self, run: Run, media_type: str, *, status: int = 200, beginning: bytes | None = None
+    ) -> None:
+        super().__init__(status_code=status, headers=COMMON_HEADERS, media_type=media_type)
         del self.headers["content-length"]
         self._run = run
-        self._at_once = at_once
+        self._beginning = beginning
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -112,34 +118,37 @@ class Stream(Response):
             await begin()
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        if self._at_once:
-            await write(b"")
-        if await _until_disconnect(self._run(write), receive):
+        if self._beginning is not None:
+            await write(self._beginning)
+        end = await _until_disconnect(self._run(write), receive)
+        if end is not None:
             await begin()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
-async def _until_disconnect(running: Awaitable[None], receive: Receive) -> bool:
-    """Whether it came to its end; what it raises is raised."""
+class _Gone(Exception):
+    """Nobody reads any more."""
 
-    async def disconnect() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
-    async def run() -> None:
-        await running
-
+async def _until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
+    """What it returned, if it came to its end; what it raises is raised."""
+    end = None
     try:
         async with asyncio.TaskGroup() as tasks:
-            gone = tasks.create_task(disconnect())
-            main = tasks.create_task(run())
-            await asyncio.wait((gone, main), return_when=asyncio.FIRST_COMPLETED)
-            ended = main.done()
-            gone.cancel()
-            main.cancel()
+            watching = tasks.create_task(_disconnect(receive))
+            end = await running
+            watching.cancel()
+    except* _Gone:
+        pass
     except* RotaError as group:
         raise _first(group) from None
-    return ended
+    return end
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise _Gone
 
 
 def _first(group: BaseExceptionGroup[RotaError]) -> RotaError:
@@ -152,7 +161,9 @@ def server_sent(kind: str, value: Any, sequence: str | None = None) -> bytes:
     return head + f"event: {kind}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
 
 
-KEEP_ALIVE = b": still here\n\n"
+def wants_events(request: Request) -> bool:
+    """As they happen, rather than what there is now."""
+    return EVENTS in request.headers.get("accept", "")
 
 
 def api_of(request: Request) -> Api:

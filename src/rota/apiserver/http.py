@@ -48,12 +48,16 @@ class Door:
             await self._app(scope, receive, send)
             return
         status = 0
+        is_noted = False
 
         async def send_noting(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_noted
+            await send(message)
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            elif not is_noted:  # when the answer has begun: a stream may go on for days
+                is_noted = True
+                self._note(scope, status)
 
         state = scope.setdefault("state", {})
         try:
@@ -66,7 +70,6 @@ class Door:
             state["code"] = refused.code
             if not status:  # else the answer has begun, and being cut off is how the reader learns of it
                 await problem(refused)(scope, receive, send_noting)
-        self._note(scope, status)
 
     def _let_in(self, scope: Scope, headers: Headers) -> None:
         check_host(headers.get("host", ""), self._hosts)

@@ -17,7 +17,6 @@ from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import JobId
 
 EVENTS_PAGE_MAX = 1000
-STREAM = "text/event-stream"
 
 Fits = Callable[[Happened], bool]
 
@@ -25,7 +24,7 @@ Fits = Callable[[Happened], bool]
 async def list_events(request: Request) -> Response:
     api, query = api_of(request), request.query_params
     fits = await api.engine.read(lambda mirror: _filter(api, mirror, request))
-    streams = STREAM in request.headers.get("accept", "")
+    streams = answers.wants_events(request)
     since = (request.headers.get("last-event-id") if streams else None) or query.get("since")
     position = Position.parse("since", since) if since else None
     if position is not None:
@@ -50,7 +49,7 @@ async def _page(api: Api, position: Position | None, fits: Fits, limit: int) -> 
 
 
 def _stream(api: Api, position: Position, fits: Fits) -> Response:
-    async def run(write: answers.Write) -> None:
+    async def run(write: answers.Write) -> bytes:
         async with aclosing(api.changes.events_after(position)) as pages:
             async for some in pages:
                 lines = [
@@ -59,8 +58,9 @@ def _stream(api: Api, position: Position, fits: Fits) -> Response:
                     if fits(happened)
                 ]
                 await write(b"".join(lines) or answers.KEEP_ALIVE)
+        return b""
 
-    return answers.Stream(run, STREAM, at_once=True)
+    return answers.Stream(run, answers.EVENTS, beginning=b"")
 
 
 def _shown(api: Api, happened: Happened) -> show.Json:

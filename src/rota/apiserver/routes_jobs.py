@@ -2,7 +2,6 @@
 
 import asyncio
 from base64 import b64encode
-from contextlib import aclosing
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from rota.apiserver import admission, answers, fields, show, show_tasks
 from rota.apiserver.access import sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.finding import find_job
-from rota.apiserver.follow import follow
+from rota.apiserver.follow import telling
 from rota.apiserver.logs import STREAMS, Chunk, Wanted, check_attempt
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
@@ -33,9 +32,13 @@ async def submit_job(request: Request) -> Response:
     )
     await asyncio.sleep(0)  # orders to nodes are on their way before the answer is: work starts sooner
     noted(request, f"job {done.job}")
-    return answer(
-        await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job))), 201 if done.new else 200
-    )
+    status = 201 if done.new else 200
+    job = await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job)))
+    if not answers.wants_events(request):
+        return answer(job, status)
+    line = {name: value for name, value in job.items() if name != "spec"}
+    beginning = answers.server_sent("job", job)
+    return answers.Stream(telling(api, done.job, line), answers.EVENTS, status=status, beginning=beginning)
 
 
 async def list_jobs(request: Request) -> Response:
@@ -114,13 +117,7 @@ async def explain_job(request: Request) -> Response:
 async def follow_job(request: Request) -> Response:
     api = api_of(request)
     job = await api.engine.read(lambda mirror: _asked(mirror, request).spec.id)
-
-    async def run(write: answers.Write) -> None:
-        async with aclosing(follow(api, job)) as lines:
-            async for line in lines:
-                await write(answers.KEEP_ALIVE if line is None else answers.server_sent("status", line))
-
-    return answers.Stream(run, "text/event-stream", at_once=False)
+    return answers.Stream(telling(api, job), answers.EVENTS)
 
 
 async def read_logs(request: Request) -> Response:
@@ -130,15 +127,18 @@ async def read_logs(request: Request) -> Response:
         raise BadField("format", f"'{chunks[:20]}' is not a format", "write chunks, or leave it out")
     wanted = await api.engine.read(lambda mirror: _wanted(_asked(mirror, request), request))
 
-    async def run_text(write: answers.Write) -> None:
+    async def run_text(write: answers.Write) -> bytes:
         await api.logs.copy_text(wanted, write)
+        return b""
 
-    async def run_chunks(write: answers.Write) -> None:
+    async def run_chunks(write: answers.Write) -> bytes:
         await api.logs.copy(wanted, lambda chunk: write(_ndjson(chunk)))
+        return b""
 
+    beginning = b"" if wanted.follow else None
     if chunks == "chunks":
-        return answers.Stream(run_chunks, "application/x-ndjson", at_once=wanted.follow)
-    return answers.Stream(run_text, "text/plain; charset=utf-8", at_once=wanted.follow)
+        return answers.Stream(run_chunks, "application/x-ndjson", beginning=beginning)
+    return answers.Stream(run_text, "text/plain; charset=utf-8", beginning=beginning)
 
 
 def _wanted(entry: JobEntry, request: Request) -> Wanted:

@@ -1,12 +1,14 @@
 """`rota dev`: a whole cluster on this machine."""
 
 import importlib
+import secrets
 
 import click
 
-from rota.config import AGENT_PORT, GRPC_PORT, HTTP_PORT, STORES, DevOptions
+from rota.config import AGENT_PORT, GRPC_PORT, HTTP_PORT, STORES, ChaosOptions, DevOptions
 
 PORT = click.IntRange(0, 65535)
+SEEDS = 10_000  # enough to choose from, and still short to type
 
 
 @click.command("dev")
@@ -23,6 +25,18 @@ PORT = click.IntRange(0, 65535)
 @click.option(
     "--store", type=click.Choice(STORES), default="sqlite", show_default=True, help="Where jobs are kept."
 )
+@click.option(
+    "--chaos", is_flag=True, help="Kill, freeze and cut off nodes at random, and tell what happens."
+)
+@click.option("--chaos-seed", type=click.IntRange(0), help="The same acts in the same order. [default: any]")
+@click.option(
+    "--chaos-pace",
+    type=click.FloatRange(0.1, 10),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="Longer or shorter pauses and outages.",
+)
 def command(port: int | None, grpc_port: int | None, agent_port: int | None, **options: object) -> int:
     """Start a whole cluster on this machine.
 
@@ -35,7 +49,22 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
         http_port=HTTP_PORT if port is None else port,
         grpc_port=(0 if any_port else GRPC_PORT) if grpc_port is None else grpc_port,
         agent_port=(0 if any_port else AGENT_PORT) if agent_port is None else agent_port,
+        chaos=_chaos(options),
         **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
     )
     # Late: the wiring imports all of Rota.
     return int(importlib.import_module("rota.wiring").run_dev(chosen) or 0)
+
+
+def _chaos(options: dict[str, object]) -> ChaosOptions | None:
+    """Takes its own out of the options."""
+    wanted, seed, pace = (options.pop(name) for name in ("chaos", "chaos_seed", "chaos_pace"))
+    assert isinstance(pace, float)
+    if not wanted:
+        if seed is not None:
+            raise click.UsageError("--chaos-seed goes with --chaos")
+        return None
+    nodes = options["nodes"]
+    if isinstance(nodes, int) and nodes < 2:
+        raise click.UsageError("--chaos needs 2 nodes or more, for one is always left alone; write --nodes 5")
+    return ChaosOptions(seed if isinstance(seed, int) else secrets.randbelow(SEEDS), pace)

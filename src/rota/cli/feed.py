@@ -4,10 +4,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from rota.client.cluster import Cluster
 from rota.client.job import Job
-from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs
+from rota.client.streams import LogCursor, LogQuery, follow_logs
 from rota.client.views import Chunk, JobStatus
 
 # Chunks held for a slow terminal; beyond that the server is asked for no more.
@@ -29,17 +30,16 @@ Item = JobStatus | Chunk | LogsEnded | Exception
 class Feed:
     """What is heard of one job; `next` gives the next thing, or None after a while of silence."""
 
-    def __init__(self, cluster: Cluster, job: Job, *, logs: bool) -> None:
+    def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], *, logs: bool) -> None:
         self._queue: queue.Queue[Item] = queue.Queue(MOST_WAITING)
         self._final = threading.Event()
-        transport = cluster.transport
         if logs:
             query, cursor = LogQuery(job.id), LogCursor()
-            chunks = follow_logs(transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
+            chunks = follow_logs(cluster.transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
             _start(lambda: self._pump_logs(chunks))
         else:
             self._queue.put(LogsEnded())
-        _start(lambda: self._pump_statuses(follow_job(transport, job.id)))
+        _start(lambda: self._pump_statuses(chain((job.status,), statuses)))
 
     def next(self, patience_seconds: float | None) -> Item | None:
         try:

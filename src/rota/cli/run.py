@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +48,18 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     rota run -c 2 -m 4g --array 0-99%8 -- ./simulate
     rota run -f job.toml
     """
-    job = cluster.submit_spec(job_spec(flags, command), flags["key"])
+    spec = job_spec(flags, command)
     if flags["detach"]:
-        return _leave(job, output, quiet=flags["quiet"])
+        return _leave(cluster.submit_spec(spec, flags["key"]), output, quiet=flags["quiet"])
+    statuses = cluster.follow_spec(spec, flags["key"])
+    job = Job(cluster.transport, next(statuses))
     if flags["cancel_on_interrupt"]:
         # Build systems end what they started with SIGTERM, and start it with SIGINT ignored.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     wants_data = output not in ("table", "wide")
     logs = not wants_data and (flags["logs"] if flags["logs"] is not None else job.status.count == 1)
-    code = _attend(cluster, job, Manner(flags["quiet"], logs, flags["cancel_on_interrupt"]))
+    manner = Manner(flags["quiet"], logs, flags["cancel_on_interrupt"])
+    code = _attend(Follower(cluster, job, statuses, manner), job, manner)
     if wants_data:
         emit_one(output, job.refresh(), job.id, list)
     return code
@@ -77,8 +81,7 @@ def _leave(job: Job, output: str, *, quiet: bool) -> int:
     return 0
 
 
-def _attend(cluster: Cluster, job: Job, manner: Manner) -> int:
-    follower = Follower(cluster, job, manner)
+def _attend(follower: "Follower", job: Job, manner: Manner) -> int:
     try:
         return exit_code(follower.follow())
     except KeyboardInterrupt:
@@ -113,11 +116,11 @@ def _cancel(follower: "Follower", job: Job) -> int:
 class Follower:
     """Listens to one job until it has ended and says what a person would want to know."""
 
-    def __init__(self, cluster: Cluster, job: Job, manner: Manner) -> None:
+    def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: Manner) -> None:
         self._cluster = cluster
         self._job = job
         self._manner = manner
-        self._feed = Feed(cluster, job, logs=manner.logs)
+        self._feed = Feed(cluster, job, statuses, logs=manner.logs)
         self._progress: Progress | None = None
         self._introduced = False
         self._attempts: dict[int, int] = {}

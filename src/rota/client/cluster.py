@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.errors import Rejected
 from rota.client.job import Job, find
-from rota.client.streams import follow_events
+from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
 from rota.client.views import Event, JobStatus, JoinToken, Node, Server, SpecFields, listed, read
 
@@ -44,21 +44,25 @@ class Cluster:
 
     def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> Job:
         """Submit a job; the same `key` and spec give the same job, however often it is sent."""
-        if not command:
-            raise Rejected(
-                "bad_field", "command: there is none", field="command", hint='submit("python", "train.py")'
-            )
-        return self.submit_spec({**spec, "command": list(command)}, key)
+        return self.submit_spec(_spec(command, spec), key)
+
+    def run(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> Job:
+        """Submit a job and wait until it has ended: `submit` and `wait` in one request."""
+        statuses = self.follow_spec(_spec(command, spec), key)
+        job = Job(self.transport, next(statuses))
+        for status in statuses:
+            job.status = status
+        return job
 
     def submit_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Job:
         """Submit a job from a whole spec, as a job file holds it."""
-        namespace = None if "namespace" in spec else setting("namespace", None).value
-        body = {**spec, "namespace": namespace} if namespace else dict(spec)
-        _refuse_what_is_no_text(body)
-        # Without a key of its own a submit could not be repeated when its answer is lost.
-        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
-        answer = self.transport.call(Request("POST", "/v1/jobs", body=body, headers=headers))
+        headers = {"Idempotency-Key": key or _new_key()}
+        answer = self.transport.call(Request("POST", "/v1/jobs", body=_body(spec), headers=headers))
         return Job(self.transport, read(JobStatus, answer))
+
+    def follow_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Iterator[JobStatus]:
+        """The job as it was submitted, then each change of it; the last one is final."""
+        return submit_job(self.transport, _body(spec), key or _new_key())
 
     def job(self, ref: str) -> Job:
         """A job by id, unique prefix, name, or `last`."""
@@ -121,6 +125,26 @@ class Cluster:
 
     def _change(self, ref: str, verb: str, body: Mapping[str, Any]) -> Node:
         return read(Node, self.transport.call(Request("POST", f"/v1/nodes/{segment(ref)}/{verb}", body=body)))
+
+
+def _spec(command: tuple[str, ...], spec: SpecFields) -> dict[str, Any]:
+    if not command:
+        raise Rejected(
+            "bad_field", "command: there is none", field="command", hint='submit("python", "train.py")'
+        )
+    return {**spec, "command": list(command)}
+
+
+def _body(spec: Mapping[str, Any]) -> dict[str, Any]:
+    namespace = None if "namespace" in spec else setting("namespace", None).value
+    body = {**spec, "namespace": namespace} if namespace else dict(spec)
+    _refuse_what_is_no_text(body)
+    return body
+
+
+def _new_key() -> str:
+    """Without a key of its own a submit could not be repeated when its answer is lost."""
+    return os.urandom(16).hex()
 
 
 def _refuse_what_is_no_text(spec: Mapping[str, Any]) -> None:

@@ -92,6 +92,9 @@ class AsyncCluster:
     async def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> AsyncJob:
         return AsyncJob(await _apart(lambda: self._cluster.submit(*command, key=key, **spec)))
 
+    async def run(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> AsyncJob:
+        return AsyncJob(await _apart(lambda: self._cluster.run(*command, key=key, **spec)))
+
     async def job(self, ref: str) -> AsyncJob:
         return AsyncJob(await _apart(lambda: self._cluster.job(ref)))
 

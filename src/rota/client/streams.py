@@ -3,7 +3,7 @@
 import json
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ SILENCE_SECONDS = 35.0
 REATTACH_SECONDS = 300.0
 # After a restart of the server its nodes come back a little later, and with them the output they keep.
 NODE_BACK_SECONDS = 30.0
+
+EVENTS = {"Accept": "text/event-stream"}
 
 Item = TypeVar("Item")
 Key = tuple[int, int, str]
@@ -65,18 +67,26 @@ class LogCursor:
 
 def follow_job(transport: Transport, job_id: str, deadline: float | None = None) -> Iterator[JobStatus]:
     """Each change of a job, the last one final; `deadline` is an instant of the monotonic clock."""
+    return _follow(transport, _following(job_id), deadline)
+
+
+def submit_job(transport: Transport, spec: Mapping[str, Any], key: str) -> Iterator[JobStatus]:
+    """The job as it was taken, then as `follow_job`: all in one request, unless the stream is cut."""
+    headers = {**EVENTS, "Idempotency-Key": key}
+    return _follow(transport, Request("POST", "/v1/jobs", body=spec, headers=headers))
+
+
+def _follow(transport: Transport, request: Request, deadline: float | None = None) -> Iterator[JobStatus]:
     ended = False
 
     def attach(pauses: Pauses) -> Iterator[JobStatus]:
-        nonlocal ended
-        request = Request(
-            "GET", f"/v1/jobs/{segment(job_id)}/follow", headers={"Accept": "text/event-stream"}
-        )
+        nonlocal ended, request
         with transport.stream(request, _silence(deadline)) as lines:
             pauses.attached(REATTACH_SECONDS)
             for message in _messages(lines):
-                if message.kind == "status":
+                if message.kind in ("job", "status"):
                     status = read(JobStatus, message.value())
+                    request = _following(status.id)  # from here on: it is known to be submitted
                     ended = status.is_final
                     yield status
                     if ended:
@@ -84,6 +94,10 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
                 _check(deadline)
 
     return _again(attach, lambda: ended, transport, deadline)
+
+
+def _following(job_id: str) -> Request:
+    return Request("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=EVENTS)
 
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
@@ -108,7 +122,7 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
 
     def attach(pauses: Pauses) -> Iterator[Event]:
         nonlocal last
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        headers = EVENTS | ({"Last-Event-ID": last} if last else {})
         request = Request("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
             pauses.attached(REATTACH_SECONDS)

@@ -79,6 +79,24 @@ class Pauses:
         time.sleep(min(pause, left))
 
 
+class _Whole(HTTPConnection):
+    """Sends head and body of a request together: two pieces would wake the server twice."""
+
+    _unsent = b""
+
+    def send(self, data: Any) -> None:
+        self._unsent += data
+
+    def getresponse(self) -> HTTPResponse:
+        whole, self._unsent = self._unsent, b""
+        super().send(whole)
+        return super().getresponse()
+
+
+class _Secure(_Whole, HTTPSConnection):
+    pass
+
+
 class Transport:
     """Speaks HTTP/1.1 to one server; threads may share it, as no two calls share a connection."""
 
@@ -87,6 +105,7 @@ class Transport:
         self._address = _address(endpoint)
         self._tls = _tls(endpoint) if self._address.scheme == "https" else None
         self._idle: list[HTTPConnection] = []
+        self._is_closed = False
         self.patience_seconds = patience_seconds
         self.on_wait = on_wait
 
@@ -108,44 +127,29 @@ class Transport:
     @contextmanager
     def stream(self, request: Request, silence_seconds: float | None) -> Iterator[Iterator[bytes]]:
         """The answer's lines as they come, on a connection of its own; longer silence is an error."""
-        with _as_unavailable(self._endpoint.addr):
-            connection = self._connect()
+        connection, response = self._answered(request, silence_seconds)
         try:
-            with _as_unavailable(self._endpoint.addr):
-                connection.sock.settimeout(silence_seconds)
-                response = self._send(connection, request)
-                if response.status >= 300:
+            if response.status >= 300:
+                with _as_unavailable(self._endpoint.addr):
                     raise _problem(response)
+            if request.headers.get("Accept", "") not in response.headers.get("Content-Type", ""):
+                raise Broken("internal", "the server answered in a form this client did not ask for")
             yield _lines(response, self._endpoint.addr)
         finally:
-            connection.close()
+            if _is_read(connection, response):
+                self._keep(connection)
+            else:
+                connection.close()
 
     def close(self) -> None:
+        self._is_closed = True
         while (connection := self._kept()) is not None:
             connection.close()
 
     def _once(self, request: Request) -> Any:
-        while (connection := self._kept()) is not None:
-            try:
-                return self._exchange(connection, request)
-            except Unavailable as problem:
-                # The server closes idle connections; only a fresh one tells whether it is away.
-                if isinstance(problem.__cause__, TimeoutError) or problem.__cause__ is None:
-                    raise
-        with _as_unavailable(self._endpoint.addr):
-            connection = self._connect()
-        return self._exchange(connection, request)
-
-    def _kept(self) -> HTTPConnection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # asked this way round because threads share the list
-            return None
-
-    def _exchange(self, connection: HTTPConnection, request: Request) -> Any:
+        connection, response = self._answered(request, ANSWER_SECONDS)
         try:
             with _as_unavailable(self._endpoint.addr):
-                response = self._send(connection, request)
                 failed = _problem(response) if response.status >= 300 else None
                 body = response.read(ANSWER_BYTES)
         except BaseException:
@@ -154,25 +158,50 @@ class Transport:
         if response.will_close:
             connection.close()
         else:
-            self._idle.append(connection)
+            self._keep(connection)
         if failed is not None:
             raise failed
         return _json(body) if body else None
 
+    def _answered(
+        self, request: Request, silence_seconds: float | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """The head of the answer has come; its body is to be read from the connection it came on."""
+        while (connection := self._kept()) is not None:
+            try:
+                return connection, self._send(connection, request, silence_seconds)
+            except Unavailable as problem:
+                # The server closes idle connections; only a fresh one tells whether it is away.
+                if isinstance(problem.__cause__, TimeoutError):
+                    raise
+        with _as_unavailable(self._endpoint.addr):
+            connection = self._connect()
+        return connection, self._send(connection, request, silence_seconds)
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        self._idle.append(connection)
+        if self._is_closed:  # meanwhile, by another thread
+            self.close()
+
+    def _kept(self) -> HTTPConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # asked this way round because threads share the list
+            return None
+
     def _connect(self) -> HTTPConnection:
         host, port = self._address.hostname or "", self._address.port
         if self._tls is not None:
-            connection: HTTPConnection = HTTPSConnection(
-                host, port, timeout=CONNECT_SECONDS, context=self._tls
-            )
+            connection: HTTPConnection = _Secure(host, port, timeout=CONNECT_SECONDS, context=self._tls)
         else:
-            connection = HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+            connection = _Whole(host, port, timeout=CONNECT_SECONDS)
         connection.connect()
-        connection.sock.settimeout(ANSWER_SECONDS)
         _notice_dead_peers(connection.sock)
         return connection
 
-    def _send(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
+    def _send(
+        self, connection: HTTPConnection, request: Request, silence_seconds: float | None
+    ) -> HTTPResponse:
         headers = {
             "Authorization": f"Bearer {self._endpoint.token}",
             "Accept": "application/json",
@@ -182,8 +211,14 @@ class Transport:
         if request.body is not None:
             body = json.dumps(request.body).encode()
             headers["Content-Type"] = "application/json"
-        connection.request(request.method, request.target, body, headers)
-        return connection.getresponse()
+        try:
+            with _as_unavailable(self._endpoint.addr):
+                connection.sock.settimeout(silence_seconds)
+                connection.request(request.method, request.target, body, headers)
+                return connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
 
 def segment(text: str) -> str:
@@ -282,6 +317,17 @@ def _json(body: bytes) -> Any:
         raise Broken(
             "internal", "the answer is not JSON", hint="does the address belong to a Rota server?"
         ) from None
+
+
+def _is_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
+    """Whether the whole body has come, so that the connection can serve again; nothing is waited for."""
+    if response.will_close:
+        return False
+    connection.sock.settimeout(0)
+    try:
+        return not response.read1(1)
+    except (OSError, HTTPException, ValueError):
+        return False
 
 
 def _lines(response: HTTPResponse, addr: str) -> Iterator[bytes]:

@@ -29,20 +29,41 @@ class Door:
         self._incoming = bytearray()
         self._unsent = bytearray()
         self._waits_for_room = False
+        self._turn = threading.Lock()
 
     def serve(self, work: Work, is_done: Callable[[], bool]) -> None:
         while not is_done():
-            for chosen, ready in self._selector.select(self._patience_seconds(work)):
-                if chosen.fileobj is self._listener:
-                    self._welcome(work)
-                elif chosen.fileobj == self._wake_fd:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake_fd, 4096)
-                elif chosen.fileobj is self._agent and ready & selectors.EVENT_READ:
-                    self._receive(work)
+            found = self._selector.select(self._patience_seconds(work))
+            with self._turn:
+                self._look(work, found)
+                self._send(work)
+        with self._turn:
+            self._unsent += work.mail()  # the last results
             self._send(work)
-        self._unsent += work.mail()  # the last results
-        self._send(work)
+
+    def post(self, work: Work) -> bool:
+        """Send the last result from the thread that found it; False: the door's own thread has to look."""
+        if work.running or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._agent is None or self._unsent or work.quitting or work.outbox.due_in_ns() > 0:
+                return False
+            self._unsent += work.mail()
+            with contextlib.suppress(OSError):
+                del self._unsent[: self._agent.send(self._unsent)]
+            return not self._unsent and work.outbox.due_in_ns() == math.inf
+        finally:
+            self._turn.release()
+
+    def _look(self, work: Work, found: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for chosen, ready in found:
+            if chosen.fileobj is self._listener:
+                self._welcome(work)
+            elif chosen.fileobj == self._wake_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_fd, 4096)
+            elif chosen.fileobj is self._agent and ready & selectors.EVENT_READ:
+                self._receive(work)
 
     def _patience_seconds(self, work: Work) -> float | None:
         due_in_ns = work.outbox.due_in_ns()

@@ -19,6 +19,7 @@ class Outbox:
         self._now_ns = now_ns
         self._is_open = False
         self._ended_at_ns = 0  # when ends were last sent
+        self._expects_more = False
         self._due_at_ns = math.inf  # when to take; shortly after ends, even if in vain
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
@@ -45,6 +46,7 @@ class Outbox:
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row
+            self._expects_more = not is_last
             self._fall_due(0 if is_last else self._ended_at_ns + ENDED_NS)
 
     def refused(self, key: Key, reason: str) -> None:
@@ -64,7 +66,8 @@ class Outbox:
         self._due_at_ns = math.inf
         if self._ended or self._refused:
             self._ended_at_ns = self._now_ns()
-            self._due_at_ns = self._ended_at_ns + ENDED_NS  # more is likely, and then need not call
+            if self._expects_more:
+                self._due_at_ns = self._ended_at_ns + ENDED_NS  # what comes until then need not call
         if not (self._started or self._ended or self._refused):
             return b""
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]

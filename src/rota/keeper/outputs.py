@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rota.keeper.index import Extent, end_line, find_end, find_start, start_line
 from rota.keeper.rules import Key
+from rota.keeper.spares import Spares
 
 RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
 OPEN_FILES = 256  # kept open; others are opened again when it is their turn
@@ -54,6 +55,7 @@ class Outputs:
         self._root = root
         self._shelves: dict[str, Shelf] = {}
         self._files = Files()
+        self._spares = Spares(f"{root}/spare/logs", f"{root}/logs", _make_shelf)
         self._late: set[str] = set()  # jobs with unwritten lines
 
     def take(self, keys: Sequence[Key]) -> list[Segment]:
@@ -68,6 +70,11 @@ class Outputs:
                 self.give_back(key, segment, Measure(segment.at, is_final=True))
             raise
         return taken
+
+    def stock_up(self) -> None:
+        """Make ahead what the next jobs will need."""
+        with contextlib.suppress(OSError):  # then their first starts take longer
+            self._spares.fill()
 
     def measure(self, segment: Segment) -> Measure:
         out_bytes, out_is_final = self._length(segment.path + b".out")
@@ -132,10 +139,12 @@ class Outputs:
     def _open_shelf(self, job: str) -> Shelf:
         """Segments of an earlier keeper are left alone: who writes to them is not known."""
         path = f"{self._root}/logs/{job}"
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        stems = [name.partition(".")[0] for name in os.listdir(path)]
-        highest = max((int(stem) for stem in stems if stem.isdecimal()), default=-1)
-        shelf = self._shelves[job] = Shelf(path, os.fsencode(f"{path}/index"), highest + 1)
+        next_number = 0
+        if not self._spares.take(job):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            stems = [name.partition(".")[0] for name in os.listdir(path)]
+            next_number = max((int(stem) + 1 for stem in stems if stem.isdecimal()), default=0)
+        shelf = self._shelves[job] = Shelf(path, os.fsencode(f"{path}/index"), next_number)
         return shelf
 
     def _write(self, job: str) -> None:
@@ -214,6 +223,13 @@ class Files:
         fd = self._open.pop(path, None)
         if fd is not None:
             os.close(fd)
+
+
+def _make_shelf(path: str) -> None:
+    """With the files of its first segment, still empty."""
+    os.mkdir(path, mode=0o700)
+    for name in ("index", "0.out", "0.err"):
+        os.close(os.open(f"{path}/{name}", INDEX, 0o600))
 
 
 def _segment(shelf: Shelf, number: int, at: Extent) -> Segment:

@@ -7,7 +7,6 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable
 
 from rota.keeper import journal, trees
 from rota.keeper.attempt import Kernel, Outcome, row
@@ -36,19 +35,76 @@ def keep(root: str) -> None:
     kernel = Kernel()
     memory = _remember(f"{root}/journal", mark, outputs, kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
-    wake_read, wake = _make_alarm()
-    work = Work(memory, records, Spawner(root, mark), outputs, wake, kernel=kernel)
-    door = Door(root, listen(root_fd), wake_read)
+    bell = Bell()
+    spawner = Spawner(root, mark)
+    work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
+    door = Door(root, listen(root_fd), bell.fd)
     discard(root, [])  # what an earlier keeper did not come to delete
     farewell = Farewell(work, kernel)
     threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
-    turn = threading.Lock()
+    reaper = Reaper(work, door, bell)
     for _ in range(max(2, os.cpu_count() or 0)):
-        threading.Thread(target=_reap_for_ever, args=(work, turn), daemon=True).start()
-    threading.Thread(target=Warden(work, mark).run, daemon=True).start()
+        threading.Thread(target=reaper.run, daemon=True).start()
+    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up))
+    threading.Thread(target=warden.run, daemon=True).start()
     door.serve(work, farewell.is_due)
     os.unlink("keeper.sock", dir_fd=root_fd)
+
+
+class Bell:
+    """Calls the door's thread: from another thread, or from a signal."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._held = threading.local()
+        signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+
+    def ring(self) -> None:
+        if getattr(self._held, "is_so", False):
+            self._held.is_rung = True
+            return
+        with contextlib.suppress(BlockingIOError):  # full: it is readable already
+            os.write(self._write_fd, b"!")
+
+    def hold(self) -> None:
+        """This thread will do what it would call for."""
+        self._held.is_so, self._held.is_rung = True, False
+
+    def let_go(self) -> bool:
+        """Whether it would have been rung."""
+        self._held.is_so = False
+        return bool(self._held.is_rung)
+
+
+class Reaper:
+    """One thread waits and buries at a time: no end wakes two. Meanwhile others start what comes next."""
+
+    def __init__(self, work: Work, door: Door, bell: Bell) -> None:
+        self._work = work
+        self._door = door
+        self._bell = bell
+        self._turn = threading.Lock()
+
+    def run(self) -> None:
+        while True:
+            with self._turn:
+                room_was_left = self._reap()
+            if room_was_left:
+                self._work.fill()
+
+    def _reap(self) -> bool:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            self._work.wait_for_children()
+            return False
+        self._bell.hold()
+        room_was_left = found is not None and self._work.reap(found.si_pid)
+        # To send it here is sooner done than to wake whoever sends otherwise.
+        if self._bell.let_go() and not self._door.post(self._work):
+            self._bell.ring()
+        return room_was_left
 
 
 class Farewell:
@@ -132,29 +188,3 @@ def _give_up(what: threading.ExceptHookArgs) -> None:
     """Without one of its threads a keeper looks alive and is not: better to end and to be started again."""
     sys.excepthook(what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
     os._exit(70)
-
-
-def _make_alarm() -> tuple[int, Callable[[], None]]:
-    """A descriptor to wait on, and what makes it readable: from another thread, or from a signal."""
-    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-
-    def wake() -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it is readable already
-            os.write(write_fd, b"!")
-
-    return read_fd, wake
-
-
-def _reap_for_ever(work: Work, turn: threading.Lock) -> None:
-    """One waits and buries at a time: no end wakes two. Meanwhile the others start what comes next."""
-    while True:
-        with turn:
-            try:
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:
-                work.wait_for_children()
-                continue
-            room_was_left = found is not None and work.reap(found.si_pid)
-        if room_was_left:
-            work.fill()

@@ -1,5 +1,6 @@
 """A job's spec and one attempt of it -> a process in its own session, its output going straight to files."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.keeper.rules import Key
+from rota.keeper.spares import Spares
 from rota.keeper.wire import Spec
 
 PASSED_ON = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
@@ -63,12 +65,18 @@ class Spawner:
         self._mark = mark
         self._node = ""
         self._recipes: dict[str, Recipe] = {}
+        self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
 
     def name_node(self, node: str) -> None:
         if node != self._node:
             self._node = node
             self._recipes.clear()
+
+    def stock_up(self) -> None:
+        """Make ahead what the next jobs will need."""
+        with contextlib.suppress(OSError):  # then their first starts take longer
+            self._spares.fill()
 
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
@@ -116,7 +124,8 @@ class Spawner:
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
         work = f"{self._root}/work/{job}"
-        os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
+        if not self._spares.take(job):
+            os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
         own = os.environ
         env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
         env.setdefault("PATH", DEFAULT_PATH)
@@ -143,6 +152,10 @@ class Spawner:
         recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, _strings(encoded), cwd)
         self._recipes[job] = recipe
         return recipe
+
+
+def _make_work(path: str) -> None:
+    os.makedirs(f"{path}/out", mode=0o700)
 
 
 def _make_attributes() -> ctypes.Array[ctypes.c_char]:

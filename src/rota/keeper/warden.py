@@ -1,8 +1,9 @@
-"""Time limits, stops and orphans: signals whole trees when due, sweeps up what ended work left behind."""
+"""Once a second, or when due: signals trees whose time is up, sweeps up orphans, makes directories ahead."""
 
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from rota.keeper import trees
 from rota.keeper.rules import Key
@@ -13,20 +14,25 @@ SWEEP_SECONDS = 1.0
 
 
 class Warden:
-    def __init__(self, work: Work, mark: str) -> None:
+    def __init__(self, work: Work, mark: str, stock_up: Sequence[Callable[[], None]]) -> None:
         self._work = work
+        self._stock_up = stock_up
         self._mark = mark
         self._suspects: dict[Child, frozenset[Key]] = {}
 
     def run(self) -> None:
-        busy, swept_at = False, 0.0
+        busy, sweep_at = True, 0.0
         while True:
+            if time.monotonic() >= sweep_at:
+                busy, sweep_at = self._sweep(), time.monotonic() + SWEEP_SECONDS
+                self._work.keep_up()
+                for prepare in self._stock_up:
+                    prepare()
             due = self._work.wait_due(SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
-            if time.monotonic() >= swept_at + SWEEP_SECONDS or not busy:
-                busy, swept_at = self._sweep(), time.monotonic()
-                self._work.keep_up()
+            if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
+                busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
 
     def _tend(self, due: dict[Key, bool]) -> None:
         """One look at the machine serves every attempt that is due."""

@@ -27,7 +27,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.watcher")
 
-_COMPANY_SECONDS = 0.01
+_COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
 PLACE = (
     "place",
     "round",

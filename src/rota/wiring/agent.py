@@ -84,7 +84,7 @@ def _join(config: AgentConfig, directory: Path) -> NodeIdentity:
 def _settings(config: AgentConfig, directory: Path) -> Settings:
     return Settings(
         directory=directory,
-        address=(directory / "server").read_text().strip(),
+        address=config.server_addr or (directory / "server").read_text().strip(),
         name=config.name or platform.node(),
         version=__version__,
         labels=dict(config.labels),

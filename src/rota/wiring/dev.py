@@ -8,20 +8,21 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
-from rota.config import DevOptions, ServerOptions, default_data_dir, server_config
+from rota.config import ChaosOptions, DevOptions, ServerConfig, ServerOptions, default_data_dir, server_config
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
-from rota.identity.tokens import JoinLine
 from rota.model.amounts import show_size
-from rota.model.cluster import DEFAULT
-from rota.store.lock import AlreadyRunning, DirectoryLock
-from rota.wiring.agent import AGENT_LOCK
+from rota.model.errors import Unavailable
+from rota.wiring import chaos, guard
+from rota.wiring.chaos_run import unrest
+from rota.wiring.dev_node import STOP_SECONDS, DevNode
 from rota.wiring.process import Interruption, guarded, log_to, tell
+from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
 
-_STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
 
 
@@ -29,6 +30,22 @@ def run_dev(options: DevOptions) -> int:
     began = time.monotonic()
     directory = Path(options.data_dir or default_data_dir("dev")).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    config = _config(options, directory)
+    with (directory / "server.log").open("ab") as diary:
+        log_to(diary.fileno())
+
+    async def main() -> None:
+        interruption = Interruption(signal.SIGINT, signal.SIGTERM)
+        async with running(config) as server, _nodes(server, directory, options) as nodes:
+            _tell_ready(server, time.monotonic() - began)
+            async with _disturbed(server, nodes, options.chaos, config.lost_seconds):
+                await interruption.wait()
+            tell("stopping: running tasks end now, unfinished jobs go on at the next start")
+
+    return guarded(main())
+
+
+def _config(options: DevOptions, directory: Path) -> ServerConfig:
     host = options.listen or "127.0.0.1"
     config = server_config(
         ServerOptions(
@@ -39,91 +56,79 @@ def run_dev(options: DevOptions) -> int:
             agent_addr=f"{host}:{options.agent_port}",
         )
     )
-    with (directory / "server.log").open("ab") as diary:
-        log_to(diary.fileno())
-
-    async def main() -> None:
-        interruption = Interruption(signal.SIGINT, signal.SIGTERM)
-        async with running(config) as server, _agents(server, directory, options.nodes):
-            _tell_ready(server, time.monotonic() - began)
-            await interruption.wait()
-            tell("stopping: running tasks end now, unfinished jobs go on at the next start")
-
-    return guarded(main())
+    if options.chaos is None or "ROTA_LOST_SECONDS" in os.environ:
+        return config
+    return replace(config, lost_seconds=max(1.0, options.chaos.pace * chaos.LOST_SECONDS))
 
 
 @contextlib.asynccontextmanager
-async def _agents(server: Server, directory: Path, count: int) -> AsyncIterator[None]:
-    names = [platform.node()] if count == 1 else [f"node-{number}" for number in range(1, count + 1)]
-    processes = [await _start(server, directory / name, name) for name in names]
+async def _nodes(server: Server, directory: Path, options: DevOptions) -> AsyncIterator[list[DevNode]]:
+    async with contextlib.AsyncExitStack() as around:
+        nodes = []
+        for name in _names(options.nodes):
+            relay = None
+            if options.chaos is not None:
+                relay = await around.enter_async_context(relay_to(server.addresses.agent))
+            nodes.append(DevNode(server, directory / name, relay))
+        if options.chaos is not None:
+            await around.enter_async_context(_guarded(nodes))
+        try:
+            for node in nodes:
+                await node.start()
+            await _until_open(server.engine, nodes)
+            yield nodes
+        finally:
+            for node in nodes:
+                node.ask_to_leave()
+            for node in nodes:
+                await node.has_left()
+
+
+def _names(count: int) -> list[str]:
+    return [platform.node()] if count == 1 else [f"node-{number}" for number in range(1, count + 1)]
+
+
+@contextlib.asynccontextmanager
+async def _guarded(nodes: list[DevNode]) -> AsyncIterator[None]:
+    """Even if we are killed, nothing that was frozen or left alone stays behind."""
+    watching = await asyncio.create_subprocess_exec(
+        # By its file: as a module it would import all of the wiring.
+        *(sys.executable, "-P", guard.__file__, *(str(node.directory) for node in nodes)),
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
-        await _until_open(server.engine, count)
         yield
     finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-        for process in processes:
-            await _end(process)
+        assert watching.stdin is not None, "it is a pipe"
+        watching.stdin.close()
+        await watching.wait()
 
 
-def _prepare(server: Server, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (directory / "server").write_text(server.addresses.agent + "\n")  # the port may be another one this time
+@contextlib.asynccontextmanager
+async def _disturbed(
+    server: Server, nodes: list[DevNode], options: ChaosOptions | None, lost_seconds: float
+) -> AsyncIterator[None]:
+    if options is None:
+        yield
+        return
+    silence = chaos.show_seconds(lost_seconds)
+    tell(f"  chaos: nodes are killed, frozen and cut off at random; one is lost after {silence} of silence")
+    tell(f"  the same acts again: --chaos-seed {options.seed}")
+    async with asyncio.TaskGroup() as tasks:
+        disturbing = tasks.create_task(unrest(server.engine, nodes, options))
+        yield
+        disturbing.cancel()
 
 
-async def _start(server: Server, directory: Path, name: str) -> asyncio.subprocess.Process:
-    _prepare(server, directory)
-    await _relieve(directory)
-    host, _, port = server.addresses.http.rpartition(":")
-    secret = server.vault.make_join_token(time.time_ns() // 1_000_000, labels={}, cluster=DEFAULT)
-    line = JoinLine(host.strip("[]"), int(port), secret, server.authority.fingerprint).render()
-    with (directory / "agent.log").open("ab") as diary:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rota.cli.main", "agent"),
-            *("--data-dir", str(directory), "--name", name),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=diary,
-            stderr=diary,
-            start_new_session=True,
-            env={**os.environ, "ROTA_JOIN": line},  # not in argv, where everybody can read it
-        )
-
-
-async def _relieve(directory: Path) -> None:
-    """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
-    async with asyncio.timeout(_STOP_SECONDS):
-        while True:
-            try:
-                DirectoryLock(directory, AGENT_LOCK).release()
-                return
-            except AlreadyRunning as running_already:
-                if _is_agent_of(directory, running_already.pid):
-                    os.kill(running_already.pid, signal.SIGTERM)
+async def _until_open(engine: Engine, nodes: list[DevNode]) -> None:
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            while await engine.read(_open_nodes) < len(nodes):
                 await asyncio.sleep(_LOOK_SECONDS)
-
-
-def _is_agent_of(directory: Path, pid: int) -> bool:
-    """A lock's number may be a moment old: only a process that was started for this directory is ended."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except FileNotFoundError:
-        return False
-    return b"agent" in words and str(directory).encode() in words
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    try:
-        async with asyncio.timeout(_STOP_SECONDS):
-            await process.wait()
     except TimeoutError:
-        process.kill()
-
-
-async def _until_open(engine: Engine, count: int) -> None:
-    async with asyncio.timeout(_STOP_SECONDS):
-        while await engine.read(_open_nodes) < count:
-            await asyncio.sleep(_LOOK_SECONDS)
+        logs = ", ".join(str(node.directory / "agent.log") for node in nodes if not node.is_ready)
+        raise Unavailable(f"some nodes are not ready after {STOP_SECONDS:g} s; see {logs}") from None
 
 
 def _open_nodes(mirror: Mirror) -> int:

@@ -1,6 +1,8 @@
 """Addresses, sockets and TLS of the three doors. [I/O]"""
 
+import asyncio
 import contextlib
+import logging
 import platform
 import socket
 from collections.abc import Iterator
@@ -71,6 +73,7 @@ def web_server(api: Api, directory: Path, door: HttpServer, keys: KeyPair) -> "W
         crt_file, key_file = str(directory / "http.crt"), str(directory / "http.key")
         Path(crt_file).write_bytes(keys.cert_pem)
         write_token(Path(key_file), keys.key_pem.decode())
+    logging.getLogger("uvicorn.error").addFilter(_is_an_error)
     return Web(
         uvicorn.Config(
             make_app(api),
@@ -86,6 +89,11 @@ def web_server(api: Api, directory: Path, door: HttpServer, keys: KeyPair) -> "W
             ssl_keyfile=key_file,
         )
     )
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    """Requests that are cut short because the server stops are none."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class Web(uvicorn.Server):

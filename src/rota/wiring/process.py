@@ -42,7 +42,7 @@ class Interruption:
             loop.add_signal_handler(one, self._take, one, signals)
 
     async def wait(self) -> signal.Signals:
-        return await self._came
+        return await asyncio.shield(self._came)  # whoever stops waiting does not end it for the next one
 
     def _take(self, which: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
         for one in signals:

@@ -1,0 +1,114 @@
+"""One node of a dev cluster: its agent, which is a child of ours, its keeper and its work. [I/O]"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rota.identity.tokens import JoinLine
+from rota.model.cluster import DEFAULT
+from rota.store.lock import AlreadyRunning, DirectoryLock
+from rota.wiring import guard
+from rota.wiring.agent import AGENT_LOCK
+from rota.wiring.relay import Relay
+from rota.wiring.server import Server
+
+STOP_SECONDS = 30.0
+_LOOK_SECONDS = 0.02  # nobody tells when a lock is free
+
+
+class DevNode:
+    """Started as often as it takes; where there is a relay, the agent calls through it."""
+
+    def __init__(self, server: Server, directory: Path, relay: Relay | None = None) -> None:
+        self.name = directory.name
+        self.directory = directory
+        self.relay = relay
+        self._server = server
+        self._agent: asyncio.subprocess.Process | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._agent is not None and self._agent.returncode is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server hears it and gives it work."""
+        nodes = self._server.engine.mirror.nodes.values()
+        return any(entry.open for entry in nodes if entry.spec.name == self.name)
+
+    async def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The port may be another one this time.
+        (self.directory / "server").write_text(self._server.addresses.agent + "\n")
+        await _relieve(self.directory)
+        with (self.directory / "agent.log").open("ab") as diary:
+            self._agent = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "rota.cli.main", "agent"),
+                *("--data-dir", str(self.directory), "--name", self.name),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=diary,
+                stderr=diary,
+                start_new_session=True,
+                env=self._environment(),
+            )
+
+    def signal_agent(self, signum: int) -> None:
+        if self._agent is not None and self.runs:
+            self._agent.send_signal(signum)
+
+    def signal_keeper(self, signum: int) -> None:
+        for keeper in guard.keepers_of(self.directory):
+            keeper.send(signum)
+
+    async def kill_agent(self) -> None:
+        self.signal_agent(signal.SIGKILL)
+        if self._agent is not None:
+            await self._agent.wait()
+
+    async def kill(self) -> None:
+        """Agent, keeper and work."""
+        await self.kill_agent()
+        await asyncio.to_thread(guard.kill_node, self.directory)
+
+    def thaw(self) -> None:
+        self.signal_agent(signal.SIGCONT)
+        self.signal_keeper(signal.SIGCONT)
+
+    def ask_to_leave(self) -> None:
+        """One that is not connected has nobody to say goodbye to."""
+        self.signal_agent(signal.SIGINT if self.is_ready else signal.SIGTERM)
+
+    async def has_left(self) -> None:
+        """Its work ends with it, also where the agent was dead."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                if self._agent is not None:
+                    await self._agent.wait()
+        except TimeoutError:
+            await self.kill_agent()
+        await asyncio.to_thread(guard.end_nodes, [self.directory])
+
+    def _environment(self) -> dict[str, str]:
+        host, _, port = self._server.addresses.http.rpartition(":")
+        secret = self._server.vault.make_join_token(time.time_ns() // 1_000_000, labels={}, cluster=DEFAULT)
+        line = JoinLine(host.strip("[]"), int(port), secret, self._server.authority.fingerprint).render()
+        own = {**os.environ, "ROTA_JOIN": line}  # not in argv, where everybody can read it
+        return own if self.relay is None else {**own, "ROTA_SERVER_ADDR": self.relay.address}
+
+
+async def _relieve(directory: Path) -> None:
+    """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
+    async with asyncio.timeout(STOP_SECONDS):
+        while True:
+            try:
+                DirectoryLock(directory, AGENT_LOCK).release()
+                return
+            except AlreadyRunning as running_already:
+                # A lock's number may be a moment old: only an agent of this directory is ended.
+                for agent in guard.agents_of(directory):
+                    if agent.pid == running_already.pid:
+                        agent.send(signal.SIGTERM)
+                await asyncio.sleep(_LOOK_SECONDS)

@@ -1,0 +1,115 @@
+"""A submit that asks for events: the job first, then its changes, and the same refusals as without."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rota.identity.tokens import Role
+from rota.model.ids import JobId
+from rota.model.job import JobStatus
+from rota.model.lifecycle import JobState
+from rota.store.memory import MemoryStore
+from tests.apiserver.serving import Reply, Serving, chunks_of, data_of, lines_of, serving
+
+EVENTS = {"Accept": "text/event-stream"}
+TRUE = {"command": ["true"]}
+
+
+@asynccontextmanager
+async def submitting(
+    server: Serving, body: Any, **headers: str
+) -> AsyncIterator[tuple[Reply, AsyncIterator[Any]]]:
+    """The head of the answer and the values of its events."""
+    said = {**EVENTS, **headers}
+    async with (
+        asyncio.timeout(5),
+        server.connected("POST", "/v1/jobs", json.dumps(body).encode(), said) as (reply, reader),
+    ):
+        yield reply, data_of(lines_of(chunks_of(reader)))
+
+
+async def end(server: Serving, job: str) -> None:
+    await server.put("controllers", JobStatus(JobId(job), JobState.SUCCEEDED, exit_code=0))
+
+
+async def test_the_job_comes_first_and_its_end_last(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (reply, told):
+        first = await anext(told)
+        await end(server, first["id"])
+        rest = [status async for status in told]
+
+    assert (reply.status, reply.headers["content-type"]) == (201, "text/event-stream; charset=utf-8")
+    assert (first["id"], first["spec"]["command"]) == ("1", ["true"])
+    assert [status["state"] for status in rest] == ["succeeded"]
+
+
+async def test_each_event_says_what_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        async with submitting(server, TRUE, Idempotency_Key="once") as (_, told):
+            await end(server, (await anext(told))["id"])
+        again = await server.call("POST", "/v1/jobs", TRUE, Idempotency_Key="once", **EVENTS)
+        job = await server.submit()
+        async with server.stream(f"/v1/jobs/{job}/follow") as lines:
+            followed = await anext(lines)
+
+    assert again.body.startswith(b"event: job\ndata: ")
+    assert followed == b"event: status"
+
+
+async def test_sent_again_with_its_key_it_goes_on_with_the_same_job(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        async with submitting(server, TRUE, Idempotency_Key="once") as (_, told):
+            first = await anext(told)
+        async with submitting(server, TRUE, Idempotency_Key="once") as (reply, told):
+            again = await anext(told)
+            await end(server, again["id"])
+            rest = [status["state"] async for status in told]
+        ended = await server.call("POST", "/v1/jobs", TRUE, Idempotency_Key="once", **EVENTS)
+        differs = await server.call("POST", "/v1/jobs", {"command": ["b"]}, Idempotency_Key="once", **EVENTS)
+
+    assert (first["id"], again["id"], reply.status) == ("1", "1", 200)
+    assert rest == ["succeeded"]
+    assert (ended.status, ended.body.count(b"event: ")) == (200, 1)
+    assert (differs.status, differs.json["code"]) == (409, "conflict")
+
+
+async def test_refusals_are_problems_as_ever(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        viewer = server.token_for(Role.VIEWER, "*")
+        bad = await server.call("POST", "/v1/jobs", {"command": []}, **EVENTS)
+        stranger = await server.call("POST", "/v1/jobs", TRUE, Authorization="Bearer nonsense", **EVENTS)
+        forbidden = await server.call("POST", "/v1/jobs", TRUE, Authorization=viewer, **EVENTS)
+
+    assert [reply.status for reply in (bad, stranger, forbidden)] == [400, 401, 403]
+    assert bad.headers["content-type"] == "application/problem+json"
+    assert bad.json["field"] == "command"
+
+
+async def test_it_is_written_down_when_it_is_taken_and_not_when_it_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (_, told):
+        first = await anext(told)
+        audited = server.audited()
+        await end(server, first["id"])
+        rest = [status async for status in told]
+        in_the_end = server.audited()
+
+    assert [(line["action"], line["target"], line["outcome"]) for line in audited] == [
+        ("submit_job", "job 1", "201")
+    ]
+    assert len(rest) == 1
+    assert in_the_end == audited
+
+
+async def test_who_goes_away_leaves_the_job_and_no_follower(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        async with submitting(server, TRUE) as (_, told):
+            first = await anext(told)
+        async with asyncio.timeout(5):
+            while server.api.changes._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
+                await asyncio.sleep(0.01)
+        shown = await server.call("GET", f"/v1/jobs/{first['id']}")
+
+    assert shown.json["state"] == "active"

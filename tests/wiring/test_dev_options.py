@@ -1,0 +1,58 @@
+"""What `rota dev` is asked about chaos, before anything starts."""
+
+import pytest
+from click.testing import CliRunner
+
+from rota import wiring
+from rota.cli.dev import command
+from rota.config import ChaosOptions, DevOptions
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[DevOptions]:
+    """Instead of a cluster."""
+    given: list[DevOptions] = []
+    monkeypatch.setattr(wiring, "run_dev", given.append)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("--nodes 5", None),
+        ("--nodes 5 --chaos --chaos-seed 3", ChaosOptions(seed=3, pace=1.0)),
+        ("--nodes 2 --chaos --chaos-seed 0 --chaos-pace 0.2", ChaosOptions(seed=0, pace=0.2)),
+    ],
+)
+def test_chaos_is_there_only_when_asked_for(
+    asked: list[DevOptions], line: str, wanted: ChaosOptions | None
+) -> None:
+    assert CliRunner().invoke(command, line).exit_code == 0
+
+    assert [options.chaos for options in asked] == [wanted]
+
+
+def test_without_a_seed_any_is_taken(asked: list[DevOptions]) -> None:
+    for _ in range(3):
+        assert CliRunner().invoke(command, "--nodes 5 --chaos").exit_code == 0
+
+    assert all(options.chaos is not None for options in asked)
+    assert len({options.chaos for options in asked}) > 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--chaos", "--chaos needs 2 nodes or more"),
+        ("--chaos --nodes 1", "write --nodes 5"),
+        ("--nodes 5 --chaos-seed 1", "--chaos-seed goes with --chaos"),
+        ("--nodes 5 --chaos --chaos-pace 0", "0.1<=x<=10"),
+        ("--nodes 5 --chaos --chaos-seed -1", "x>=0"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_starts(asked: list[DevOptions], line: str, said: str) -> None:
+    refused = CliRunner().invoke(command, line)
+
+    assert refused.exit_code == 2
+    assert said in refused.output
+    assert asked == []
