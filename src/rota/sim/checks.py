@@ -6,7 +6,7 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.keeper.rules import Key
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import ints
+from rota.model.columns import changes, column, ints, where
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, RunMode
 from rota.model.lifecycle import (
@@ -48,6 +48,13 @@ def _reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
         for after in found.values():
             after.update(*[found.get(state, ()) for state in sorted(after)])
     return found
+
+
+def _moved(before: Any, now: Any, also: list[int]) -> list[int]:
+    """Positions at which the attempt's number is another, and these."""
+    if before.number == now.number:
+        return also
+    return sorted({*also, *where(column(before, "number") != column(now, "number"))})
 
 
 _JOB, _TASK, _ATTEMPT, _NODE = (_reachable(table) for table in (JOB, TASK, ATTEMPT, NODE))
@@ -106,22 +113,22 @@ class Checks:
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock) -> None:
         old = bytes(now.size) if before is None else before.state
-        for at, (was, state) in enumerate(zip(old, now.state, strict=True)):
-            if was != state:
-                name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
-                if was >= TASK_FIRST_END:
-                    raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
-                self._follows(_TASK, TaskState(was), TaskState(state), name)
+        for at in changes(old, now.state):
+            was, state = old[at], now.state[at]
+            name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
+            if was >= TASK_FIRST_END:
+                raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
+            self._follows(_TASK, TaskState(was), TaskState(state), name)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock) -> None:
-        number = ints(now, "number")
-        old_number = bytes(len(now.state)) if before is None else ints(before, "number")
-        for at, state in enumerate(now.state):
+        before = before or StatusBlock.new(now.job, now.block, len(now.state))
+        number, old_number = ints(now, "number"), ints(before, "number")
+        for at in _moved(before, now, changes(before.state, now.state)):
+            state = now.state[at]
             name = f"attempt {number[at]} of task {now.block * BLOCK_TASKS + at} of job {now.job}"
             if number[at] < old_number[at]:
                 raise Broken(f"{name} was followed by {old_number[at]}")
-            same = before is not None and number[at] == old_number[at]
-            was = before.state[at] if same and before is not None else 0
+            was = before.state[at] if number[at] == old_number[at] else 0
             if was == state:
                 continue
             if was >= ATTEMPT_FIRST_END:
@@ -141,13 +148,12 @@ class Checks:
     def _compare_attempts(
         self, before: AttemptBlock | None, now: AttemptBlock, fresh: dict[str, Any]
     ) -> None:
-        number = ints(now, "number")
-        old_number = bytes(len(now.flags)) if before is None else ints(before, "number")
+        before = before or AttemptBlock.new(now.job, now.block, len(now.flags))
+        number, old_number = ints(now, "number"), ints(before, "number")
         key = f"status/{now.job}/{now.block}"
         status = fresh.get(key) or self.known.get(key)
-        for at, (old, new) in enumerate(zip(old_number, number, strict=True)):
-            if old == new:
-                continue
+        for at in _moved(before, now, []):
+            old, new = old_number[at], number[at]
             self.attempts += 1
             name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
             if new < old:

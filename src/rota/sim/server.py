@@ -361,10 +361,9 @@ class Server(Process):
                 self._collect(session)
         self.mirror.touched.clear()
         gone = [JobId(key.split("/")[1]) for key in decided.deletes if key.endswith("/spec")]
-        for session in self._sessions.values():
-            if gone:
-                session.forget += gone
-                self._speak_to(session)
+        for session in self._sessions.values() if gone else ():
+            session.forget += gone
+            self._speak_to(session)
         self._poke()
 
     def _collect(self, session: Session) -> None:
