@@ -110,7 +110,7 @@ async def test_following_tells_the_same_while_segments_go_from_hand_to_hand(
     for (index, stream), task in tasks.items():
         spoken = [f"out {index}.{n}\n" if stream == "stdout" else f"err {index}\n" for n in range(1, 6)]
         assert task.result() == "".join(spoken).encode()
-    assert len(keeper.segments("7")) <= 2 * 4
+    assert len(keeper.segments("7")) <= 2 * 12  # shared, but for those that were still being written to
 
 
 async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Agent) -> None:
@@ -212,4 +212,4 @@ async def test_an_end_is_told_when_nobody_of_the_group_writes_any_more(keeper: K
     sizes = [len(await read(keeper.root, request(index))) for index in range(24)]
     segments = [path for path in (keeper.root / "logs/7").glob("*.out") if path.stat().st_size]
     assert sum(path.stat().st_size for path in segments) == sum(sizes)  # no byte without an owner
-    assert len(keeper.segments("7")) <= 2 * 4
+    assert len(keeper.segments("7")) <= 2 * 12  # shared, but for those that were still being written to
