@@ -1,7 +1,9 @@
 """python -m rota.sim: one seed, many seeds, or a workload file, in virtual time."""
 
 import argparse
+import contextlib
 import multiprocessing
+import signal
 import sys
 import time
 from collections import Counter
@@ -57,26 +59,32 @@ def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> S
 
 
 def _many(seeds: range, processes: int | None) -> int:
+    """Ctrl-C ends it with what was found by then."""
     counts: Counter[str] = Counter()
     broken: list[Finding] = []
     began = time.perf_counter()
-    virtual_ms = 0
-    with multiprocessing.Pool(processes) as pool:
-        for number, found in enumerate(pool.imap_unordered(_quietly, seeds, chunksize=4), start=1):
+    virtual_ms = done = 0
+    with multiprocessing.Pool(processes, _ignore_ctrl_c) as pool, contextlib.suppress(KeyboardInterrupt):
+        for found in pool.imap_unordered(_quietly, seeds, chunksize=4):
             counts.update(found.counts)
             virtual_ms += found.virtual_ms
+            done += 1
             if found.broken is not None:
                 broken.append(found)
                 print(f"seed {found.scenario.seed}: {found.broken}", flush=True)
             if sys.stderr.isatty():
-                print(f"\r{number:,} of {len(seeds):,}", end="", file=sys.stderr, flush=True)
-    print(batch_table(counts, len(seeds)))
+                print(f"\r{done:,} of {len(seeds):,}", end="", file=sys.stderr, flush=True)
+    print(batch_table(counts, done))
     spent = f"{virtual_ms / 3_600_000:,.0f} hours of cluster time in {time.perf_counter() - began:,.0f} s"
     verdict = f"{len(broken)} broke a promise" if broken else "every promise held"
-    print(f"{len(seeds):,} seeds, {spent}: {verdict}")
+    print(f"{done:,} seeds, {spent}: {verdict}")
     for found in sorted(broken, key=lambda one: one.scenario.seed)[:MOST_FAILURES]:
         print(f"\n{failure(found, shrink(found))}")
     return 1 if broken else 0
+
+
+def _ignore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _quietly(seed: int) -> Finding:
