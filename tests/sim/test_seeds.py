@@ -1,0 +1,86 @@
+"""Every promise holds on 200 seeds and on all that ever failed, and a seed tells one story only."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota.sim.scenario import run, scenario
+
+EVER_FAILED = Path(__file__).with_name("seeds.txt")
+SEEDS = 200
+CHUNK = 20
+TWICE = range(0, SEEDS, 10)
+DIGESTS = """
+import sys
+from rota.sim.scenario import run, scenario
+for seed in map(int, sys.argv[1:]):
+    print(seed, run(scenario(seed), keep_trace=False).digest)
+"""
+
+
+def ever_failed() -> dict[int, str]:
+    """By seed what it found, as a sentence."""
+    lines = EVER_FAILED.read_text(encoding="utf-8").splitlines()
+    found = [re.fullmatch(r"(\d+): (\S.*)", line) for line in lines if line and not line.startswith("#")]
+    assert all(found), "each line is a seed, a colon and a sentence"
+    return {int(one[1]): one[2] for one in found if one is not None}
+
+
+def chunks() -> list[list[int]]:
+    seeds = list(dict.fromkeys([*range(SEEDS), *sorted(ever_failed())]))
+    return [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", chunks(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_every_promise_holds(seeds: list[int]) -> None:
+    broken = {seed: run(scenario(seed), keep_trace=False).broken for seed in seeds}
+
+    assert {seed: why for seed, why in broken.items() if why is not None} == {}
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+def test_a_seed_tells_the_same_story_whatever_the_order_of_hashes() -> None:
+    told = [digests("1"), digests("4242")]
+
+    assert len(told[0].splitlines()) == len(TWICE)
+    assert told[0] == told[1]
+
+
+def digests(hash_seed: str) -> str:
+    command = [sys.executable, "-c", DIGESTS, *map(str, TWICE)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_one_seed_gives_one_scenario_and_another_seed_another() -> None:
+    assert scenario(7) == scenario(7)
+    assert scenario(7) != scenario(8)
+
+
+def test_leaving_out_the_trace_changes_nothing() -> None:
+    case = scenario(3)
+    case = case._replace(arrivals=case.arrivals[:1], faults=case.faults[:2])
+    with_trace, without = run(case), run(case, keep_trace=False)
+
+    assert with_trace.trace
+    assert not without.trace
+    assert with_trace.digest == without.digest
+
+
+def test_each_seed_that_ever_failed_is_named_once_with_a_sentence() -> None:
+    numbers = re.findall(r"(?m)^(\d+):", EVER_FAILED.read_text(encoding="utf-8"))
+
+    assert len(numbers) == len(set(numbers)) == len(ever_failed())

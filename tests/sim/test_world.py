@@ -1,0 +1,165 @@
+"""Virtual time: events in order, clocks that run wrong, processes that die, freeze and thaw."""
+
+from rota.sim.world import WALL_MS, Clock, Process, World
+
+
+def started(world: World, name: str = "p") -> Process:
+    process = Process(world, name, Clock(world))
+    process.begin()
+    return process
+
+
+def test_events_happen_in_order_of_time_and_those_of_one_moment_as_they_were_asked_for() -> None:
+    world = World(0)
+    seen: list[tuple[int, str]] = []
+    for name, at_ms in (("late", 20), ("first", 10), ("second", 10), ("now", 0), ("in the past", -5)):
+        world.after(at_ms, lambda name=name: seen.append((world.now_ms, name)))  # type: ignore[misc]
+    world.run(100)
+
+    assert seen == [(0, "now"), (0, "in the past"), (10, "first"), (10, "second"), (20, "late")]
+    assert (world.now_ms, world.steps) == (100, 5)
+
+
+def test_what_is_asked_for_by_an_event_happens_in_the_same_run() -> None:
+    world = World(0)
+    seen: list[int] = []
+    world.after(10, lambda: world.after(10, lambda: seen.append(world.now_ms)))
+    world.run(20)
+
+    assert seen == [20]
+
+
+def test_a_run_stops_at_its_time_and_goes_on_from_there() -> None:
+    world = World(0)
+    seen: list[int] = []
+    world.after(30, lambda: seen.append(world.now_ms))
+    world.run(29)
+
+    assert (seen, world.now_ms) == ([], 29)
+    world.run(40)
+    assert seen == [30]
+
+
+def test_a_run_stops_when_it_is_done() -> None:
+    world = World(0)
+    seen: list[int] = []
+    for at_ms in (1, 2, 3):
+        world.after(at_ms, lambda: seen.append(world.now_ms))
+    world.run(100, lambda: len(seen) == 2)
+
+    assert (seen, world.now_ms) == ([1, 2], 2)
+
+
+def test_worlds_that_did_the_same_have_the_same_digest() -> None:
+    one, same, other = World(0), World(0, keep_trace=False), World(0)
+    for world in (one, same):
+        world.say("n1", "is well")
+    other.say("n1", "is ill")
+
+    assert one.digest == same.digest != other.digest
+    assert one.trace == ["     0.000  n1: is well"]
+    assert same.trace == []
+
+
+def test_each_name_has_chance_of_its_own() -> None:
+    world = World(7)
+    alone = [world.luck("store").random() for _ in range(3)]
+    luck = world.luck("store")
+    luck.random()
+    world.luck("network").random()
+
+    assert alone[0] == alone[1] == alone[2]
+    assert luck.random() != alone[0] != world.luck("network").random()
+    assert World(8).luck("store").random() != alone[0]
+
+
+def test_a_clock_that_runs_fast_is_ahead_and_keeps_its_lead() -> None:
+    world = World(0)
+    clock = Clock(world)
+    clock.run_at(1.05)
+    world.run(10_000)
+    ahead_ms = clock.boot_ms()
+    needed_ms = clock.real_ms(1050)
+    clock.run_at(1.0)
+    world.run(20_000)
+
+    assert ahead_ms == 10_500
+    assert round(needed_ms) == 1000
+    assert clock.boot_ms() == 20_500
+
+
+def test_only_the_wall_clock_jumps() -> None:
+    world = World(0)
+    clock = Clock(world)
+    world.run(5_000)
+    clock.jump(-3_600_000)
+
+    assert clock.boot_ms() == 5_000
+    assert clock.wall_ms() == WALL_MS + 5_000 - 3_600_000
+
+
+def test_a_process_that_dies_does_nothing_it_had_planned() -> None:
+    world = World(0)
+    process = started(world)
+    seen: list[str] = []
+    process.after(10, lambda: seen.append("of the first life"))
+    process.end()
+    process.begin()
+    process.after(20, lambda: seen.append("of the second life"))
+    world.run(100)
+
+    assert seen == ["of the second life"]
+
+
+def test_what_reaches_a_frozen_process_waits_until_it_thaws_and_keeps_its_order() -> None:
+    world = World(0)
+    process = started(world)
+    seen: list[tuple[int, str]] = []
+    process.after(10, lambda: seen.append((world.now_ms, "first")))
+    process.after(20, lambda: seen.append((world.now_ms, "second")))
+    process.freeze()
+    world.after(50, process.thaw)
+    world.run(100)
+
+    assert seen == [(50, "first"), (50, "second")]
+    assert process.runs
+
+
+def test_a_frozen_process_that_is_killed_never_does_what_waited() -> None:
+    world = World(0)
+    process = started(world)
+    seen: list[str] = []
+    process.after(10, lambda: seen.append("waited"))
+    process.freeze()
+    world.run(20)
+    process.end()
+    process.begin()
+    process.thaw()
+    world.run(100)
+
+    assert seen == []
+
+
+def test_who_freezes_again_while_it_thaws_leaves_the_rest_for_later() -> None:
+    world = World(0)
+    process = started(world)
+    seen: list[str] = []
+    process.freeze()
+    process.do(process.life, process.freeze)
+    process.do(process.life, lambda: seen.append("after the second thaw"))
+    process.thaw()
+    before = list(seen)
+    process.thaw()
+
+    assert (before, seen) == ([], ["after the second thaw"])
+
+
+def test_a_process_waits_by_its_own_clock() -> None:
+    world = World(0)
+    process = started(world)
+    process.clock.run_at(0.5)
+    seen: list[int] = []
+    process.after(100, lambda: seen.append(world.now_ms))
+    world.run(1000)
+
+    assert seen == [200]
