@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import signal
 import sys
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.workload:
             return _work_off(options)
-        if options.seeds:
+        if options.seeds is not None:
             return _many(options.seeds, options.processes)
         return _one(options)
     except (Rejected, Broken, OSError) as error:
@@ -52,10 +53,14 @@ def _one(options: argparse.Namespace) -> int:
 
 def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> Scenario:
     """Some of its faults and jobs only, by their numbers: a case that was shrunk before."""
-    return case._replace(
-        faults=case.faults if faults is None else [case.faults[at] for at in faults],
-        arrivals=case.arrivals if jobs is None else [case.arrivals[at] for at in jobs],
-    )
+    try:
+        return case._replace(
+            faults=case.faults if faults is None else [case.faults[at] for at in faults],
+            arrivals=case.arrivals if jobs is None else [case.arrivals[at] for at in jobs],
+        )
+    except IndexError:
+        most = f"{len(case.faults)} faults and {len(case.arrivals)} jobs"
+        raise Rejected(f"seed {case.seed} has {most}, counted from 0") from None
 
 
 def _many(seeds: range, processes: int | None) -> int:
@@ -121,14 +126,30 @@ def _parser() -> argparse.ArgumentParser:
     add("--faults-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
     add("--jobs-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
     add("--seeds", type=_range, metavar="FIRST-LAST", help="many, the last one not included")
-    add("--processes", type=int, help="for many seeds; as a rule one for each core")
+    add("--processes", type=_whole, help="for many seeds; as a rule one for each core")
     add("--workload", metavar="FILE", help="a .toml file, or a trace: .swf, or openb's .csv")
-    add("--nodes", type=int, help="instead of as many as the workload says")
-    add("--servers", type=int, default=1, help="that share one store")
-    add("--hours", type=float, default=24.0, help="in which jobs come; all of them are worked off")
+    add("--nodes", type=_whole, help="instead of as many as the workload says")
+    add("--servers", type=_whole, default=1, help="that share one store")
+    add("--hours", type=_hours, default=24.0, help="in which jobs come; all of them are worked off")
     add("--faults", action="store_true", help="let things go wrong while the workload is worked off")
     add("--plot", metavar="FILE.svg", help="draw utilisation and waiting tasks over time")
     return parser
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours above 0")
+    return hours
 
 
 def _numbers(text: str) -> list[int]:
@@ -141,9 +162,12 @@ def _numbers(text: str) -> list[int]:
 def _range(text: str) -> range:
     first, _, last = text.partition("-")
     try:
-        return range(int(first), int(last))
+        seeds = range(int(first), int(last))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds: write 0-200") from None
+        seeds = range(0)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds: write 0-200")
+    return seeds
 
 
 if __name__ == "__main__":
