@@ -45,6 +45,22 @@ class Decided(NamedTuple):
         """Whether it must go to disk before anybody hears of it."""
         return bool(self.puts or self.deletes or self.events or self.fenced)
 
+    def answer(self) -> None:
+        """It is on disk: tell whoever asked."""
+        self._refuse()
+        for outcome in self.outcomes:
+            outcome.request.answered(outcome.answer)
+
+    def fail(self, error: RotaError) -> None:
+        """It is not on disk, and must not be true."""
+        self._refuse()
+        for outcome in self.outcomes:
+            outcome.request.refused(error)
+
+    def _refuse(self) -> None:
+        for request, refusal in self.refusals:
+            request.refused(refusal)
+
 
 class Parked(NamedTuple):
     """A key whose decision raised a bug: left alone until something wakes it again."""

@@ -139,29 +139,13 @@ class Engine:
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
             self._ahead = True
-            self.revision = await self.store.commit(self._encode(decided))
+            self.revision = await self.store.commit(batch_of(decided, self.epoch, self.revision))
             self._ahead = False
         self._speak(decided)
 
-    def _encode(self, decided: Decided) -> Batch:
-        puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
-        events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
-        return Batch(
-            self.epoch,
-            self.revision,
-            decided.now.ms,
-            decided.now.wall_ms,
-            puts,
-            list(decided.deletes),
-            events,
-        )
-
     def _speak(self, decided: Decided) -> None:
         self._let_read()
-        for request, refusal in decided.refusals:
-            request.refused(refusal)
-        for outcome in decided.outcomes:
-            outcome.request.answered(outcome.answer)
+        decided.answer()
         if decided.commits:
             committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
             for listener in self._listeners:
@@ -195,7 +179,7 @@ class Engine:
         """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
-        self._refuse(decided, error)
+        decided.fail(error)
         while not self.healthy:
             await asyncio.sleep(_PAUSE_SECONDS)
             try:
@@ -212,14 +196,8 @@ class Engine:
         log.error("deposed", error=str(error))
         self.healthy = False
         self._over = error
-        self._refuse(decided, error)
+        decided.fail(error)
         self._refuse_all(error)
-
-    def _refuse(self, decided: Decided, error: RotaError) -> None:
-        for request, refusal in decided.refusals:
-            request.refused(refusal)
-        for outcome in decided.outcomes:
-            outcome.request.refused(error)
 
     def _refuse_all(self, error: RotaError) -> None:
         reads, self._reads = self._reads, []
@@ -252,6 +230,13 @@ class Engine:
         for parked in self._loop.parked:
             log.error("a decision failed", due=parked.due, exc_info=parked.error)
         self._loop.parked.clear()
+
+
+def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
+    """What was decided, as a store takes it."""
+    puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
+    events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
+    return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
 
 
 def _refuser(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:

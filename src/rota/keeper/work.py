@@ -139,10 +139,13 @@ class Work:
             attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
             if attempt.ending is None:
                 written = self._outputs.measure(attempt.segment)
-                if written.is_final or not self._kernel.has_members(pid):
+                if not written.is_final and not self._kernel.has_members(pid):
+                    written = self._outputs.measure(attempt.segment)  # whoever still wrote then is gone
+                elif not written.is_final:
+                    attempt.asked = True  # its group has been killed and is about to go
+                if not attempt.asked:
                     self._finish(attempt, written)
                     return True
-                attempt.asked = True  # its group has been killed and is about to go
             self._look(attempt, self._kernel.now_ns())
             return False
 

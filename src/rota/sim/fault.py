@@ -1,6 +1,6 @@
 """One fault, and whom it befalls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rota.sim.cluster import Cluster
@@ -49,3 +49,15 @@ def any_clock(cluster: Cluster, fault: Fault) -> Clock:
 
 def nothing() -> None:
     """There is nothing to undo."""
+
+
+def cut(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> Act:
+    """From the first of each pair nothing reaches the second, until it is healed."""
+    for pair in pairs:
+        cluster.network.cut(*pair)
+
+    def heal() -> None:
+        for pair in pairs:
+            cluster.network.heal(*pair)
+
+    return heal

@@ -3,7 +3,7 @@
 from random import Random
 
 from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, disturbed_machine, leader_of
+from rota.sim.fault import Befall, Fault, cut, disturbed_machine, leader_of
 from rota.sim.machine import Machine
 from rota.sim.server import Server
 from rota.sim.world import Act
@@ -15,14 +15,7 @@ def _cut(cluster: Cluster, machine: Machine, *, up: bool, down: bool, server: Se
     for one in [server] if server is not None else cluster.servers:
         pairs += [(machine.name, one.name)] if up else []
         pairs += [(one.name, machine.name)] if down else []
-    for pair in pairs:
-        cluster.network.cut(*pair)
-
-    def heal() -> None:
-        for pair in pairs:
-            cluster.network.heal(*pair)
-
-    return heal
+    return cut(cluster, pairs)
 
 
 def _cut_off(cluster: Cluster, fault: Fault) -> Act:
@@ -49,13 +42,13 @@ def _swizzle(cluster: Cluster, fault: Fault) -> Act:
     machines = luck.sample(cluster.machines, max(1, len(cluster.machines) // 2))
     heals: list[Act] = []
 
-    def cut(machine: Machine) -> None:
+    def cut_one(machine: Machine) -> None:
         heals.append(_cut(cluster, machine, up=True, down=True))
 
     for n, machine in enumerate(machines):
         cluster.disturb(machine)
         delay_ms = fault.for_ms * 0.8 * n / len(machines)
-        cluster.world.after(delay_ms, lambda machine=machine: cut(machine))  # type: ignore[misc]
+        cluster.world.after(delay_ms, lambda machine=machine: cut_one(machine))  # type: ignore[misc]
 
     def heal() -> None:
         luck.shuffle(heals)

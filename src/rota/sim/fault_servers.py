@@ -4,7 +4,7 @@ from typing import Any
 
 from rota.model.node import Eligibility
 from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, any_machine, leader_of, nothing
+from rota.sim.fault import Befall, Fault, any_machine, cut, leader_of, nothing
 from rota.sim.medium import NAME, Trouble
 from rota.sim.world import Act
 
@@ -33,14 +33,7 @@ def _store_cut_off(cluster: Cluster, fault: Fault) -> Act:
     server = leader_of(cluster, fault)
     ways = ((server.name, NAME), (NAME, server.name))
     pairs = ways if fault.how < 0.5 else ways[:1] if fault.how < 0.75 else ways[1:]
-    for pair in pairs:
-        cluster.network.cut(*pair)
-
-    def heal() -> None:
-        for pair in pairs:
-            cluster.network.heal(*pair)
-
-    return heal
+    return cut(cluster, pairs)
 
 
 def _store_trouble(**trouble: Any) -> Befall:

@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from rota.model.ids import JobId
+from rota.sim.checks import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.faults import befall, draw
 from rota.sim.figures import Ran
@@ -54,6 +55,8 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     while not (coming.over and all_ended(cluster)) and world.now_ms < coming.last_ms + AFTER_MS:
         world.run(world.now_ms + 60_000)
     users = cluster.users
+    if refused := world.counts["user: a submit was refused"]:
+        raise Broken(f"{refused} of the workload's jobs were refused")
     cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - began

@@ -34,6 +34,7 @@ BRANCHES = (
     "store: the server died during a commit",
     "store: the server died right after a commit",
     "task: two attempts alive at once",
+    "user: a submit was refused",
     "user: an answer came twice or late",
     "user: asked again",
 )

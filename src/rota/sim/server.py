@@ -8,6 +8,7 @@ from rota.controllers import batch as controllers
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
+from rota.engine.run import batch_of
 from rota.model.errors import Deposed, RotaError, Transient, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -22,7 +23,7 @@ from rota.sim.session import Session
 from rota.sim.words import Greeting, Leave, Orders, Reported, Welcome
 from rota.sim.world import Clock, Process, World
 from rota.store import codec
-from rota.store.protocol import Batch, Snapshot
+from rota.store.protocol import Snapshot
 from rota.watcher import liveness, sessions
 
 Answer = Callable[[Any], None]
@@ -41,7 +42,6 @@ class Server(Process):
         self.epoch = 0
         self.revision = 0
         self.loop = Loop(Mirror(), [])
-        self.spoke: Callable[[Server, Decided], None] = lambda *_: None
         self.deposed: Callable[[], None] = lambda: None
         self._reconcilers: Sequence[Reconciler] = [
             assign.RECONCILER,
@@ -268,7 +268,11 @@ class Server(Process):
             self._rest()
         elif decided.commits:
             self._busy = True
-            self.medium.commit(self, self._encode(decided), lambda answer: self._answered(decided, answer))
+            self.medium.commit(
+                self,
+                batch_of(decided, self.epoch, self.revision),
+                lambda answer: self._answered(decided, answer),
+            )
         else:
             self._speak(decided)
 
@@ -277,19 +281,6 @@ class Server(Process):
         delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(1, next_at - self.now().ms))
         rest = self._rests
         self.after(delay_ms, lambda: self._step() if rest == self._rests else None)
-
-    def _encode(self, decided: Decided) -> Batch:
-        puts = [(str(key), codec.encode(record)) for key, record in decided.puts.items()]
-        events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
-        return Batch(
-            self.epoch,
-            self.revision,
-            decided.now.ms,
-            decided.now.wall_ms,
-            puts,
-            [str(key) for key in decided.deletes],
-            events,
-        )
 
     def _answered(self, decided: Decided, answer: int | Snapshot | Transient) -> None:
         self._busy = False
@@ -303,7 +294,7 @@ class Server(Process):
                 self.deposed()
             case Transient():
                 self.world.count("server: started over after a commit that failed")
-                self._refuse(decided, answer)
+                decided.fail(answer)
                 self._busy = True
                 self.after(PAUSE_MS, self._reload)
             case _:
@@ -339,22 +330,12 @@ class Server(Process):
         self.say(f"leads epoch {self.epoch} from revision {self.revision}")
         self._poke()
 
-    def _refuse(self, decided: Decided, error: RotaError) -> None:
-        for request, refusal in decided.refusals:
-            request.refused(refusal)
-        for outcome in decided.outcomes:
-            outcome.request.refused(error)
-
     # ---- speaking
 
     def _speak(self, decided: Decided) -> None:
         for event in decided.events:
             self.say(event.why)
-        self.spoke(self, decided)
-        for request, refusal in decided.refusals:
-            request.refused(refusal)
-        for outcome in decided.outcomes:
-            outcome.request.answered(outcome.answer)
+        decided.answer()
         for node in self.mirror.touched:
             session = self._sessions.get(node)
             if session is not None:

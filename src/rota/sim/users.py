@@ -32,7 +32,6 @@ class Users(Process):
         self.behaviours: dict[str, Behaviour] = {}
         self.acknowledged: dict[str, JobId] = {}  # by submit key
         self.submitted_ms: dict[JobId, int] = {}
-        self.refused: list[str] = []
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
         self.answered: Callable[[str, JobId], None] = lambda *_: None
@@ -49,7 +48,7 @@ class Users(Process):
 
         def done(answer: Any) -> None:
             if isinstance(answer, Rejected):
-                self.refused.append(f"{arrival.spec['name']}: {answer}")
+                self.world.count("user: a submit was refused")
                 self.waiting -= 1
                 return
             assert isinstance(answer, admission.Submitted)
