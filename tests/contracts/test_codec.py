@@ -11,22 +11,20 @@ from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
-    Constraint,
     Counters,
     JobCluster,
     JobSpec,
     JobStatus,
     JobVerdict,
     JobWish,
-    Op,
     Recovery,
-    RunMode,
     SubmitKey,
     Unschedulable,
 )
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import OWNERS, Event, Record
+from rota.model.shape import Constraint, Op, RunMode
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 from rota.store import codec
@@ -124,7 +122,7 @@ def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: R
 
 def test_cells_added_to_a_superseded_attempt_are_passed_over() -> None:
     block = AttemptBlock.new(JOB, 0, 1)
-    stored = msgspec.msgpack.decode(codec.encode(block)) | {"older": [[3, 1, "n3", 7, "added later"]]}
+    stored = msgspec.msgpack.decode(codec.encode(block)) | {"older": [[3, 1, "n3", 7, 0, "added later"]]}
 
     read = codec.decode(block.key, msgspec.msgpack.encode(stored))
 

@@ -3,8 +3,9 @@
 import pytest
 
 from rota.controllers.retry import Verdict, judge, pause_ms
-from rota.model.job import Recovery, RunMode
+from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_A_TRY, AttemptState, TaskEvent
+from rota.model.shape import RunMode
 from rota.testing.builders import job_spec
 
 

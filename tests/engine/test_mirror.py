@@ -55,8 +55,8 @@ def test_the_lines_are_in_the_order_of_turns() -> None:
     mirror = mirror_of(*jobs, other, *(JobStatus(one.id, JobState.ACTIVE) for one in (*jobs, other)))
 
     assert dict(mirror.waiting()) == {
-        jobs[0].shape: [(-90, 2), (-90, 10), (-50, 1), (-50, 3)],
-        other.shape: [(-50, 4)],
+        jobs[0].line: [jobs[1].order, jobs[3].order, jobs[0].order, jobs[2].order],
+        other.line: [other.order],
     }
 
 
@@ -66,7 +66,7 @@ def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -
     mirror.apply(reported(SILENT, [2], AttemptState.REFUSED))
 
     assert all_placed == []
-    assert list(mirror.waiting()) == [(mirror.jobs[JOB].spec.shape, [(-50, 1)])]
+    assert list(mirror.waiting()) == [(mirror.jobs[JOB].spec.line, [mirror.jobs[JOB].spec.order])]
     assert mirror.jobs[JOB].ready(0, 10) == [2]
 
 

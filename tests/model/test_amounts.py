@@ -8,7 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rota.model import limits
-from rota.model.amounts import parse_count, parse_cpu, parse_seconds, parse_size, show_amount, show_size
+from rota.model.amounts import (
+    parse_count,
+    parse_cpu,
+    parse_gpu,
+    parse_seconds,
+    parse_size,
+    show_amount,
+    show_size,
+)
 from rota.model.errors import BadField
 
 HUGE = 10**400  # above every float
@@ -24,6 +32,7 @@ Parser = Callable[[object], float]
 PARSERS: dict[str, Parser] = {
     "size": lambda value: parse_size("needs.memory", value),
     "cpu": lambda value: parse_cpu("needs.cpu", value),
+    "gpu": lambda value: parse_gpu("needs.gpu", value, 1024),
     "count": lambda value: parse_count("count", value, 1, 1000),
     "seconds": lambda value: parse_seconds("timeout", value, 3600.0),
 }
@@ -91,6 +100,46 @@ def test_durations_as_people_write_them(written: object, expected: float) -> Non
 @pytest.mark.parametrize(("written", "expected"), [(1, 1), (1000, 1000), ("7", 7), (" 7 ", 7)])
 def test_counts_as_people_write_them(written: object, expected: int) -> None:
     assert parse_count("count", written, 1, 1000) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (0, 0),
+        (1, 1000),
+        (2, 2000),
+        (0.5, 500),
+        ("0.5", 500),
+        ("2", 2000),
+        (0.001, 1),
+        (2.0, 2000),
+        (0.333, 333),
+    ],
+)
+def test_gpus_as_people_write_them_are_thousandths(written: object, expected: int) -> None:
+    assert parse_gpu("gpu", written, 16) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (1.5, "1.5 is neither whole devices nor a part of one"),
+        (0.3333, "0.3333 has more than three decimals"),
+        (0.0001, "0.0001 has more than three decimals"),
+        (17, "17 is out of range"),
+        (-1, "-1 is out of range"),
+        ("half", "'half' is not a number of GPUs"),
+        (True, "is not a number"),
+        (None, "is not a number"),
+        (float("nan"), "nan is out of range"),
+    ],
+)
+def test_what_is_no_number_of_gpus_is_refused_and_says_what_is(written: object, said: str) -> None:
+    with pytest.raises(BadField) as refused:
+        parse_gpu("gpu", written, 16)
+
+    assert str(refused.value) == f"gpu: {said}"
+    assert "a part below 1 with at most three decimals" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +291,8 @@ def test_sizes_are_shown_as_people_write_them(size: int, shown: str) -> None:
         ("cpu", 500, "0.5 cpu"),
         ("memory", 2**30, "1.0 GiB"),
         ("disk", 0, "0 B"),
-        ("gpu", 2, "2 gpu"),
+        ("gpu", 2000, "2 gpu"),
+        ("gpu", 500, "0.5 gpu"),
         ("fpga", 1, "1 fpga"),
     ],
 )

@@ -30,20 +30,20 @@ def test_a_node_has_one_slot_for_ever(room: Room) -> None:
 
 
 def test_free_is_capacity_less_what_is_reserved(room: Room) -> None:
-    room.reserve(0, [("cpu", 1500), ("memory", 3)], 2)
+    room.hold(0, [("cpu", 1500), ("memory", 3)], 2, 0)
 
     assert left(room, N1) == {"cpu": 1000, "memory": 2}
 
 
 def test_what_is_given_back_is_free_again(room: Room) -> None:
-    room.reserve(0, [("cpu", 1500)], 2)
-    room.reserve(0, [("cpu", 1500)], -1)
+    room.hold(0, [("cpu", 1500)], 2, 0)
+    room.hold(0, [("cpu", 1500)], -1, 0)
 
     assert left(room, N1) == {"cpu": 2500, "memory": 8}
 
 
 def test_where_a_node_measured_less_the_measure_counts(room: Room) -> None:
-    room.reserve(0, [("memory", 3)], 1)
+    room.hold(0, [("memory", 3)], 1, 0)
     room.set_measured(0, {"memory": 4}, 0.5)
     measured = left(room, N1)["memory"]
     room.set_measured(0, {"memory": 7}, 0.5)
@@ -54,7 +54,7 @@ def test_where_a_node_measured_less_the_measure_counts(room: Room) -> None:
 
 def test_a_resource_nobody_has_can_be_reserved(room: Room) -> None:
     """Its node may have had it, and lost it."""
-    room.reserve(0, [("gpu", 1)], 1)
+    room.hold(0, [("gpu", 1)], 1, 0)
 
     assert left(room, N1) == {"cpu": 4000, "memory": 8, "gpu": -1}
 
@@ -73,7 +73,7 @@ def test_a_capacity_replaces_the_one_before(room: Room) -> None:
 
 def test_what_might_let_something_fit_is_counted(room: Room) -> None:
     seen = [room.grown]
-    room.set_labels(0, {"zone": "a"})
+    room.set_labels(0, {"zone": "a"}, ())
     seen.append(room.grown)
     room.set_open(0, True)
     seen.append(room.grown)
@@ -88,8 +88,8 @@ def test_what_might_let_something_fit_is_counted(room: Room) -> None:
 
 def test_what_lets_nothing_fit_that_did_not_is_not_counted(room: Room) -> None:
     before = room.grown
-    room.reserve(0, [("cpu", 1)], 1)
-    room.set_labels(0, {})
+    room.hold(0, [("cpu", 1)], 1, 0)
+    room.set_labels(0, {}, ())
     room.set_open(0, False)
     room.set_measured(0, {"cpu": 1}, 0.0)
 
@@ -99,7 +99,7 @@ def test_what_lets_nothing_fit_that_did_not_is_not_counted(room: Room) -> None:
 def test_labels_have_a_version(room: Room) -> None:
     versions = []
     for labels in ({"zone": "a"}, {"zone": "a"}, {"zone": "b"}):
-        room.set_labels(0, labels)
+        room.set_labels(0, labels, ())
         versions.append(room.labels_version)
 
     assert versions == [1, 1, 2]
@@ -116,7 +116,7 @@ def test_many_nodes_and_resources_keep_apart(
         room.set_capacity(slot, capacity)
         room.set_open(slot, number % 2 == 0)
         room.queued[slot] = number
-        room.reserve(slot, sorted(reserved.items()), 3)
+        room.hold(slot, sorted(reserved.items()), 3, 0)
     for number, (_, _, measured) in enumerate(nodes):
         room.set_measured(number, measured, number / 1000)
 

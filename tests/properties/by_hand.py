@@ -7,7 +7,7 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, Key
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobSpec, JobStatus, Turn
 from rota.model.lifecycle import JobState
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import Hold, Phase
@@ -57,7 +57,7 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
     held: dict[str, Any] = {
         name: {"assigned": {}, "reserved": {}, "queued": 0, "held": 0} for name in nodes(disk)
     }
-    lines: dict[Any, list[tuple[int, int]]] = {}
+    lines: dict[Any, list[Turn]] = {}
     for spec in specs(disk):
         found = tasks(disk, spec)
         jobs[spec.id] = _job(found, now_ms, active=state_of(disk, spec.id) is JobState.ACTIVE)
@@ -65,7 +65,7 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
             if task.cell.hold is not Hold.NOTHING:
                 _hold(held[task.cell.node], spec, task)
         if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["tally"][Phase.PENDING]:
-            lines[spec.shape] = sorted([*lines.get(spec.shape, []), spec.order])
+            lines[spec.line] = sorted([*lines.get(spec.line, []), spec.order])
     ended = [record for record in disk.values() if isinstance(record, JobStatus) and record.ended]
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": len(jobs) - len(ended)}
 

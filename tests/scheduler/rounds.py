@@ -7,7 +7,8 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.plan import Plan
 from rota.model.sync import Report, Said
-from rota.scheduler.plan import ROUND, Round
+from rota.scheduler.plan import ROUND, Scheduler
+from rota.scheduler.round import Settings
 from rota.testing.builders import apply, at, claims
 from rota.watcher.sessions import report
 
@@ -15,11 +16,11 @@ from rota.watcher.sessions import report
 class Rounds:
     def __init__(self) -> None:
         self.mirror = Mirror()
-        self.round = Round()
+        self.scheduler = Scheduler(Settings())
 
     def go(self, ms: int = 0) -> Plan:
         self.mirror.now_ms = ms
-        return apply(self.mirror, self.round.decide(self.mirror, ROUND, at(ms)))
+        return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND, at(ms)))
 
     def said(
         self, node: str, job: int, said: Said, *pairs: tuple[int, int], ms: int = 0, **fields: Any

@@ -3,9 +3,12 @@
 import pytest
 
 from rota.engine.mirror import Mirror
-from rota.model.job import Op
-from rota.scheduler.filters import Masks, satisfies
-from rota.testing.builders import add_node, where
+from rota.model.shape import Op
+from rota.scheduler.board import Board
+from rota.scheduler.filters import admitted, tolerates
+from rota.scheduler.rows import Rows
+from rota.scheduler.scores import NEVER
+from rota.testing.builders import add_node, job_spec, where
 
 EU = {"region": "eu"}
 
@@ -33,7 +36,7 @@ EU = {"region": "eu"}
 def test_words_are_compared_as_words(
     op: str, values: tuple[str, ...], labels: dict[str, str], expected: bool
 ) -> None:
-    assert satisfies(where("region", op, *values), labels) is expected
+    assert where("region", op, *values).holds(labels) is expected
 
 
 @pytest.mark.parametrize(
@@ -52,22 +55,22 @@ def test_words_are_compared_as_words(
     ],
 )
 def test_numbers_and_versions_are_compared_by_size(less: str, more: str) -> None:
-    assert satisfies(where("kernel", "<", more), {"kernel": less})
-    assert satisfies(where("kernel", ">", less), {"kernel": more})
-    assert not satisfies(where("kernel", ">", more), {"kernel": less})
-    assert not satisfies(where("kernel", "<", less), {"kernel": more})
+    assert where("kernel", "<", more).holds({"kernel": less})
+    assert where("kernel", ">", less).holds({"kernel": more})
+    assert not where("kernel", ">", more).holds({"kernel": less})
+    assert not where("kernel", "<", less).holds({"kernel": more})
 
 
 @pytest.mark.parametrize("op", ["<", ">"])
 def test_nothing_is_less_or_more_than_itself_or_than_what_is_missing(op: str) -> None:
-    assert not satisfies(where("kernel", op, "6.1"), {"kernel": "6.1"})
-    assert not satisfies(where("kernel", op, "6.1"), {})
+    assert not where("kernel", op, "6.1").holds({"kernel": "6.1"})
+    assert not where("kernel", op, "6.1").holds({})
 
 
 @pytest.mark.parametrize("text", ["", ".", "1.", "nan", "inf", "1e400", "٣", "1..2", "v1.2", "²"])
 @pytest.mark.parametrize("other", ["", "1.2", "1.2.3", "nan", "x"])
 def test_any_text_can_be_compared(text: str, other: str) -> None:
-    assert satisfies(where("v", "<", other), {"v": text}) in (True, False)
+    assert where("v", "<", other).holds({"v": text}) in (True, False)
 
 
 def test_a_mask_holds_the_nodes_that_satisfy_all_constraints() -> None:
@@ -76,20 +79,33 @@ def test_a_mask_holds_the_nodes_that_satisfy_all_constraints() -> None:
         add_node(mirror, node, labels=labels)
     both = (where("region", "==", "eu"), where("disk", "==", "ssd"))
 
-    assert Masks().of(mirror.room, both).tolist() == [True, False, False]
-    assert Masks().of(mirror.room, ()).tolist() == [True, True, True]
+    assert admitted(mirror.room, job_spec(where=both).shape).tolist() == [True, False, False]
+    assert admitted(mirror.room, job_spec().shape).tolist() == [True, True, True]
 
 
-def test_a_mask_follows_changes_of_labels_and_new_nodes() -> None:
-    mirror, masks = Mirror(), Masks()
+def test_a_row_follows_changes_of_labels_and_new_nodes() -> None:
+    mirror = Mirror()
     add_node(mirror, "a", labels={"region": "us"})
-    eu = (where("region", "==", "eu"),)
-    before = masks.of(mirror.room, eu).tolist()
-    add_node(mirror, "a", labels=EU)
-    changed = masks.of(mirror.room, eu).tolist()
-    add_node(mirror, "b", labels=EU)
+    shape = job_spec(where=(where("region", "==", "eu"),)).shape
+    board = Board(mirror.room)
+    rows = Rows(board)
+    seen = []
+    for node, labels in (("a", {"region": "us"}), ("a", EU), ("b", EU)):
+        add_node(mirror, node, labels=labels)
+        board.sync()
+        seen.append((rows.of(shape) != NEVER).tolist())
 
-    assert (before, changed, masks.of(mirror.room, eu).tolist()) == ([False], [True], [True, True])
+    assert seen == [[False], [True], [True, True]]
+
+
+def test_a_taint_keeps_away_whoever_does_not_tolerate_it() -> None:
+    assert tolerates((), ())
+    assert not tolerates((), ("dedicated=ci",))
+    assert tolerates(("dedicated=ci",), ("dedicated=ci",))
+    assert tolerates(("dedicated",), ("dedicated=ci",))
+    assert tolerates(("*",), ("dedicated=ci", "spot"))
+    assert not tolerates(("dedicated=gpu", "spot"), ("dedicated=ci",))
+    assert not tolerates(("dedicated",), ("dedicated=ci", "spot"))
 
 
 def test_a_node_can_be_asked_for_by_its_name_and_cluster() -> None:
@@ -97,8 +113,11 @@ def test_a_node_can_be_asked_for_by_its_name_and_cluster() -> None:
     add_node(mirror, "a")
     add_node(mirror, "b", labels={"node": "a"})
 
-    assert Masks().of(mirror.room, (where("node", "==", "a"),)).tolist() == [True, False]
-    assert Masks().of(mirror.room, (where("cluster", "==", "default"),)).tolist() == [True, True]
+    assert admitted(mirror.room, job_spec(where=(where("node", "==", "a"),)).shape).tolist() == [True, False]
+    assert admitted(mirror.room, job_spec(where=(where("cluster", "==", "default"),)).shape).tolist() == [
+        True,
+        True,
+    ]
 
 
 def test_every_operator_has_a_test_here() -> None:

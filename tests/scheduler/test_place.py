@@ -1,4 +1,4 @@
-"""place(): what a task at a time with a full rescan would choose, within what every node can take."""
+"""Seating: what a task at a time with a full rescan would choose, within what every node can take."""
 
 import random
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
-from rota.model.columns import Array
-from rota.model.job import Shape
+from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import Load
-from rota.scheduler.place import Space, place
+from rota.scheduler.place import Seating
 from rota.testing.builders import GIB, add_node, job_spec
 
 # Powers of two, so that usage is exact in floating point and a tie is a tie.
@@ -31,23 +31,13 @@ def cluster(capacities: list[dict[str, int]]) -> Mirror:
     return mirror
 
 
-def everywhere(space: Space) -> Array:
-    return space.room.open[: space.room.size]
+def chosen(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
+    return [seat.slot for seat in Seating(mirror).seat(JobEntry(spec), wanted).seats]
 
 
-def chosen(mirror: Mirror, shape: Shape, wanted: int) -> list[int]:
-    space = Space(mirror.room)
-    return place(space, shape, wanted, space.fits(shape, everywhere(space)))
-
-
-def one_at_a_time(mirror: Mirror, shape: Shape, wanted: int) -> list[int]:
-    space = Space(mirror.room)
-    found: list[int] = []
-    for _ in range(wanted):
-        for slot in place(space, shape, 1, space.fits(shape, everywhere(space))):
-            space.take(shape, slot, 1)
-            found.append(slot)
-    return found
+def one_at_a_time(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
+    seating, job = Seating(mirror), JobEntry(spec)
+    return [seat.slot for _ in range(wanted) for seat in seating.seat(job, 1).seats]
 
 
 @given(CLUSTERS, NEEDS, st.integers(1, 20), st.data())
@@ -59,16 +49,16 @@ def test_placing_many_is_placing_one_at_a_time_with_a_full_rescan(
         assert entry.status is not None
         load = data.draw(st.sampled_from([0, 1, 2, 4]))
         mirror.measure(node, Load(cpu_milli=entry.status.capacity["cpu"] * load // 4))
-    shape = job_spec(needs=needs).shape
+    spec = job_spec(needs=needs)
 
-    assert chosen(mirror, shape, wanted) == one_at_a_time(mirror, shape, wanted)
+    assert chosen(mirror, spec, wanted) == one_at_a_time(mirror, spec, wanted)
 
 
 @given(CLUSTERS, NEEDS, st.integers(0, 60))
 def test_as_many_as_fit_are_placed_and_no_node_gets_more_than_it_has(
     capacities: list[dict[str, int]], needs: dict[str, int], wanted: int
 ) -> None:
-    slots = chosen(cluster(capacities), job_spec(needs=needs).shape, wanted)
+    slots = chosen(cluster(capacities), job_spec(needs=needs), wanted)
 
     fit = [
         min((capacity[name] // amount for name, amount in needs.items() if amount), default=NODE_TASKS_MAX)
@@ -85,9 +75,9 @@ def test_the_order_of_joining_decides_nothing_but_ties(
     def taken(numbers: Sequence[int]) -> list[int]:
         mirror = cluster([{"cpu": 8000 + 1000 * n, "memory": (16 + 3 * n) * GIB} for n in numbers])
         for slot, n in enumerate(numbers):
-            mirror.room.reserve(slot, (("cpu", 100 + 100 * n),), 1)  # no two are equally idle
-        shape = job_spec(needs=needs | {"cpu": needs["cpu"] or 512}).shape
-        return [numbers[slot] for slot in chosen(mirror, shape, wanted)]
+            mirror.room.hold(slot, (("cpu", 100 + 100 * n),), 1, 0)  # no two are equally idle
+        spec = job_spec(needs=needs | {"cpu": needs["cpu"] or 512})
+        return [numbers[slot] for slot in chosen(mirror, spec, wanted)]
 
     assert taken(order) == taken(range(6))
 
@@ -97,57 +87,57 @@ def test_the_same_cluster_gives_the_same_choice() -> None:
     capacities = [
         {"cpu": draw.randrange(1, 9) * 1000, "memory": draw.randrange(1, 9) * GIB} for _ in range(40)
     ]
-    shape = job_spec(needs={"cpu": 700, "memory": GIB // 3}).shape
+    spec = job_spec(needs={"cpu": 700, "memory": GIB // 3})
 
-    assert chosen(cluster(capacities), shape, 100) == chosen(cluster(capacities), shape, 100)
+    assert chosen(cluster(capacities), spec, 100) == chosen(cluster(capacities), spec, 100)
 
 
 def test_among_equal_nodes_the_lowest_slot_is_first_and_they_are_filled_in_turn() -> None:
     mirror = cluster([{"cpu": 4096, "memory": 8 * GIB}] * 3)
 
-    assert chosen(mirror, job_spec(needs={"cpu": 1024}).shape, 7) == [0, 1, 2, 0, 1, 2, 0]
+    assert chosen(mirror, job_spec(needs={"cpu": 1024}), 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_the_idlest_node_is_first() -> None:
     mirror = cluster([{"cpu": 4096, "memory": 8 * GIB}] * 2)
-    mirror.room.reserve(0, (("cpu", 1024),), 1)
+    mirror.room.hold(0, (("cpu", 1024),), 1, 0)
 
-    assert chosen(mirror, job_spec(needs={"cpu": 1024}).shape, 2) == [1, 0]
+    assert chosen(mirror, job_spec(needs={"cpu": 1024}), 2) == [1, 0]
 
 
 def test_a_node_whose_cpu_is_measured_busy_comes_later() -> None:
     mirror = cluster([{"cpu": 4096, "memory": 8 * GIB}] * 2)
     mirror.measure(mirror.room.ids[0], Load(cpu_milli=3072))
 
-    assert chosen(mirror, job_spec(needs={"cpu": 1024}).shape, 2) == [1, 1]
+    assert chosen(mirror, job_spec(needs={"cpu": 1024}), 2) == [1, 1]
 
 
 def test_tasks_that_ask_for_nothing_are_dealt_round() -> None:
     mirror = cluster([{"cpu": 1000, "memory": GIB}] * 3)
 
-    assert chosen(mirror, job_spec(needs={}).shape, 6) == [0, 1, 2, 0, 1, 2]
+    assert chosen(mirror, job_spec(needs={}), 6) == [0, 1, 2, 0, 1, 2]
 
 
 def test_tasks_that_ask_for_nothing_are_bounded_too() -> None:
     mirror = cluster([{"cpu": 1000, "memory": GIB}])
     mirror.room.held[0] = NODE_TASKS_MAX - 2
 
-    assert chosen(mirror, job_spec(needs={}).shape, 5) == [0, 0]
+    assert chosen(mirror, job_spec(needs={}), 5) == [0, 0]
 
 
 def test_memory_that_is_measured_as_used_is_not_given_away() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
     mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
 
-    assert chosen(mirror, job_spec(needs={"memory": GIB}).shape, 8) == [0, 0, 0]
+    assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0, 0, 0]
 
 
 def test_a_resource_that_no_node_has_fits_nowhere() -> None:
-    assert chosen(cluster([{"cpu": 8000}]), job_spec(needs={"licence": 1}).shape, 1) == []
+    assert chosen(cluster([{"cpu": 8000}]), job_spec(needs={"licence": 1}), 1) == []
 
 
 def test_a_shape_that_asks_for_none_of_an_unknown_resource_is_placed() -> None:
     mirror = cluster([{"cpu": 8000}])
-    shape = job_spec(needs={"cpu": 1000, "gpu": 0}).shape
+    spec = job_spec(needs={"cpu": 1000, "gpu": 0})
 
-    assert one_at_a_time(mirror, shape, 2) == [0, 0]
+    assert one_at_a_time(mirror, spec, 2) == [0, 0]

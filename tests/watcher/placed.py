@@ -9,7 +9,8 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.plan import Plan
 from rota.model.sync import JobClaims, Report, Said
-from rota.scheduler.plan import ROUND, Round
+from rota.scheduler.plan import ROUND, Scheduler
+from rota.scheduler.round import Settings
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
 from rota.watcher.sessions import report
 
@@ -28,7 +29,7 @@ def placed(count: int = 1, **fields: Any) -> Mirror:
 
 
 def place(mirror: Mirror, ms: int = 0) -> None:
-    apply(mirror, Round().decide(mirror, ROUND, at(ms)))
+    apply(mirror, Scheduler(Settings()).decide(mirror, ROUND, at(ms)))
 
 
 def hear(mirror: Mirror, node: str, *said: JobClaims, ms: int = 0) -> Plan:

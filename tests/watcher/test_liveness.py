@@ -3,11 +3,11 @@
 import pytest
 
 from rota.engine.mirror import Mirror
-from rota.model.job import RunMode
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LOST_MS, SUSPECT_MS
 from rota.model.node import Link
 from rota.model.plan import NOTHING, Plan
+from rota.model.shape import RunMode
 from rota.model.sync import Said
 from rota.testing.builders import add_node, apply, at, job_spec
 from rota.testing.stage import Machine, Stage

@@ -68,7 +68,8 @@ def look(job: JobView, now: Instant) -> Plan:
     if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
         return _end(job, _result(job), job.status.state, now)
     if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
-        return _end(job, JobEvent.NOWHERE_TO_RUN, job.status.state, now)
+        too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
+        return _end(job, too_late, job.status.state, now)
     if job.status.state is JobState.ACTIVE and cancel:
         return _unwant(job)
     if job.status.state is JobState.CANCELING and job.tally.live == 0:

@@ -51,7 +51,7 @@ def _code(job: JobView, index: int) -> tuple[int | None, int]:
 def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
     if state is JobState.SUCCEEDED:
         return "exit 0" if job.spec.count == 1 else f"all {job.spec.count} tasks succeeded"
-    if job.verdict is not None and state is JobState.REJECTED:
+    if job.verdict is not None and state in (JobState.REJECTED, JobState.TIMED_OUT):
         return job.verdict.reason
     if not bad:
         wished = job.wish.reason if job.wish is not None else None

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from rota.model.job import JobSpec, Recovery, RunMode
+from rota.model.job import JobSpec, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
+from rota.model.shape import RunMode
 
 
 class Verdict(NamedTuple):

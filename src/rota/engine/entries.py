@@ -4,11 +4,12 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
+from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
 from rota.model.task import TaskBlock
 
-_ROOM, _LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)
+_LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
 class Move:
@@ -17,12 +18,17 @@ class Move:
     def __init__(self) -> None:
         self.room = 0
         self.line = 0
+        self.lent = 0  # of `room`: what may have to give way
+        self.leaving = 0  # of `room`: what does
         self.gave_room = False
 
     def shift(self, before: int, now: int) -> None:
-        self.room += (now == _ROOM) - (before == _ROOM)
+        """Numbers of Hold: whatever is at least ROOM holds room."""
+        self.room += (now >= _ROOM) - (before >= _ROOM)
         self.line += (now == _LINE) - (before == _LINE)
-        self.gave_room |= before == _ROOM
+        self.lent += (now == _ROOM) - (before == _ROOM)
+        self.leaving += (now == _LEAVING) - (before == _LEAVING)
+        self.gave_room |= before >= _ROOM > now
 
 
 class JobTally:
@@ -77,6 +83,9 @@ class JobEntry:
         self.fresh = 0  # the lowest index that was never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
+        self.on: dict[NodeId, int] = {}  # live attempts by node
+        self.counted = Counted([], [])
+        self.counted_version = 0  # of the neighbours when `counted` was made
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         found: list[int] = []

@@ -5,23 +5,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.engine.entries import JobEntry, Move, NodeEntry
+from rota.model.accounts import Accounts
+from rota.model.amounts import GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.columns import changes, ints
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Shape, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
+from rota.model.namespace import TASKS, Namespace
+from rota.model.neighbours import Counted, Neighbours, Selector
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Cells, Phase, cells
+from rota.model.phase import Cells, Hold, Phase, cells
 from rota.model.plan import Record
 from rota.model.room import Room
+from rota.model.shape import Line, Shape
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _PENDING, _STOPPING = int(Phase.PENDING), int(Phase.STOPPING)
 _REFUSED = int(AttemptState.REFUSED)
+_ROOM = int(Hold.ROOM)
 _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 
 
@@ -30,6 +36,9 @@ class Mirror:
         self.jobs: dict[JobId, JobEntry] = {}
         self.nodes: dict[NodeId, NodeEntry] = {}
         self.room = Room()
+        self.accounts = Accounts()
+        self.neighbours = Neighbours()
+        self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
@@ -39,7 +48,7 @@ class Mirror:
         self.touched: dict[
             NodeId, None
         ] = {}  # nodes whose assignment may have changed; emptied by the driver
-        self._lines: dict[Shape, list[tuple[int, int]]] = {}
+        self._lines: dict[Line, list[Turn]] = {}
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
         self._appliers: dict[type, Callable[[Any], None]] = {
             JobSpec: self._set_job,
@@ -56,6 +65,7 @@ class Mirror:
             NodeWish: self._set_node_wish,
             NodeStatus: self._set_node_status,
             Cluster: self._set_cluster,
+            Namespace: self._set_namespace,
             Subscriber: self._set_subscriber,
         }
 
@@ -64,7 +74,7 @@ class Mirror:
     def submitted(self, namespace: str, name: str) -> SubmitKey | None:
         return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
 
-    def waiting(self) -> Iterable[tuple[Shape, Sequence[tuple[int, int]]]]:
+    def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         return self._lines.items()
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
@@ -100,6 +110,9 @@ class Mirror:
                 self.submit_keys.pop(key, None)
             case "subscriber":
                 self.subscribers.pop(name, None)
+            case "namespace":
+                self.namespaces.pop(name, None)
+                self.room.grown += 1
             case _:
                 raise AssertionError(f"records of kind {head} are never deleted")
 
@@ -142,8 +155,12 @@ class Mirror:
     # ---- inside: one setter per kind of record
 
     def _set_job(self, record: JobSpec) -> None:
-        self.jobs[record.id] = JobEntry(record)
+        job = self.jobs[record.id] = JobEntry(record)
         self.unfinished += 1
+        if record.near or record.apart:
+            for selector in self.neighbours.begin(record, self.room.width):
+                self._count_members(selector)
+        job.counted_version = -1
 
     def _set_job_wish(self, record: JobWish) -> None:
         self.jobs[record.id].wish = record
@@ -176,6 +193,10 @@ class Mirror:
 
     def _set_cluster(self, record: Cluster) -> None:
         self.clusters[record.name] = record
+
+    def _set_namespace(self, record: Namespace) -> None:
+        self.namespaces[record.name] = record
+        self.room.grown += 1  # a larger quota is room too
 
     def _set_subscriber(self, record: Subscriber) -> None:
         self.subscribers[record.name] = record
@@ -252,15 +273,48 @@ class Mirror:
                 self._node(node).assigned[name] = number[position]
             else:
                 self._node(node).assigned.pop(name, None)
+            devices = attempt.gpus.get(position)
+            if devices is not None and (now[position] >= _ROOM) != (before[position] >= _ROOM):
+                times = 1 if now[position] >= _ROOM else -1
+                self.room.hold_devices(self.room.slot[node], job.spec.needs[GPU], devices, times)
         for node, move in moves.items():
-            self._move(self.room.slot[node], job.spec.shape, move)
+            self._move(job, node, move)
             self.touched[node] = None
 
-    def _move(self, slot: int, shape: Shape, move: Move) -> None:
-        self.room.reserve(slot, shape.needs, move.room)
-        self.room.queued[slot] += move.line
-        self.room.held[slot] += move.room + move.line
+    def _move(self, job: JobEntry, node: NodeId, move: Move) -> None:
+        """Everything that is added up over live attempts."""
+        slot, shape, live = self.room.slot[node], job.spec.shape, move.room + move.line
+        self.room.hold(slot, shape.needs, move.room, move.line)
         self.room.grown += move.gave_room
+        self.accounts.charge(job.spec.line.owner, shape.needs, move.room)
+        if job.spec.evictable and (move.lent or move.leaving):
+            self._lend(job, slot, move)
+        if shape.noise is not None:
+            self.room.disturb(slot, shape.noise, live)
+        job.on[node] = job.on.get(node, 0) + live
+        if not job.on[node]:
+            del job.on[node]
+        if self.neighbours.members:
+            self.neighbours.count(self._counted(job), slot, live)
+
+    def _lend(self, job: JobEntry, slot: int, move: Move) -> None:
+        needs = ((TASKS, 1), *job.spec.shape.needs)
+        self.room.lent.lend(job.spec.priority, slot, needs, move.lent)
+        if move.leaving:
+            self.room.lent.leave(slot, needs, move.leaving)
+
+    def _counted(self, job: JobEntry) -> Counted:
+        if job.counted_version != self.neighbours.version:
+            job.counted, job.counted_version = self.neighbours.counted(job.spec), self.neighbours.version
+        return job.counted
+
+    def _count_members(self, selector: Selector) -> None:
+        """A term that nobody had before: where are those it names?"""
+        column = self.neighbours.members[selector]
+        for job in self.jobs.values():
+            if job.on and job.spec.namespace == selector[0] and selector[1].holds(job.spec.known_as):
+                for node, count in job.on.items():
+                    column[self.room.slot[node]] += count
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
@@ -298,19 +352,21 @@ class Mirror:
         if wanted == job.in_line:
             return
         job.in_line = wanted
-        line = self._lines.setdefault(job.spec.shape, [])
+        line = self._lines.setdefault(job.spec.line, [])
         if wanted:
             insort(line, job.spec.order)
         else:
             line.remove(job.spec.order)
             if not line:
-                del self._lines[job.spec.shape]
+                del self._lines[job.spec.line]
 
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
         before = job.status is not None and job.status.ended
         job.status = record
         self.unfinished -= int(record.ended) - int(before)
+        if record.ended and not before:
+            self._end_terms(job)
         if record.state is JobState.CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
@@ -322,6 +378,7 @@ class Mirror:
             entry = self.nodes[node] = NodeEntry(node)
             entry.heard_at_ms = self.now_ms
             self.room.add(node)
+            self.neighbours.widen(self.room.width)
         return entry
 
     def _set_node_status(self, record: NodeStatus) -> None:
@@ -340,13 +397,19 @@ class Mirror:
         slot = self.room.slot[entry.id]
         declared = entry.status.labels if entry.status else {}
         own = {"node": entry.spec.name, "cluster": entry.spec.cluster}
-        self.room.set_labels(slot, {**declared, **entry.spec.labels, **own})
+        taints = entry.wish.taints if entry.wish else ()
+        self.room.set_labels(slot, {**declared, **entry.spec.labels, **own}, taints)
         self.room.set_open(slot, entry.open)
 
     def _forget_job(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
+            self._end_terms(job)
+
+    def _end_terms(self, job: JobEntry) -> None:
+        if job.spec.near or job.spec.apart:
+            self.neighbours.end(job.spec)
 
     def _forget_node(self, node: NodeId) -> None:
         entry = self.nodes.pop(node, None)
@@ -356,7 +419,7 @@ class Mirror:
 
 def _load_order(record: Record) -> int:
     match record:
-        case JobSpec() | NodeSpec() | Counters() | Cluster() | Subscriber():
+        case JobSpec() | NodeSpec() | Counters() | Cluster() | Namespace() | Subscriber():
             return 0
         case JobWish() | JobCluster() | JobStatus() | JobVerdict() | SubmitKey() | NodeWish() | NodeStatus():
             return 1

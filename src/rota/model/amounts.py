@@ -1,4 +1,4 @@
-"""How much of what: cpu in thousandths, memory and disk in bytes, everything else in whole numbers."""
+"""How much of what: cpu and gpu in thousandths, memory and disk in bytes, all else in whole numbers."""
 
 import re
 
@@ -11,6 +11,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgtp])i?)?b?", re.IGNORECASE)
 _PARTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.IGNORECASE)
 _WHOLE = re.compile(r"-?[0-9]+")
+_INEXACT = 1e-6  # thousandths by which 0.001 times something may be off
 _TEXT_MAX = 40  # no number that is meant is written longer
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -37,6 +38,23 @@ def parse_cpu(field: str, value: object) -> int:
         except ValueError:
             raise BadField(field, f"'{value}' is not a number of cores", hint) from None
     return round(_bounded(field, value, limits.CPU_MILLI_MAX // 1000, hint) * 1000)
+
+
+def parse_gpu(field: str, value: object, high: int) -> int:
+    """Devices as a whole number (2), or a part of one (0.5) -> thousandths."""
+    hint = f"write a whole number up to {high}, or a part below 1 with at most three decimals: 0.5"
+    if isinstance(value, str):
+        try:
+            value = float(_short(field, value, hint))
+        except ValueError:
+            raise BadField(field, f"'{value}' is not a number of GPUs", hint) from None
+    amount = _bounded(field, value, high, hint)
+    thousandths = round(amount * 1000)
+    if amount > 1 and thousandths % 1000:
+        raise BadField(field, f"{_brief(amount)} is neither whole devices nor a part of one", hint)
+    if abs(amount * 1000 - thousandths) > _INEXACT:
+        raise BadField(field, f"{_brief(amount)} has more than three decimals", hint)
+    return thousandths
 
 
 def parse_count(field: str, value: object, low: int, high: int) -> int:
@@ -78,8 +96,8 @@ def show_size(size: int) -> str:
 
 def show_amount(resource: str, amount: int) -> str:
     match resource:
-        case "cpu":
-            return f"{amount / 1000:g} cpu"
+        case "cpu" | "gpu":
+            return f"{amount / 1000:g} {resource}"
         case "memory" | "disk":
             return show_size(amount)
         case _:

@@ -9,6 +9,18 @@ from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
+EVICTED = 2  # flag: has to give way; its task is placed again
+
+
+class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last decision on tasks of a block: what was chosen, over what."""
+
+    why: str
+    chosen: NodeId
+    fitting: int  # nodes it could have gone to
+    runner_up: NodeId | None = None
+    points: float = 0.0  # of the chosen node
+    runner_up_points: float = 0.0
 
 
 class OldAttempt(msgspec.Struct, frozen=True, array_like=True):
@@ -18,6 +30,7 @@ class OldAttempt(msgspec.Struct, frozen=True, array_like=True):
     number: int
     node: NodeId
     placed_at_ms: int
+    flags: int = 0
 
 
 class AttemptBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +54,8 @@ class AttemptBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: tuple[NodeId, ...] = ()
     older: tuple[OldAttempt, ...] = ()
     older_dropped: int = 0
+    gpus: dict[int, int] = {}  # position -> its devices on the node, one bit each; only of what asks for some
+    choice: Choice | None = None
 
     @property
     def key(self) -> Key:

@@ -1,4 +1,4 @@
-"""JobSpec, what a user wishes; JobStatus, what became of it; Shape, what a task of it needs of a node."""
+"""JobSpec, what a user wishes; JobStatus, what became of it."""
 
 from enum import StrEnum
 from functools import cached_property
@@ -8,12 +8,22 @@ import msgspec
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.shape import (
+    NO_RULES,
+    Constraint,
+    Line,
+    Owner,
+    Policy,
+    Preference,
+    Rules,
+    RunMode,
+    Shape,
+    Spread,
+    Term,
+)
 
-
-class RunMode(StrEnum):
-    AT_LEAST_ONCE = "at_least_once"
-    ONE_AT_A_TIME = "one_at_a_time"
-    AT_MOST_ONCE = "at_most_once"
+Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
+_NO_DEADLINE = 2**62
 
 
 class Recovery(StrEnum):
@@ -30,36 +40,6 @@ class Unschedulable(StrEnum):
 
     QUEUE = "queue"
     REJECT = "reject"
-
-
-class Op(StrEnum):
-    EQUAL = "=="
-    UNEQUAL = "!="
-    IN = "in"
-    NOT_IN = "not in"
-    EXISTS = "exists"
-    LESS = "<"
-    MORE = ">"
-
-
-class Constraint(msgspec.Struct, frozen=True):
-    """One condition on a node's labels."""
-
-    label: str
-    op: Op
-    values: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (self.label, self.op.value, ",".join(self.values))))
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """What a task needs of a node. Tasks of one shape are placed together, whatever job they are of."""
-
-    needs: tuple[tuple[str, int], ...]
-    where: tuple[Constraint, ...]
-    workdir: str | None
-    run: RunMode
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
@@ -85,6 +65,18 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     recovery: Recovery = Recovery.SCHEDULER
     when_unschedulable: Unschedulable = Unschedulable.QUEUE
     labels: dict[str, str] = {}
+    tolerate: tuple[str, ...] = ()
+    prefer: tuple[Preference, ...] = ()
+    near: tuple[Term, ...] = ()
+    apart: tuple[Term, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    gang: bool = False  # all tasks at once, or none
+    policy: Policy = Policy.SPREAD
+    noise: str | None = None  # the kind of disturbance it makes and suffers from
+    preemptible: bool = True  # may give way to work of higher priority
+    evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
+    expect_seconds: float | None = None  # how long a task runs, as far as its user knows
+    deadline_at_ms: int | None = None  # wall clock by which it has to be over
 
     @property
     def key(self) -> Key:
@@ -96,12 +88,41 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def shape(self) -> Shape:
-        return Shape(tuple(sorted(self.needs.items())), self.where, self.workdir, self.run)
+        needs = tuple(sorted(self.needs.items()))
+        return Shape(
+            needs, self.where, self.workdir, self.run, self.tolerate, self.prefer, self.noise, self.policy
+        )
 
     @cached_property
-    def order(self) -> tuple[int, int]:
-        """Whose turn: the higher priority, then the earlier."""
-        return (-self.priority, int(self.id))
+    def rules(self) -> Rules:
+        if not (self.near or self.apart or self.spread or self.gang):
+            return NO_RULES
+        return Rules(self.near, self.apart, self.spread, self.gang)
+
+    @cached_property
+    def line(self) -> Line:
+        return Line(self.shape, self.rules, Owner(self.namespace, self.user))
+
+    @cached_property
+    def order(self) -> Turn:
+        """Whose turn: the higher priority, then the earlier deadline, then the earlier submitted."""
+        return (-self.priority, self.deadline_at_ms or _NO_DEADLINE, int(self.id))
+
+    @property
+    def evictable(self) -> bool:
+        """May have to give way to a higher priority; what is started once, ever, may not."""
+        return self.preemptible and self.run is not RunMode.AT_MOST_ONCE
+
+    @property
+    def expect_ms(self) -> int | None:
+        """How long a task of it runs at most, as far as anybody said."""
+        seconds = self.expect_seconds or self.timeout_seconds
+        return None if seconds is None else round(seconds * 1000)
+
+    @cached_property
+    def known_as(self) -> dict[str, str]:
+        """The labels by which other jobs choose it as a neighbour."""
+        return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
@@ -151,11 +172,12 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in JOB_ENDS
 
 
-class JobVerdict(msgspec.Struct, frozen=True):
-    """That a job which did not want to wait cannot start now. Written by scheduler."""
+class JobVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That a job cannot run as wished: it does not wait, or is too late. Written by scheduler."""
 
     id: JobId
     reason: str
+    late: bool = False  # its deadline can no longer be met
 
     @property
     def key(self) -> Key:

@@ -35,6 +35,7 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: NodeId
     eligibility: Eligibility = Eligibility.OPEN
+    taints: tuple[str, ...] = ()  # `key` or `key=value`: only work that tolerates them all is placed there
 
     @property
     def key(self) -> Key:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, column, ints
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, AttemptState, TaskState
 from rota.model.task import TaskBlock
@@ -31,6 +31,7 @@ class Hold(IntEnum):
     NOTHING = 0
     A_PLACE_IN_LINE = 1  # lookahead, not started yet
     ROOM = 2
+    ROOM_FOR_NOW = 3  # evicted: it is being stopped
 
 
 FIRST_END = Phase.SUCCEEDED
@@ -40,7 +41,7 @@ _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
 _RUNNING, _STOPPING = int(Phase.RUNNING), int(Phase.STOPPING)
-_ROOM, _LINE = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE)
+_ROOM, _LINE, _FOR_NOW = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM_FOR_NOW)
 _ATTEMPT_END, _REFUSED, _ACCEPTED = (
     int(ATTEMPT_FIRST_END),
     int(AttemptState.REFUSED),
@@ -73,6 +74,8 @@ def _few(
         if state < _ATTEMPT_END:
             phase[at] = state + _FROM_ATTEMPT
             hold[at] = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
+            if attempt.flags[at] & EVICTED:
+                phase[at], hold[at] = _STOPPING, _FOR_NOW
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
             phase[at] = _RUNNING  # ended, and the controllers have not looked yet
     for at, wish in enumerate(task.state if task is not None else b""):
@@ -111,6 +114,8 @@ def _many(
         phase[ending] = _RUNNING
         in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
         hold[live] = np.where(in_line[live], _LINE, _ROOM)
+        evicted = live & (column(attempt, "flags") & EVICTED > 0)
+        phase[evicted], hold[evicted] = _STOPPING, _FOR_NOW
     if task is not None:
         wish = column(task, "state")
         ended = wish >= _TASK_END

@@ -8,6 +8,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -27,6 +28,7 @@ Record = (
     | NodeWish
     | NodeStatus
     | Cluster
+    | Namespace
     | Subscriber
 )
 
@@ -38,6 +40,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",
+    Namespace: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",

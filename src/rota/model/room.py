@@ -4,34 +4,46 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from rota.model.amounts import GPU
 from rota.model.columns import Array
 from rota.model.ids import NodeId
+from rota.model.lent import Lent
+from rota.model.limits import GPUS_MAX
 
+WHOLE_GPU = 1000  # thousandths of a device
+UNMEASURED = np.iinfo(np.int64).max
 _GROW = 64
+_LOG_MIN = 1024
 
 
 class Room:
     """Struct of arrays, one column per node, one row per resource. Written only by the mirror.
 
-    `grown` counts the changes after which something that did not fit might fit.
+    `grown` counts the changes after which something that did not fit might fit; `changed` lists the slots
+    that changed in any way, so that who keeps something per node looks at those few again.
     """
 
     def __init__(self) -> None:
         self.ids: list[NodeId] = []  # by slot
         self.slot: dict[NodeId, int] = {}
         self.rows: dict[str, int] = {}  # resource -> row
+        self.width = 0  # of the arrays: some more than there are nodes
         self.capacity: Array = np.zeros((0, 0), np.int64)
         self.reserved: Array = np.zeros((0, 0), np.int64)
-        self.measured: Array = np.zeros(
-            (0, 0), np.int64
-        )  # free as the node measured it; the maximum where it did not
+        self.measured: Array = np.zeros((0, 0), np.int64)  # free as the node measured it, or UNMEASURED
+        self.devices: Array = np.zeros((0, 0), np.int64)  # reserved thousandths of each GPU: [slot, device]
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
         self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
         self.held: Array = np.zeros(0, np.int64)  # live attempts there, waiting ones too
+        self.lent = Lent()
+        self.noise: dict[str, Array] = {}  # kind of disturbance -> live attempts that make it
         self.labels: list[Mapping[str, str]] = []
+        self.taints: list[tuple[str, ...]] = []
         self.labels_version = 0
         self.grown = 0
+        self.changed: list[int] = []
+        self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
 
     @property
     def size(self) -> int:
@@ -43,19 +55,20 @@ class Room:
             slot = self.slot[node] = len(self.ids)
             self.ids.append(node)
             self.labels.append({})
-            if slot >= self.open.shape[0]:
+            self.taints.append(())
+            if slot >= self.width:
                 self._widen(slot + max(_GROW, slot))
+            self._touch(slot)
         return slot
 
     def row(self, resource: str) -> int:
         row = self.rows.get(resource)
         if row is None:
             row = self.rows[resource] = len(self.rows)
-            width = self.open.shape[0]
-            self.capacity = np.vstack([self.capacity.reshape(row, width), np.zeros((1, width), np.int64)])
-            self.reserved = np.vstack([self.reserved.reshape(row, width), np.zeros((1, width), np.int64)])
-            full = np.full((1, width), np.iinfo(np.int64).max)
-            self.measured = np.vstack([self.measured.reshape(row, width), full])
+            self.capacity = np.vstack([self.capacity.reshape(row, self.width), self._zeros(1)])
+            self.reserved = np.vstack([self.reserved.reshape(row, self.width), self._zeros(1)])
+            full = np.full((1, self.width), UNMEASURED)
+            self.measured = np.vstack([self.measured.reshape(row, self.width), full])
         return row
 
     def set_capacity(self, slot: int, capacity: Mapping[str, int]) -> None:
@@ -63,7 +76,9 @@ class Room:
             self.row(resource)
         for resource, row in self.rows.items():
             self.capacity[row, slot] = capacity.get(resource, 0)
+        self._need_devices(capacity.get(GPU, 0) // WHOLE_GPU)
         self.grown += 1
+        self._touch(slot)
 
     def set_measured(self, slot: int, free: Mapping[str, int], load: float) -> None:
         for resource, amount in free.items():
@@ -71,24 +86,45 @@ class Room:
             self.grown += amount > self.measured[row, slot]
             self.measured[row, slot] = amount
         self.load[slot] = load
+        self._touch(slot)
 
-    def set_labels(self, slot: int, labels: Mapping[str, str]) -> None:
-        if self.labels[slot] != labels:
-            self.labels[slot] = labels
+    def set_labels(self, slot: int, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+        if self.labels[slot] != labels or self.taints[slot] != taints:
+            self.labels[slot], self.taints[slot] = labels, taints
             self.labels_version += 1
             self.grown += 1
+            self._touch(slot)
 
     def set_open(self, slot: int, value: bool) -> None:
         if bool(self.open[slot]) != value:
             self.open[slot] = value
             self.grown += 1
+            self._touch(slot)
 
-    def reserve(self, slot: int, needs: Iterable[tuple[str, int]], times: int) -> None:
-        """Take (a negative number: give back) room for so many tasks; `grown` is the caller's to count."""
-        if times:
+    def hold(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
+        """Take (negative numbers: give back) room for some tasks, and places in line for others.
+
+        `grown` is the caller's to count.
+        """
+        if room:
             for resource, amount in needs:
                 row = self.row(resource)  # first: a new row makes new arrays
-                self.reserved[row, slot] += amount * times
+                self.reserved[row, slot] += amount * room
+        self.queued[slot] += line
+        self.held[slot] += room + line
+        self._touch(slot)
+
+    def hold_devices(self, slot: int, amount: int, devices: int, times: int) -> None:
+        """An attempt takes (-1: gives back) the devices whose bits are set: a part of one, or all of each."""
+        self._need_devices(devices.bit_length())
+        for device in bits(devices)[:GPUS_MAX]:
+            self.devices[slot, device] += min(amount, WHOLE_GPU) * times
+
+    def disturb(self, slot: int, kind: str, times: int) -> None:
+        column = self.noise.get(kind)
+        if column is None:
+            column = self.noise[kind] = np.zeros(self.width, np.int64)
+        column[slot] += times
 
     def free(self) -> Array:
         """min(measured free, capacity - reserved); of cpu no free amount is measured, only a load."""
@@ -97,18 +133,52 @@ class Room:
         np.minimum(free, self.measured[:, :width], out=free)
         return free
 
+    def free_devices(self) -> Array:
+        """Free thousandths of each GPU there is."""
+        row = self.rows.get(GPU)
+        count = self.devices.shape[1]
+        if row is None or count == 0:
+            return np.zeros((self.size, 0), np.int64)
+        there = self.capacity[row, : self.size, None] // WHOLE_GPU > np.arange(count)
+        free: Array = np.where(there, WHOLE_GPU - self.devices[: self.size], 0)
+        return free
+
+    def _touch(self, slot: int) -> None:
+        self.changed.append(slot)
+        if len(self.changed) > max(_LOG_MIN, 4 * len(self.ids)):
+            self.forgotten += len(self.changed)
+            self.changed.clear()
+
+    def _zeros(self, rows: int) -> Array:
+        return np.zeros((rows, self.width), np.int64)
+
+    def _need_devices(self, count: int) -> None:
+        more = min(count, GPUS_MAX) - self.devices.shape[1]
+        if more > 0:
+            self.devices = np.hstack([self.devices, np.zeros((self.devices.shape[0], more), np.int64)])
+
     def _widen(self, width: int) -> None:
-        rows = len(self.rows)
-        old = self.open.shape[0]
+        rows, old = len(self.rows), self.width
         more = width - old
+        self.width = width
 
         def wider(array: Array, fill: int) -> Array:
             return np.hstack([array.reshape(rows, old), np.full((rows, more), fill, np.int64)])
 
+        def longer(array: Array) -> Array:
+            return np.concatenate([array, np.zeros(more, array.dtype)])
+
         self.capacity = wider(self.capacity, 0)
         self.reserved = wider(self.reserved, 0)
-        self.measured = wider(self.measured, np.iinfo(np.int64).max)
-        self.load = np.concatenate([self.load, np.zeros(more)])
-        self.open = np.concatenate([self.open, np.zeros(more, np.bool_)])
-        self.queued = np.concatenate([self.queued, np.zeros(more, np.int64)])
-        self.held = np.concatenate([self.held, np.zeros(more, np.int64)])
+        self.measured = wider(self.measured, UNMEASURED)
+        self.devices = np.vstack([self.devices, np.zeros((more, self.devices.shape[1]), np.int64)])
+        self.load = longer(self.load)
+        self.open = longer(self.open)
+        self.queued = longer(self.queued)
+        self.held = longer(self.held)
+        self.noise = {kind: longer(column) for kind, column in self.noise.items()}
+
+
+def bits(mask: int) -> list[int]:
+    """Positions of the bits that are set."""
+    return [at for at in range(mask.bit_length()) if mask >> at & 1]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import msgspec
 
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, RunMode
+from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.shape import RunMode
 
 
 class Said(IntEnum):
@@ -102,6 +103,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
     firm: bool  # room is reserved for it; else it waits on the node until there is some
+    gpus: int = 0  # its devices there, one bit each; 0: it needs none, or the node chooses
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):

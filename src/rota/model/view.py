@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from rota.model.accounts import Accounts
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Shape, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
+from rota.model.namespace import Namespace
+from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.room import Room
+from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
 
 
@@ -57,6 +61,10 @@ class JobView(Protocol):
     def run_us(self) -> float | None:
         """Observed run time of its tasks, a moving average."""
 
+    @property
+    def on(self) -> Mapping[NodeId, int]:
+        """Live attempts by node."""
+
     def ready(self, now_ms: int, most: int) -> list[int]:
         """Indices of pending tasks that may be placed now, lowest first, at most so many."""
 
@@ -90,6 +98,12 @@ class View(Protocol):
     @property
     def room(self) -> Room: ...
     @property
+    def accounts(self) -> Accounts: ...
+    @property
+    def neighbours(self) -> Neighbours: ...
+    @property
+    def namespaces(self) -> Mapping[str, Namespace]: ...
+    @property
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
@@ -98,8 +112,8 @@ class View(Protocol):
         """Jobs that have not ended."""
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
-    def waiting(self) -> Iterable[tuple[Shape, Sequence[tuple[int, int]]]]:
-        """Per shape the jobs with pending tasks, each as its place in the order, first in turn first."""
+    def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
+        """The lines of jobs with pending tasks, each job as its turn, first in turn first."""
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""

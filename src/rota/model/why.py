@@ -4,10 +4,17 @@ import msgspec
 
 
 class Reason(msgspec.Struct, frozen=True):
-    kind: str  # the resource, or constraint, refused, full, closed
+    kind: str  # the resource, or constraint, taint, near, quota, promised, refused, full, closed, ...
     count: int
     of: int
     text: str
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """A node that lacks little, and what it lacks."""
+
+    node: str
+    lacks: tuple[str, ...]
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -16,3 +23,5 @@ class Why(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...] = ()
     changes: tuple[str, ...] = ()
     position: int | None = None
+    misses: tuple[Miss, ...] = ()  # those that lack least first
+    starts_at_ms: int | None = None  # wall clock, about; none: nobody knows

@@ -1,12 +1,34 @@
 """Attempt blocks written in one round: a new number for each placement, the old one kept in a list."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from rota.model.attempt import AttemptBlock, OldAttempt
+from rota.model.attempt import EVICTED, AttemptBlock, Choice, OldAttempt
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.view import JobView
+from rota.scheduler.place import Seated
+
+
+class Placed(NamedTuple):
+    """Tasks of one job, the node each goes to, and its GPUs there, one bit each."""
+
+    job: JobView
+    indices: list[int]
+    nodes: list[NodeId]
+    devices: list[int]
+    flags: int
+    first: Seated  # how the first choice was made
+
+
+class Group(NamedTuple):
+    """What of it falls into one block."""
+
+    positions: list[int]
+    nodes: list[NodeId]
+    devices: list[int]
 
 
 class Blocks:
@@ -15,20 +37,28 @@ class Blocks:
     def __init__(self) -> None:
         self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
 
-    def add(self, job: JobView, indices: list[int], nodes: list[NodeId], flags: int, wall_ms: int) -> None:
-        groups: dict[int, tuple[list[int], list[NodeId]]] = {}
-        for index, node in zip(indices, nodes, strict=True):
+    def add(self, placed: Placed, choice: Choice, wall_ms: int) -> None:
+        groups: dict[int, Group] = {}
+        for index, node, devices in zip(placed.indices, placed.nodes, placed.devices, strict=True):
             block, position = divmod(index, BLOCK_TASKS)
             group = groups.get(block)
             if group is None:
-                group = groups[block] = ([], [])
-            group[0].append(position)
-            group[1].append(node)
-        for block, (positions, chosen) in groups.items():
-            draft = self._drafts.get((job.spec.id, block))
-            if draft is None:
-                draft = self._drafts[job.spec.id, block] = _BlockDraft(job, block)
-            draft.place(positions, chosen, flags, wall_ms)
+                group = groups[block] = Group([], [], [])
+            group.positions.append(position)
+            group.nodes.append(node)
+            group.devices.append(devices)
+        for block, group in groups.items():
+            self._draft(placed.job, block).place(group, placed.flags, choice, wall_ms)
+
+    def evict(self, job: JobView, index: int) -> None:
+        block, position = divmod(index, BLOCK_TASKS)
+        self._draft(job, block).evict(position)
+
+    def _draft(self, job: JobView, block: int) -> "_BlockDraft":
+        draft = self._drafts.get((job.spec.id, block))
+        if draft is None:
+            draft = self._drafts[job.spec.id, block] = _BlockDraft(job, block)
+        return draft
 
     def done(self) -> tuple[AttemptBlock, ...]:
         return tuple(draft.done() for draft in self._drafts.values())
@@ -43,18 +73,27 @@ class _BlockDraft:
         self._wanted = None if self._task is None else np.frombuffer(self._task.wanted, "u2")
         self._nodes = {node: place for place, node in enumerate(self._record.nodes)}
         self._older: list[OldAttempt] = []
+        self._gpus = dict(self._record.gpus)
+        self._choice = self._record.choice
 
-    def place(self, positions: list[int], nodes: list[NodeId], flags: int, wall_ms: int) -> None:
-        draft = self._draft
+    def place(self, group: Group, flags: int, choice: Choice, wall_ms: int) -> None:
+        draft, positions = self._draft, group.positions
         before = draft["number"][positions]
         for position, number in zip(positions, before.tolist(), strict=True):
             if number:
                 self._supersede(position, number)
         draft["number"][positions] = before + 1
         draft["tries"][positions] = 0 if self._wanted is None else self._wanted[positions]
-        draft["node"][positions] = [self._nodes.setdefault(node, len(self._nodes)) for node in nodes]
+        draft["node"][positions] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
         draft["flags"][positions] = flags
         draft["placed_at_ms"][positions] = wall_ms
+        for position, devices in zip(positions, group.devices, strict=True):
+            if devices:
+                self._gpus[position] = devices
+        self._choice = choice
+
+    def evict(self, position: int) -> None:
+        self._draft["flags"][position] |= EVICTED
 
     def done(self) -> AttemptBlock:
         older = self._record.older + tuple(self._older)
@@ -63,9 +102,12 @@ class _BlockDraft:
             nodes=tuple(self._nodes),
             older=older[dropped:],
             older_dropped=self._record.older_dropped + dropped,
+            gpus=self._gpus,
+            choice=self._choice,
         )
 
     def _supersede(self, position: int, number: int) -> None:
         nodes = tuple(self._nodes)
         node = nodes[int(self._draft["node"][position])]
-        self._older.append(OldAttempt(position, number, node, int(self._draft["placed_at_ms"][position])))
+        placed_at_ms, flags = (int(self._draft[name][position]) for name in ("placed_at_ms", "flags"))
+        self._older.append(OldAttempt(position, number, node, placed_at_ms, flags))

@@ -1,53 +1,83 @@
-"""May a shape run on a node? By its labels; vectorised over all nodes, kept while labels do not change."""
+"""May a shape run on a node? By what is said of the node; kept while nothing said of any node changes."""
 
-import re
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
+from rota.model.amounts import GPU
 from rota.model.columns import Array
-from rota.model.job import Constraint, Op
-from rota.model.room import Room
+from rota.model.room import WHOLE_GPU, Room
+from rota.model.shape import Shape
+from rota.scheduler.board import Board, Nodes
 
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
-
-
-def satisfies(constraint: Constraint, labels: dict[str, str]) -> bool:
-    value = labels.get(constraint.label)
-    match constraint.op:
-        case Op.EXISTS:
-            return value is not None
-        case Op.EQUAL | Op.IN:
-            return value in constraint.values
-        case Op.UNEQUAL | Op.NOT_IN:
-            return value not in constraint.values
-        case Op.LESS:
-            return value is not None and _compare(value, constraint.values[0]) < 0
-        case Op.MORE:
-            return value is not None and _compare(value, constraint.values[0]) > 0
+NO_LEAST = np.iinfo(np.int64).min
+MORE_THAN_ANY = np.iinfo(np.int64).max
 
 
-def _compare(left: str, right: str) -> int:
-    """As versions, part by part: 1.10 is more than 1.9; parts that are no numbers by spelling."""
-    one, two = _parts(left), _parts(right)
-    return (one > two) - (one < two)
+class Filter(Protocol):
+    """A rule of one's own on where a shape may run: a plugin of the group `rota.filters`.
+
+    It may look at nothing but the nodes it is given, one truth value for each. What it says of a node may
+    change only when that node does.
+    """
+
+    name: str
+
+    def allows(self, nodes: Nodes) -> Array: ...
 
 
-def _parts(text: str) -> list[tuple[int, int, str]]:
-    return [(0, int(part), "") if _WHOLE.fullmatch(part) else (1, 0, part) for part in text.split(".")]
+def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
+    """A toleration names a taint whole, or its key alone, or is `*` for all of them."""
+    return all(
+        "*" in tolerate or taint in tolerate or taint.partition("=")[0] in tolerate for taint in taints
+    )
 
 
-class Masks:
-    """Per set of constraints the nodes that satisfy all of them."""
+def admits(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
+    """What is said of a node allows it, were there room."""
+    return all(one.holds(labels) for one in shape.where) and tolerates(shape.tolerate, taints)
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[Constraint, ...], tuple[int, int, Array]] = {}
 
-    def of(self, room: Room, where: tuple[Constraint, ...]) -> Array:
-        known = self._known.get(where)
-        if known is not None and known[:2] == (room.labels_version, room.size):
-            return known[2]
-        mask = np.array(
-            [all(satisfies(one, dict(labels)) for one in where) for labels in room.labels], np.bool_
-        )
-        self._known[where] = (room.labels_version, room.size, mask)
-        return mask
+def admitted(room: Room, shape: Shape) -> Array:
+    """The same for all nodes; nodes of which the same is said are looked at once."""
+    if not shape.where:
+        return np.array([not taints or tolerates(shape.tolerate, taints) for taints in room.taints], np.bool_)
+    asked = {one.label for one in shape.where}
+    known: dict[tuple[object, ...], bool] = {}
+    found = np.zeros(room.size, np.bool_)
+    for slot, (labels, taints) in enumerate(zip(room.labels, room.taints, strict=True)):
+        said = (taints, *(labels.get(label) for label in asked))
+        if said not in known:
+            known[said] = admits(shape, labels, taints)
+        found[slot] = known[said]
+    return found
+
+
+def fits(nodes: Nodes, floor: Array) -> Array:
+    """Is there room for one more? `floor` is the least that has to be free, row by row."""
+    room: Array = np.all(nodes.amounts >= floor, axis=0)
+    for resource, amount in nodes.shape.needs:
+        if resource == GPU and amount:
+            room &= fits_devices(nodes.devices, amount)
+    return room
+
+
+def floor(board: Board, shape: Shape) -> Array:
+    """As a column. What is not asked for may be short; what no node has is short everywhere."""
+    needs = board.needs(shape)
+    least = np.where(needs > 0, needs, NO_LEAST)
+    if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
+        least[0] = MORE_THAN_ANY
+    return least[:, None]
+
+
+def fits_devices(devices: Array, amount: int) -> Array:
+    """A part of a GPU must be free on one; whole ones must be wholly free."""
+    if devices.shape[1] == 0:
+        return np.zeros(devices.shape[0], np.bool_)
+    if amount < WHOLE_GPU:
+        part: Array = devices.max(axis=1) >= amount
+        return part
+    whole: Array = (devices == WHOLE_GPU).sum(axis=1) * WHOLE_GPU >= amount
+    return whole

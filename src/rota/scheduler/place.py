@@ -1,83 +1,183 @@
-"""Many tasks of one shape onto nodes: every node considered, the idlest first, ties by the node's slot."""
+"""Tasks of one job onto nodes: every node considered, the best first, its rules and its gang obeyed."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.amounts import GPU
 from rota.model.columns import Array
-from rota.model.job import Shape
-from rota.model.limits import NODE_TASKS_MAX
-from rota.model.room import Room
+from rota.model.room import WHOLE_GPU
+from rota.model.shape import Shape
+from rota.model.view import JobView, View
+from rota.scheduler.board import Board
+from rota.scheduler.rows import Pick, Plugins, Rows, Run
+from rota.scheduler.rules import Company, Domains, Terms
+from rota.scheduler.scores import NEVER
+
+_NOBODY = np.zeros(0, np.bool_)
+_FEW = 4  # tasks for which nothing is prepared
+_STREAMS_MAX = 64  # classes of nodes that are kept apart; beyond it one node at a time is cheaper
 
 
-class Space:
-    """What is free during one round: a copy that placements are taken from."""
+class Seat(NamedTuple):
+    """One task's place: the node's slot, and its GPUs there, one bit each."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.free = room.free()
-        self.held = room.held[: room.size].copy()
-        self.queued = room.queued[: room.size].copy()
-
-    def fits(self, shape: Shape, allowed: Array) -> Array:
-        """How many more tasks of this shape each node can take."""
-        return self._copies(shape, allowed, self.free)
-
-    def slots(self, shape: Shape, allowed: Array) -> Array:
-        """How many tasks of this shape each node runs at once when it has nothing else."""
-        return self._copies(shape, allowed, self.room.capacity[:, : self.room.size])
-
-    def take(self, shape: Shape, slot: int, times: int) -> None:
-        for resource, amount in shape.needs:
-            if amount:
-                self.free[self.room.rows[resource], slot] -= amount * times
-        self.held[slot] += times
-
-    def _copies(self, shape: Shape, allowed: Array, amounts: Array) -> Array:
-        copies = np.where(allowed, np.maximum(0, NODE_TASKS_MAX - self.held), 0)
-        for resource, amount in shape.needs:
-            row = self.room.rows.get(resource)
-            if amount <= 0:
-                continue
-            if row is None:
-                return np.zeros_like(copies)
-            np.minimum(copies, np.maximum(0, amounts[row]) // amount, out=copies)
-        return copies
+    slot: int
+    devices: int = 0
 
 
-def place(space: Space, shape: Shape, wanted: int, copies: Array) -> list[int]:
-    """Slots for up to `wanted` tasks, in the order in which a task at a time would choose them."""
-    candidates = np.nonzero(copies)[0]
-    if candidates.size == 0 or wanted <= 0:
-        return []
-    usage = _usage(space, shape, candidates)
-    times = np.minimum(copies[candidates], wanted)
-    order = np.repeat(np.arange(candidates.size), times)
-    nth = np.arange(order.size) - np.repeat(np.cumsum(times) - times, times)
-    fill = np.maximum(usage.start[order] + usage.step[order] * nth, usage.least[order])
-    best = np.lexsort((candidates[order], fill))[:wanted]
-    chosen: list[int] = candidates[order[best]].tolist()
-    return chosen
+class Seated(NamedTuple):
+    """What was found for one job, and how the first choice was made."""
+
+    seats: list[Seat]
+    fitting: int = 0  # nodes it could have gone to
+    points: float = 0.0
+    runner_up: int | None = None  # slot
+    runner_up_points: float = 0.0
 
 
-class Usage(NamedTuple):
-    """How full nodes are by what is reserved, how much a task fills them, how busy they are at least."""
+class Seating:
+    """The board, the rows and the company of one round; rows are kept from round to round."""
 
-    start: Array
-    step: Array
-    least: Array
+    def __init__(self, view: View, plugins: Plugins | None = None) -> None:
+        self.board = Board(view.room)
+        self.rows = Rows(self.board, plugins)
+        self._domains = Domains(view.room)
+        self.begin(view)
+
+    def begin(self, view: View) -> None:
+        """A new round: take over what happened since the last one."""
+        self.board.sync()
+        self.company = Company(view.neighbours, view.room.size)
+
+    def seat(self, job: JobView, wanted: int, barred: Array | None = None) -> Seated:
+        """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question."""
+        terms = self.terms(job)
+        seated = _first_choice(
+            _worth(self.rows.of(job.spec.shape), terms.points() if terms else None, barred)
+        )
+        if seated.fitting == 0 or wanted <= 0:
+            return Seated([], 0)
+        if not terms or terms.still:
+            seats = self._run(job.spec.shape, wanted, terms, barred)
+        else:
+            seats = self._walk(job.spec.shape, wanted, terms, barred)
+        return seated._replace(seats=seats)
+
+    def give_back(self, job: JobView, seats: list[Seat]) -> None:
+        """As if they had never been taken."""
+        counted = self.company.counted(job.spec)
+        for seat in seats:
+            self.board.take(job.spec.shape, seat.slot, -1, seat.devices)
+            self.company.settle(counted, seat.slot, -1)
+
+    def terms(self, job: JobView) -> Terms:
+        eligible = self.rows.eligible(job.spec.shape) if job.spec.spread else _NOBODY
+        return Terms(self._domains, self.company, job, eligible)
+
+    def _run(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
+        """Many at a time: what is picked does not change what the rules say of other nodes."""
+        run = Run(self.rows, shape, most=1 if terms.one_per_node else None)
+        seats: list[Seat] = []
+        while len(seats) < wanted:
+            added = terms.points() if terms else None
+            worth = _worth(self.rows.of(shape), added, barred)
+            picks = run.next(wanted - len(seats), worth, added)
+            if not picks:
+                break
+            seats += [self._take(shape, pick, terms) for pick in picks]
+        return seats
+
+    def _walk(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
+        """Rules that change with every pick: each class' next node is known, the best is chosen."""
+        classes = terms.classes
+        count = int(classes.max(initial=-1)) + 1
+        if wanted < _FEW or count > _STREAMS_MAX:
+            return self._one_by_one(shape, wanted, terms, barred)
+        streams = [_Stream(self.rows, shape, classes == number, barred) for number in range(count)]
+        members = np.array([int((classes == number).argmax()) for number in range(count)])  # one of each
+        seats: list[Seat] = []
+        while len(seats) < wanted:
+            best = _best_head(streams, terms.points(members).tolist(), wanted - len(seats))
+            if best is None:
+                break
+            seats.append(self._take(shape, best.pop(), terms))
+        return seats
+
+    def _one_by_one(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
+        seats: list[Seat] = []
+        while len(seats) < wanted:
+            worth = _worth(self.rows.of(shape), terms.points(), barred)
+            best = int(worth.argmax())
+            if worth[best] == NEVER:
+                break
+            seats.append(self._take(shape, Pick(best, 0.0), terms))
+        return seats
+
+    def _take(self, shape: Shape, pick: Pick, terms: Terms) -> Seat:
+        devices = choose_devices(self.board, shape, pick.slot)
+        self.board.take(shape, pick.slot, 1, devices)
+        terms.picked(pick.slot)
+        return Seat(pick.slot, devices)
 
 
-def _usage(space: Space, shape: Shape, slots: Array) -> Usage:
-    room = space.room
-    needs = dict(shape.needs)
-    start = space.held[slots] / NODE_TASKS_MAX
-    step = np.full(slots.size, 1.0 / NODE_TASKS_MAX)
-    for resource in ("cpu", "memory"):
-        row = room.rows.get(resource)
-        if row is None:
-            continue
-        capacity = np.maximum(1, room.capacity[row, slots])
-        start += 1.0 - np.minimum(space.free[row, slots], capacity) / capacity
-        step += needs.get(resource, 0) / capacity
-    return Usage(start, step, room.load[slots])
+class _Stream:
+    """The next picks among nodes that are alike to every rule."""
+
+    def __init__(self, rows: Rows, shape: Shape, members: Array, barred: Array | None) -> None:
+        self._rows = rows
+        self._shape = shape
+        self._out = ~members if barred is None else ~members | barred
+        self._run = Run(rows, shape)
+        self._picks: list[Pick] = []  # the next one last
+
+    def head(self, wanted: int) -> Pick | None:
+        if not self._picks:
+            points = self._rows.of(self._shape)
+            self._picks = self._run.next(wanted, np.where(self._out, NEVER, points))[::-1]
+        return self._picks[-1] if self._picks else None
+
+    def pop(self) -> Pick:
+        return self._picks.pop()
+
+
+def _best_head(streams: list[_Stream], added: list[float], wanted: int) -> _Stream | None:
+    """The stream with the best next pick, the lower slot among equals."""
+    best: tuple[float, int] | None = None
+    found: _Stream | None = None
+    for stream, more in zip(streams, added, strict=True):
+        head = stream.head(wanted) if more != NEVER else None
+        if head is not None and (best is None or (head.points + more, -head.slot) > best):
+            best, found = (head.points + more, -head.slot), stream
+    return found
+
+
+def choose_devices(board: Board, shape: Shape, slot: int) -> int:
+    """A part goes where the least is left over; whole ones are the first that are free."""
+    amount = dict(shape.needs).get(GPU, 0)
+    if not amount:
+        return 0
+    free: list[int] = board.devices[slot].tolist()
+    if amount < WHOLE_GPU:
+        return 1 << min((left, device) for device, left in enumerate(free) if left >= amount)[1]
+    whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
+    return sum(1 << device for device in whole[: amount // WHOLE_GPU])
+
+
+def _worth(points: Array, added: Array | None, barred: Array | None) -> Array:
+    worth = points if added is None else points + added
+    return worth if barred is None else np.where(barred, NEVER, worth)
+
+
+def _first_choice(worth: Array) -> Seated:
+    """How many fit, how good the best is, and who comes second."""
+    fitting = int(np.count_nonzero(worth != NEVER))
+    if not fitting:
+        return Seated([])
+    best = int(worth.argmax())
+    if fitting == 1:
+        return Seated([], 1, float(worth[best]))
+    others = worth.copy()
+    others[best] = NEVER
+    second = int(others.argmax())
+    return Seated([], fitting, float(worth[best]), second, float(worth[second]))

@@ -7,6 +7,7 @@ import msgspec
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import Event, Record
 from rota.model.subscriber import Subscriber
@@ -26,6 +27,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("status", ""): StatusBlock,
     ("submit", ""): SubmitKey,
     ("cluster", ""): Cluster,
+    ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
     ("meta", ""): Counters,
 }

@@ -5,10 +5,11 @@ from typing import Any
 
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Constraint, JobCluster, JobSpec, JobStatus, Op
+from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.plan import Instant, Plan
+from rota.model.shape import Constraint, Op
 from rota.model.sync import Claim, Hello, JobClaims, Said
 
 GIB = 2**30

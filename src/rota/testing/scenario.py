@@ -4,10 +4,11 @@ import shlex
 
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId
-from rota.model.job import Constraint, JobSpec, Op, RunMode
+from rota.model.job import JobSpec
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
+from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.scheduler.explain import why
 from rota.testing.builders import job_spec

@@ -1,14 +1,14 @@
 """A node's words -> what to write; what is assigned and what it was told -> what to tell it."""
 
-from rota.model.attempt import LOOKAHEAD
+from rota.model.attempt import EVICTED, LOOKAHEAD
 from rota.model.columns import column
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
-from rota.model.job import RunMode
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
 from rota.model.limits import BLOCK_TASKS, SUSPECT_MS
 from rota.model.node import Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
+from rota.model.shape import RunMode
 from rota.model.sync import (
     SAID_FIRST_END,
     Claim,
@@ -164,8 +164,9 @@ class Told:
         orders = found.get(job_id) or JobOrders(job_id, None, [], [])
         found[job_id] = orders if work is None else orders._replace(work=work)
         block, position = divmod(index, BLOCK_TASKS)
-        firm = not job.attempts[block].flags[position] & LOOKAHEAD
-        found[job_id].start.append(Start(index, attempt, firm))
+        placed = job.attempts[block]
+        firm = not placed.flags[position] & LOOKAHEAD
+        found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
         self._live[name] = None
 
     def _stop(self, found: dict[JobId, JobOrders], name: Name) -> None:
@@ -238,4 +239,5 @@ def _unwanted(job: JobView, index: int) -> bool:
         return False
     block, position = divmod(index, BLOCK_TASKS)
     task = job.tasks.get(block)
-    return task is not None and task.state[position] == TaskState.UNWANTED
+    unwished = task is not None and task.state[position] == TaskState.UNWANTED
+    return unwished or bool(job.attempts[block].flags[position] & EVICTED)

@@ -29,6 +29,7 @@ from rota.identity.vault import Vault
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
+from rota.scheduler import deadline
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
 from rota.store.lock import DirectoryLock
@@ -138,6 +139,7 @@ def _reconcilers(config: ServerConfig) -> list[Reconciler]:
         assign.RECONCILER,
         batch.RECONCILER,
         scheduler.reconciler(),
+        deadline.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
     ]
 

@@ -1,0 +1,134 @@
+"""Shape, what a task needs of a node; Rules, what it needs of its neighbours; and the terms of both."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+class Op(StrEnum):
+    EQUAL = "=="
+    UNEQUAL = "!="
+    IN = "in"
+    NOT_IN = "not in"
+    EXISTS = "exists"
+    LESS = "<"
+    MORE = ">"
+
+
+class RunMode(StrEnum):
+    AT_LEAST_ONCE = "at_least_once"
+    ONE_AT_A_TIME = "one_at_a_time"
+    AT_MOST_ONCE = "at_most_once"
+
+
+class Policy(StrEnum):
+    """Which of the fitting nodes is best."""
+
+    SPREAD = "spread"  # the idlest
+    PACK = "pack"  # the fullest
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """One condition on labels: a node's, or a job's."""
+
+    label: str
+    op: Op
+    values: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.label, self.op.value, ",".join(self.values))))
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.label)
+        match self.op:
+            case Op.EXISTS:
+                return value is not None
+            case Op.EQUAL | Op.IN:
+                return value in self.values
+            case Op.UNEQUAL | Op.NOT_IN:
+                return value not in self.values
+            case Op.LESS:
+                return value is not None and _parts(value) < _parts(self.values[0])
+            case Op.MORE:
+                return value is not None and _parts(value) > _parts(self.values[0])
+
+
+def _parts(text: str) -> list[tuple[int, int, str]]:
+    """To compare as versions, part by part: 1.10 is more than 1.9; parts that are no numbers by spelling."""
+    return [(0, int(part), "") if _WHOLE.fullmatch(part) else (1, 0, part) for part in text.split(".")]
+
+
+class Preference(msgspec.Struct, frozen=True):
+    """A condition on a node that is worth some points: a share of a whole idle node, in per cent."""
+
+    condition: Constraint
+    weight: int
+
+    def __str__(self) -> str:
+        return f"{self.condition} weight {self.weight}"
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Other jobs of the namespace, by their labels, that tasks want to be near to or apart from."""
+
+    jobs: Constraint  # over a job's labels; `job` is its name
+    over: str = "node"  # the label whose values are the domains: node, rack, region, ...
+    weight: int | None = None  # none: it must hold
+
+    def __str__(self) -> str:
+        return f"{self.jobs} over {self.over}" + ("" if self.weight is None else f" weight {self.weight}")
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A job's tasks evenly over the values of a label."""
+
+    over: str
+    skew: int = 1  # by how much the fullest domain may exceed the emptiest
+    weight: int | None = None  # none: it must hold
+
+    def __str__(self) -> str:
+        return f"{self.over} skew {self.skew}" + ("" if self.weight is None else f" weight {self.weight}")
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a task needs of a node, whatever runs elsewhere. Tasks of one shape share one row of scores."""
+
+    needs: tuple[tuple[str, int], ...]
+    where: tuple[Constraint, ...] = ()
+    workdir: str | None = None
+    run: RunMode = RunMode.AT_LEAST_ONCE
+    tolerate: tuple[str, ...] = ()
+    prefer: tuple[Preference, ...] = ()
+    noise: str | None = None
+    policy: Policy = Policy.SPREAD
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a task needs of its neighbours and siblings: what no node can tell by itself."""
+
+    near: tuple[Term, ...] = ()
+    apart: tuple[Term, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    gang: bool = False
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who is charged for what a job holds."""
+
+    namespace: str
+    user: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Jobs that wait for the same: while the first of them fits nowhere, none does."""
+
+    shape: Shape
+    rules: Rules
+    owner: Owner
+
+
+NO_RULES = Rules()

@@ -1,0 +1,154 @@
+"""The first job without room gets a promise of some; later ones start only if that does not delay it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.columns import Array, ints
+from rota.model.ids import JobId
+from rota.model.job import JobSpec
+from rota.model.limits import BLOCK_TASKS
+from rota.model.namespace import TASKS
+from rota.model.plan import Instant
+from rota.model.view import JobView, NodeView, View
+from rota.scheduler.board import Board
+from rota.scheduler.place import Seating
+from rota.scheduler.scores import NEVER
+
+_CANDIDATES = 32  # nodes whose running work is looked at, the emptiest first
+_OVERDUE = 0.1  # of what was expected: how much longer work is thought to take that should be over
+NEVER_MS = 2**62
+
+
+class Release(NamedTuple):
+    """Work that is expected to end, and what it will give back."""
+
+    at_ms: int  # wall clock
+    needs: tuple[tuple[str, int], ...]
+
+
+class Promise(NamedTuple):
+    """Room for the head of the queue: where, from when on, and what will be left beside it then."""
+
+    job: JobId
+    slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
+    at_ms: int  # wall clock; NEVER_MS where nobody knows
+
+    def caps(self, spec: JobSpec, now: Instant) -> dict[int, int]:
+        """How many tasks of a later job fit beside the head, by slot; nothing if they are over by then."""
+        expect_ms = spec.expect_ms
+        if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
+            return {}
+        needs = [(TASKS, 1), *((resource, amount) for resource, amount in spec.shape.needs if amount)]
+        return {
+            slot: max(0, min(left.get(resource, 0) // amount for resource, amount in needs))
+            for slot, left in self.slots.items()
+        }
+
+    def bars(self, spec: JobSpec, now: Instant) -> list[int]:
+        """Slots where nothing of a later job fits beside the head."""
+        return [slot for slot, most in self.caps(spec, now).items() if most == 0]
+
+    def lend(self, spec: JobSpec, slot: int) -> None:
+        """A later job that stays has taken some of what is left beside the head."""
+        left = self.slots.get(slot)
+        if left is not None:
+            for resource, amount in ((TASKS, 1), *spec.shape.needs):
+                left[resource] = left.get(resource, 0) - amount
+
+
+def promise(view: View, seating: Seating, job: JobView, wanted: int, now: Instant) -> Promise | None:
+    """The earliest room for so many of its tasks at once, as far as anybody knows; None: it is too large."""
+    board, shape = seating.board, job.spec.shape
+    terms = seating.terms(job)
+    eligible = seating.rows.eligible(shape)
+    slots = np.nonzero(eligible & (terms.points() != NEVER) if terms else eligible)[0]
+    if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
+        return None
+    slots = slots[_copies(board.capacity[:, slots], board.needs(shape)) > 0]
+    chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
+    ids = view.room.ids
+    coming = {slot: sorted(releases(view, view.nodes[ids[slot]], now)) for slot in chosen}
+    return _earliest(board, job.spec, coming, wanted, now)
+
+
+def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
+    """Of these nodes the ones with the largest share free of what they are shortest of."""
+    idle = (board.free[:, slots] * board.per_capacity[:, slots])[1:].min(axis=0, initial=1.0)
+    found: list[int] = slots[np.lexsort((slots, -idle))[:count]].tolist()
+    return found
+
+
+def _earliest(
+    board: Board, spec: JobSpec, coming: dict[int, list[Release]], wanted: int, now: Instant
+) -> Promise | None:
+    """Let work end in its order until there is room for all of them."""
+    needs = board.needs(spec.shape)
+    free = {slot: board.free[:, slot].copy() for slot in coming}
+    copies = {slot: int(_copies(left, needs)) for slot, left in free.items()}
+    ends = [(release.at_ms, slot, release.needs) for slot, all_ in coming.items() for release in all_]
+    at_ms = now.wall_ms
+    for end_ms, slot, given in sorted(ends):
+        if sum(copies.values()) >= wanted:
+            break
+        at_ms = max(at_ms, end_ms)
+        free[slot] += _row_amounts(board, given)
+        copies[slot] = int(_copies(free[slot], needs))
+    if sum(copies.values()) < wanted:
+        return None
+    return Promise(spec.id, _beside(board, spec, free, copies, wanted), at_ms)
+
+
+def _beside(
+    board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], wanted: int
+) -> dict[int, dict[str, int]]:
+    """What is left on each node it will use."""
+    needs = board.needs(spec.shape)
+    found: dict[int, dict[str, int]] = {}
+    for slot in sorted(copies, key=lambda one: (-copies[one], one)):
+        used = min(wanted, copies[slot])
+        if used > 0:
+            left = (free[slot] - needs * used).tolist()
+            found[slot] = {resource: left[row] for resource, row in board.rows.items()}
+            wanted -= used
+    return found
+
+
+def _copies(free: Array, needs: Array) -> Array:
+    """How many tasks have room in such amounts, one column per node."""
+    asked = needs > 0
+    found: Array = (np.maximum(0, free[asked].T) // needs[asked]).min(axis=-1)
+    return found
+
+
+def _row_amounts(board: Board, needs: Iterable[tuple[str, int]]) -> Array:
+    found = np.zeros(board.free.shape[0], np.int64)
+    found[0] = 1
+    for resource, amount in needs:
+        row = board.row(resource)
+        if row is not None:
+            found[row] = amount
+    return found
+
+
+def releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
+    """When what is on a node will have ended."""
+    for job_id, index in node.assigned:
+        job = view.jobs[job_id]
+        yield Release(_end_ms(job, index, now), job.spec.shape.needs)
+
+
+def _end_ms(job: JobView, index: int, now: Instant) -> int:
+    expect_ms = job.spec.expect_ms
+    if expect_ms is None and job.run_us is not None:
+        expect_ms = round(job.run_us / 1000)
+    if expect_ms is None:
+        return NEVER_MS
+    block, position = divmod(index, BLOCK_TASKS)
+    status, attempt = job.statuses.get(block), job.attempts[block]
+    started_ms = 0
+    if status is not None and ints(status, "number")[position] == ints(attempt, "number")[position]:
+        started_ms = ints(status, "started_at_ms")[position]
+    end_ms = (started_ms or now.wall_ms) + expect_ms
+    return end_ms if end_ms > now.wall_ms else now.wall_ms + max(1000, round(expect_ms * _OVERDUE))

@@ -1,0 +1,236 @@
+"""Board: the nodes' columns as the scheduler works on them, with what it has just placed taken off."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.columns import Array
+from rota.model.limits import NODE_TASKS_MAX
+from rota.model.namespace import TASKS
+from rota.model.room import WHOLE_GPU, Room, bits
+from rota.model.shape import Shape
+
+_LOG_MIN = 1024
+
+
+class Board:
+    """A copy of the room, brought up to date by the few slots that changed.
+
+    Its log lists every slot whose state changed, by the room or by a placement: who keeps something per node
+    remembers how far it has read.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.forgotten = 0  # entries no longer in the log
+        self._log: Array = np.zeros(_LOG_MIN, np.intp)
+        self._logged = 0
+        self._read = -1  # of the room's changes; nothing yet
+        self.rows: dict[str, int] = {}
+
+    @property
+    def size(self) -> int:
+        return self.room.size
+
+    @property
+    def position(self) -> int:
+        """How far the log has got."""
+        return self.forgotten + self._logged
+
+    def sync(self) -> None:
+        """Take over what changed in the room since the last time."""
+        room = self.room
+        position = room.forgotten + len(room.changed)
+        if self._read == position:
+            return
+        if self._read < room.forgotten or len(self.rows) != len(room.rows) + 1 or self.load.size != room.size:
+            self._copy_all()
+        else:
+            self._copy(room.changed[self._read - room.forgotten :])
+        self._read = position
+
+    def since(self, position: int) -> Array | None:
+        """Slots that changed since then; None where that is too long ago or too many to tell."""
+        start = position - self.forgotten
+        if start < 0 or self._logged - start > self.size // 2:
+            return None
+        return self._log[start : self._logged]
+
+    def row(self, resource: str) -> int | None:
+        return self.rows.get(resource)
+
+    def needs(self, shape: Shape) -> Array:
+        """What a task of it takes, row by row; a resource that no node has has no row."""
+        found = np.zeros(len(self.rows), np.int64)
+        found[0] = 1
+        for resource, amount in shape.needs:
+            row = self.rows.get(resource)
+            if row is not None:
+                found[row] = amount
+        return found
+
+    def take(self, shape: Shape, slot: int, times: int = 1, devices: int = 0) -> None:
+        """So many tasks are placed there (a negative number: taken back)."""
+        self.free[0, slot] -= times
+        for resource, amount in shape.needs:
+            if amount:
+                self.free[self.rows[resource], slot] -= amount * times
+        if shape.noise is not None:
+            if shape.noise not in self.noise:
+                self.noise[shape.noise] = np.zeros(self.size, np.int64)
+            self.noise[shape.noise][slot] += times
+        if devices:
+            part = min(dict(shape.needs)[GPU], WHOLE_GPU)
+            for device in bits(devices):
+                self.devices[slot, device] -= part * times
+        self._touch(slot)
+
+    def copies(self, shape: Shape, slots: Array) -> Array:
+        """How many more tasks of this shape each of these nodes has room for; GPUs apart."""
+        most: Array = np.maximum(0, self.free[0, slots])
+        for resource, amount in shape.needs:
+            row = self.rows.get(resource)
+            if row is None:
+                return np.zeros_like(most)
+            if amount > 0:
+                np.minimum(most, np.maximum(0, self.free[row, slots]) // amount, out=most)
+        return most
+
+    def slots(self, shape: Shape) -> Array:
+        """How many tasks of this shape each node runs at once when it has nothing else."""
+        needs = self.needs(shape)
+        if any(amount > 0 and resource not in self.rows for resource, amount in shape.needs):
+            return np.zeros(self.size, np.int64)
+        asked = needs > 0
+        whole: Array = (self.capacity[asked] // needs[asked, None]).min(axis=0)
+        return whole
+
+    def _copy_all(self) -> None:
+        room = self.room
+        size = room.size
+        self.rows = {TASKS: 0, **{resource: row + 1 for resource, row in room.rows.items()}}
+        self.free = np.vstack([self._tasks(slice(size)), room.free()])
+        capacity = np.vstack([np.full(size, NODE_TASKS_MAX), room.capacity[:, :size]])
+        self.capacity = capacity
+        self.per_capacity = 1.0 / np.maximum(1, capacity)  # dividing is slow
+        self.devices = room.free_devices()
+        self.load = room.load[:size].copy()
+        self.queued = room.queued[:size].copy()
+        self.noise = {kind: column[:size].copy() for kind, column in room.noise.items()}
+        self._forget_log()
+
+    def _tasks(self, slots: Array | slice) -> Array:
+        """How many more tasks nodes take: closed ones none."""
+        return np.where(self.room.open[slots], NODE_TASKS_MAX - self.room.held[slots], 0)
+
+    def _copy(self, changed: Sequence[int]) -> None:
+        room = self.room
+        slots = np.unique(np.array(changed, np.intp))
+        free = room.capacity[:, slots] - room.reserved[:, slots]
+        np.minimum(free, room.measured[:, slots], out=free)
+        self.free[0, slots] = self._tasks(slots)
+        self.free[1:, slots] = free
+        self.capacity[1:, slots] = room.capacity[:, slots]
+        self.per_capacity[1:, slots] = 1.0 / np.maximum(1, room.capacity[:, slots])
+        self.load[slots] = room.load[slots]
+        self.queued[slots] = room.queued[slots]
+        if room.devices.shape[1]:
+            self.devices = room.free_devices()
+        for kind, column in room.noise.items():
+            if kind in self.noise:
+                self.noise[kind][slots] = column[slots]
+            else:
+                self.noise[kind] = column[: room.size].copy()
+        self._make_space(slots.size)
+        self._log[self._logged : self._logged + slots.size] = slots
+        self._logged += slots.size
+
+    def _touch(self, slot: int) -> None:
+        self._make_space(1)
+        self._log[self._logged] = slot
+        self._logged += 1
+
+    def _make_space(self, count: int) -> None:
+        """The older half is forgotten when the log is full."""
+        if self._logged + count > self._log.size:
+            kept = min(self._log.size // 2, self._logged)
+            dropped = self._logged - kept
+            self._log[:kept] = self._log[dropped : self._logged].copy()
+            self.forgotten += dropped
+            self._logged = kept
+
+    def _forget_log(self) -> None:
+        self.forgotten += self._logged + 1  # one more: whoever had read everything starts over too
+        self._log = np.zeros(max(_LOG_MIN, 4 * self.size), np.intp)
+        self._logged = 0
+
+
+class Nodes:
+    """Some nodes of the board, as filters and scores see them: nothing but the nodes they are asked about.
+
+    `ahead` is how many more tasks of the shape each is to be thought of as holding already.
+    """
+
+    def __init__(self, board: Board, shape: Shape, slots: Array, ahead: Array | None = None) -> None:
+        self._board = board
+        self.shape = shape
+        self.slots = slots
+        self.ahead = ahead
+
+    def __len__(self) -> int:
+        return int(self.slots.size)
+
+    @cached_property
+    def amounts(self) -> Array:
+        """What is free, one row per resource in the board's order."""
+        free: Array = self._board.free.take(self.slots, axis=1)
+        if self.ahead is not None:
+            free -= np.outer(self._board.needs(self.shape), self.ahead)
+        return free
+
+    @cached_property
+    def shares(self) -> Array:
+        """The same, as shares of what each node has."""
+        shares: Array = self.amounts * self._board.per_capacity.take(self.slots, axis=1)
+        return shares
+
+    def free(self, resource: str) -> Array:
+        row = self._board.row(resource)
+        free: Array = np.zeros(len(self), np.int64) if row is None else self.amounts[row]
+        return free
+
+    def capacity(self, resource: str) -> Array:
+        row = self._board.row(resource)
+        there: Array = np.zeros(len(self), np.int64) if row is None else self._board.capacity[row, self.slots]
+        return there
+
+    def noise(self, kind: str) -> Array:
+        """Live attempts there that make this kind of disturbance."""
+        column = self._board.noise.get(kind)
+        count: Array = np.zeros(len(self), np.int64) if column is None else column[self.slots]
+        if self.ahead is not None and kind == self.shape.noise:
+            count = count + self.ahead
+        return count
+
+    @property
+    def load(self) -> Array:
+        """The share of its cpu in use, as the node measured it."""
+        found: Array = self._board.load.take(self.slots)
+        return found
+
+    @property
+    def any_gpu(self) -> bool:
+        """Whether there is any in the cluster."""
+        return self._board.devices.shape[1] > 0
+
+    @property
+    def devices(self) -> Array:
+        """Free thousandths of each GPU, one row per node."""
+        found: Array = self._board.devices[self.slots]
+        return found
+
+    @cached_property
+    def labels(self) -> list[Mapping[str, str]]:
+        return [self._board.room.labels[slot] for slot in self.slots.tolist()]

@@ -1,0 +1,223 @@
+"""No room for a job of high priority -> the node where the least work of lower priority has to give way."""
+
+from collections.abc import Iterable, Iterator, Set
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.attempt import EVICTED, LOOKAHEAD
+from rota.model.columns import Array, ints
+from rota.model.ids import JobId
+from rota.model.lifecycle import AttemptState
+from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
+from rota.model.namespace import TASKS
+from rota.model.phase import Phase
+from rota.model.room import WHOLE_GPU, bits
+from rota.model.view import JobView, NodeView, View
+from rota.scheduler.board import Board
+from rota.scheduler.filters import fits_devices
+from rota.scheduler.place import Seating
+from rota.scheduler.scores import NEVER
+
+_CANDIDATES = 8  # nodes whose victims are chosen exactly, those that lack least first
+_EXACT = 10  # up to so many candidates every set is tried, smallest first
+_STARTED = (int(AttemptState.ACCEPTED), int(AttemptState.RUNNING))
+
+Name = tuple[JobId, int]  # of a task
+
+
+class Victim(NamedTuple):
+    """What goes if this is chosen: one task, or a whole gang."""
+
+    priority: int
+    tasks: tuple[Name, ...]
+    here: dict[str, int]  # what it gives back on this node
+    devices: tuple[tuple[int, int], ...] = ()  # GPU, thousandths given back
+
+
+class Eviction(NamedTuple):
+    """One task's room: on this node, once these have given way."""
+
+    slot: int
+    victims: tuple[Name, ...]
+
+
+def find_victims(
+    view: View, seating: Seating, job: JobView, barred: Array | None, going: Set[Name]
+) -> Eviction | None:
+    """By the lowest highest priority, the fewest tasks, the lowest slot; perhaps nothing has to go.
+
+    `going` are tasks that have to give way already.
+    """
+    choices = []
+    for slot in _candidates(view, seating, job, barred):
+        victims = _smallest(view, seating.board, job, slot, going)
+        if victims is not None:
+            tasks = tuple(dict.fromkeys(name for victim in victims for name in victim.tasks))
+            highest = max((victim.priority for victim in victims), default=-1)
+            choices.append((highest, len(tasks), slot, tasks))
+    if not choices:
+        return None
+    _, _, slot, tasks = min(choices)
+    return Eviction(slot, tasks)
+
+
+def _candidates(view: View, seating: Seating, job: JobView, barred: Array | None) -> list[int]:
+    """Nodes with room for it if everything that may go went, those first that lack least now."""
+    board, shape = seating.board, job.spec.shape
+    below = job.spec.priority - PREEMPT_MARGIN + 1
+    lent = view.room.lent
+    if not lent.leaving and not any(level < below for level in lent.by_priority):
+        return []
+    able = seating.rows.eligible(shape).copy()
+    terms = seating.terms(job)
+    if terms:
+        able &= terms.points() != NEVER
+    if barred is not None:
+        able &= ~barred
+    lacks = np.zeros(board.size)
+    for resource, amount in ((TASKS, 1), *shape.needs):
+        row = board.row(resource)
+        if row is None:
+            return []
+        able &= board.free[row] + lent.below(below, resource, board.size) >= amount
+        lacks += np.maximum(0, amount - board.free[row]) * board.per_capacity[row]
+    slots = np.nonzero(able)[0]
+    found: list[int] = slots[np.lexsort((slots, lacks[slots]))[:_CANDIDATES]].tolist()
+    return found
+
+
+def _smallest(
+    view: View, board: Board, job: JobView, slot: int, going: Set[Name]
+) -> tuple[Victim, ...] | None:
+    """The set with the lowest highest priority, then the fewest tasks; None where even all are not enough."""
+    node = view.nodes[view.room.ids[slot]]
+    need = _Need(view, board, job, slot, node)
+    candidates = sorted(_victims(view, node, job, going), key=lambda one: (one.priority, len(one.tasks)))
+    for count, victim in enumerate(candidates, 1):
+        last = count == len(candidates) or candidates[count].priority > victim.priority
+        if last and need.met_by(candidates[:count]):
+            return _fewest(need, candidates[:count])
+    return () if need.met_by([]) else None
+
+
+def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
+    if need.met_by([]):
+        return ()
+    if len(candidates) <= _EXACT:
+        sizes = range(1, len(candidates) + 1)
+        sets = (chosen for size in sizes for chosen in combinations(candidates, size) if need.met_by(chosen))
+        return min(sets, key=_harm)
+    chosen = list(candidates)
+    for victim in sorted(candidates, key=lambda one: (one.priority, len(one.tasks)), reverse=True):
+        fewer = [one for one in chosen if one is not victim]
+        if need.met_by(fewer):
+            chosen = fewer
+    return tuple(chosen)
+
+
+def _harm(victims: tuple[Victim, ...]) -> tuple[int, int]:
+    return max(one.priority for one in victims), sum(len(one.tasks) for one in victims)
+
+
+class _Need:
+    """What is missing on one node, its GPUs among it."""
+
+    def __init__(self, view: View, board: Board, job: JobView, slot: int, node: NodeView) -> None:
+        lent = view.room.lent
+        self._missing: dict[str, int] = {}
+        for resource, amount in ((TASKS, 1), *job.spec.shape.needs):
+            row = board.row(resource)
+            leaving = lent.leaving.get(resource)
+            free = 0 if row is None else int(board.free[row, slot])
+            coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])
+            self._missing[resource] = amount - free - coming
+        self._gpu = job.spec.needs.get(GPU, 0)
+        self._devices = board.devices[slot].copy() if self._gpu else board.devices[:0]
+        if self._gpu:
+            for device, part in _leaving_devices(view, node):
+                self._devices[device] += part
+
+    def met_by(self, victims: Iterable[Victim]) -> bool:
+        chosen = list(victims)
+        for resource, missing in self._missing.items():
+            if missing > 0 and sum(victim.here.get(resource, 0) for victim in chosen) < missing:
+                return False
+        return not self._gpu or self._devices_met_by(chosen)
+
+    def _devices_met_by(self, victims: list[Victim]) -> bool:
+        devices = self._devices.copy()
+        for victim in victims:
+            for device, part in victim.devices:
+                devices[device] += part
+        return bool(fits_devices(devices[None, :], self._gpu)[0])
+
+
+def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iterator[Victim]:
+    """Everything on a node that may go; of a job with a budget no more than it still allows."""
+    spared: dict[JobId, int] = {}
+    gangs: dict[JobId, None] = {}
+    for (job_id, index), _ in sorted(node.assigned.items()):
+        other = view.jobs[job_id]
+        if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
+            continue
+        tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
+        if job_id in gangs or not all(_may_go(other, at) and (job_id, at) not in going for _, at in tasks):
+            continue
+        left = spared.setdefault(job_id, _budget(other, going))
+        if len(tasks) > left:
+            continue
+        spared[job_id] = left - len(tasks)
+        if other.spec.gang:
+            gangs[job_id] = None
+        here = [at for owner, at in node.assigned if owner == job_id] if other.spec.gang else [index]
+        amounts = {
+            TASKS: len(here),
+            **{name: amount * len(here) for name, amount in other.spec.needs.items()},
+        }
+        devices = tuple(pair for at in here for pair in _devices(other, at))
+        yield Victim(other.spec.priority, tasks, amounts, devices)
+
+
+def live_tasks(job: JobView) -> tuple[Name, ...]:
+    """All its live tasks that nobody stops yet: without one of them the others are of no use."""
+    live = (Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNING)
+    return tuple(
+        (job.spec.id, block * BLOCK_TASKS + position)
+        for block in sorted(job.phases)
+        for position, phase in enumerate(job.phases[block])
+        if phase in live
+    )
+
+
+def _budget(job: JobView, going: Set[Name]) -> int:
+    allowed = job.spec.evict_at_most
+    if allowed is None:
+        return job.spec.count
+    return max(0, allowed - job.tally.stopping - sum(name[0] == job.spec.id for name in going))
+
+
+def _may_go(job: JobView, index: int) -> bool:
+    """It has begun, and nobody has told it to stop."""
+    block, position = divmod(index, BLOCK_TASKS)
+    attempt, status = job.attempts.get(block), job.statuses.get(block)
+    if attempt is None or status is None or attempt.flags[position] & (EVICTED | LOOKAHEAD):
+        return False
+    current = ints(status, "number")[position] == ints(attempt, "number")[position]
+    return current and status.state[position] in _STARTED and job.phases[block][position] != Phase.STOPPING
+
+
+def _devices(job: JobView, index: int) -> list[tuple[int, int]]:
+    block, position = divmod(index, BLOCK_TASKS)
+    mask = job.attempts[block].gpus.get(position, 0)
+    return [(device, min(job.spec.needs.get(GPU, 0), WHOLE_GPU)) for device in bits(mask)]
+
+
+def _leaving_devices(view: View, node: NodeView) -> Iterator[tuple[int, int]]:
+    for job_id, index in node.assigned:
+        other = view.jobs[job_id]
+        block, position = divmod(index, BLOCK_TASKS)
+        if other.attempts[block].flags[position] & EVICTED:
+            yield from _devices(other, index)

@@ -1,0 +1,357 @@
+"""One round: whoever waits, first in turn first, onto nodes; promised room; or in place of lesser work."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.attempt import LOOKAHEAD, Choice
+from rota.model.columns import Array, Ranges, ints
+from rota.model.ids import JobId
+from rota.model.job import JobVerdict, Unschedulable
+from rota.model.limits import (
+    BACKFILL_JOBS_MAX,
+    BLOCK_TASKS,
+    EVICTIONS_MAX,
+    LOOKAHEAD_TASKS_MAX,
+    LOOKAHEAD_US,
+    NOMINATED_MS,
+    SHORT_RUN_US,
+)
+from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.shape import NO_RULES, Line, Policy, RunMode
+from rota.model.view import JobView, View
+from rota.scheduler.backfill import Promise, promise
+from rota.scheduler.blocks import Blocks, Placed
+from rota.scheduler.explain import why
+from rota.scheduler.order import Head, Shares, Turns
+from rota.scheduler.place import Seat, Seated, Seating
+from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
+from rota.scheduler.rows import Plugins
+
+
+class Settings(NamedTuple):
+    """What an operator decides about placement."""
+
+    plugins: Plugins = Plugins()
+    backfill: bool = True  # later jobs may start while the first one waits, where that does not delay it
+
+
+class Nomination(NamedTuple):
+    """Room that others are leaving for one task of a job."""
+
+    slot: int
+    until_ms: int
+
+
+class Memory:
+    """What can be computed again, or lapses: rows of points, blocked lines, room others are leaving."""
+
+    def __init__(self, view: View, settings: Settings) -> None:
+        self.seating = Seating(view, settings.plugins)
+        self.blocked: dict[Line, int] = {}  # -> Room.grown when it was tried
+        self.nominated: dict[JobId, list[Nomination]] = {}
+
+    def forget_lapsed(self, view: View, now: Instant) -> None:
+        """Nominations whose time is over, and those of jobs that wait no longer; the former may try again."""
+        for name, nominations in list(self.nominated.items()):
+            job = view.jobs.get(name)
+            waits = job is not None and job.tally.pending
+            good = [
+                one for one in nominations if waits and one.until_ms > now.ms and view.room.open[one.slot]
+            ]
+            if job is not None and len(good) < len(nominations):
+                self.blocked.pop(job.spec.line, None)
+            if good:
+                self.nominated[name] = good
+            else:
+                del self.nominated[name]
+
+
+class Round:
+    """One pass over everybody who waits; what it decides is in its plan, nothing else is changed."""
+
+    def __init__(self, view: View, memory: Memory, settings: Settings, now: Instant) -> None:
+        self._view = view
+        self._memory = memory
+        self._seating = memory.seating
+        self._settings = settings
+        self._now = now
+        self._shares = Shares(view)
+        self._placed: list[Placed] = []
+        self._verdicts: list[JobVerdict] = []
+        self._evicted: list[tuple[JobView, Eviction]] = []
+        self._broken_up: list[JobView] = []
+        self._promise: Promise | None = None
+        self._pauses = [one.until_ms for nominations in memory.nominated.values() for one in nominations]
+        self._behind = 0  # jobs looked at behind the one that was promised room
+
+    def run(self, heads: list[Head]) -> Plan:
+        turns = Turns(self._shares, heads)
+        self._hold_nominated(1)
+        while (head := turns.pop()) is not None:
+            goes_on = self._serve(self._view.jobs[head.job])
+            if self._promise is not None and not self._settings.backfill:
+                break
+            self._behind += self._promise is not None
+            turns.done(head, goes_on and self._behind < BACKFILL_JOBS_MAX)
+        self._hold_nominated(-1)
+        self._forget_refusals()
+        return self._plan()
+
+    def _serve(self, job: JobView) -> bool:
+        """A job has its turn; says whether the next in its line may do better."""
+        pause = job.next_ready_ms(self._now.ms)
+        if pause is not None:
+            self._pauses.append(pause)
+        if job.verdict is not None:
+            return True
+        wanted = self._wanted(job)
+        if wanted <= 0:
+            return self._shares.left(job.spec) != 0 or self._block(job)
+        caps = {} if self._promise is None else self._promise.caps(job.spec, self._now)
+        barred = self._barred(job, caps)
+        ready = job.ready(self._now.ms, min(wanted, self._most(job)))
+        self._hold_nominated(-1, job)
+        seated = self._seat(job, len(ready), barred, caps)
+        impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
+        if impatient and len(seated.seats) < wanted:  # once it has begun, its retries wait like anybody's
+            self._reject(job, seated)
+            return True
+        self._enter(job, ready, seated)
+        self._hold_nominated(1, job)
+        barred[list(caps)] = True  # who waits on a node might take what the head is waiting for
+        left = self._look_ahead(job, ready[len(seated.seats) :], barred)
+        return not left or bool(caps) or self._wait(job, left)
+
+    def _seat(self, job: JobView, tasks: int, barred: Array, caps: dict[int, int]) -> Seated:
+        gang = job.spec.gang
+        if gang and (tasks < job.tally.pending or self._too_many(job, tasks)):
+            return Seated([])
+        seated = self._seating.seat(job, tasks, barred if barred.any() else None)
+        while over := _over(seated.seats, caps):  # on nodes where only some fit beside the head of the queue
+            self._seating.give_back(job, [seated.seats[at] for at in over])
+            barred[[seated.seats[at].slot for at in over]] = True
+            kept = [seat for at, seat in enumerate(seated.seats) if at not in over]
+            more = self._seating.seat(job, len(over), barred)
+            seated = seated._replace(seats=[*kept, *more.seats])
+        if gang and len(seated.seats) < tasks:
+            self._seating.give_back(job, seated.seats)
+            return Seated([])
+        return seated
+
+    def _too_many(self, job: JobView, tasks: int) -> bool:
+        """More than there is room for, whatever the rules say: known without placing any."""
+        points = self._seating.rows.of(job.spec.shape)
+        slots = np.nonzero(np.isfinite(points))[0]
+        return int(self._seating.board.copies(job.spec.shape, slots).sum()) < tasks
+
+    def _most(self, job: JobView) -> int:
+        """One more than can be placed now, to see that it is full."""
+        if job.tally.pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang:
+            return job.tally.pending
+        board = self._seating.board
+        copies = board.copies(job.spec.shape, np.arange(board.size))
+        return int(copies.sum()) + LOOKAHEAD_TASKS_MAX * board.size + 1
+
+    def _wanted(self, job: JobView) -> int:
+        """How many of its tasks may start, whatever the nodes say."""
+        wanted = job.tally.pending
+        if job.spec.parallel is not None:
+            wanted = min(wanted, job.spec.parallel - job.tally.live)
+        quota = self._shares.left(job.spec)
+        if quota is not None and (quota < wanted and job.spec.gang):
+            return 0
+        return wanted if quota is None else min(wanted, quota)
+
+    def _barred(self, job: JobView, caps: dict[int, int]) -> Array:
+        """Nodes that refused its shape lately, and those that are promised to the head of the queue."""
+        room = self._view.room
+        refused = self._view.refused_by(job.spec.shape)
+        slots = [room.slot[node] for node, (until_ms, _) in refused.items() if until_ms > self._now.ms]
+        slots += [slot for slot, most in caps.items() if most == 0]
+        barred = np.zeros(room.size, np.bool_)
+        barred[slots] = True
+        return barred
+
+    def _enter(self, job: JobView, ready: list[int], seated: Seated) -> None:
+        if not seated.seats:
+            return
+        ids = self._view.room.ids
+        nodes = [ids[seat.slot] for seat in seated.seats]
+        devices = [seat.devices for seat in seated.seats]
+        self._placed.append(Placed(job, ready[: len(nodes)], nodes, devices, 0, seated))
+        self._shares.charge(job.spec, len(nodes))
+        self._memory.nominated.pop(job.spec.id, None)
+        if self._promise is not None:
+            for seat in seated.seats:
+                self._promise.lend(job.spec, seat.slot)
+
+    def _look_ahead(self, job: JobView, ready: list[int], barred: Array) -> list[int]:
+        """Short tasks may wait on the node, so that a freed slot needs no round trip; returns who is left."""
+        spec = job.spec
+        short = job.run_us is not None and job.run_us <= SHORT_RUN_US
+        if (
+            not ready
+            or not short
+            or spec.run is not RunMode.AT_LEAST_ONCE
+            or GPU in spec.needs
+            or spec.rules != NO_RULES
+        ):
+            return ready
+        board = self._seating.board
+        allowed = self._seating.rows.eligible(spec.shape)
+        slots = np.where(allowed & ~barred, board.slots(spec.shape), 0)
+        per_slot = math.ceil(LOOKAHEAD_US / max(1.0, job.run_us or 1.0))
+        depth = np.minimum(slots * per_slot, LOOKAHEAD_TASKS_MAX) - board.queued
+        copies = np.where(slots > 0, np.maximum(0, np.minimum(depth, board.free[0])), 0)
+        chosen = np.repeat(np.arange(copies.size), copies)[: len(ready)].tolist()
+        if chosen:
+            board.queued += np.bincount(chosen, minlength=board.size)
+            nodes = [self._view.room.ids[slot] for slot in chosen]
+            first = Seated([], int(np.count_nonzero(copies)))
+            self._placed.append(Placed(job, ready[: len(chosen)], nodes, [0] * len(nodes), LOOKAHEAD, first))
+        return ready[len(chosen) :]
+
+    def _wait(self, job: JobView, left: list[int]) -> bool:
+        """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
+        spec = job.spec
+        if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
+            self._broken_up.append(job)
+            return True
+        left = left[len(self._memory.nominated.get(spec.id, [])) :]
+        if left and not spec.gang:
+            left = self._preempt(job, left)
+        nominated = spec.id in self._memory.nominated
+        if left and not nominated and self._promise is None:
+            wanted = len(left) if spec.gang else 1
+            self._promise = promise(self._view, self._seating, job, wanted, self._now)
+            if self._promise is not None:
+                return True
+        if spec.gang or self._seating.company.repelled(spec):
+            return True  # the next one may be smaller, or nobody keeps it away
+        return self._block(job)
+
+    def _block(self, job: JobView) -> bool:
+        """Nobody of its line can do better until something changes."""
+        self._memory.blocked[job.spec.line] = self._view.room.grown
+        return False
+
+    def _preempt(self, job: JobView, left: list[int]) -> list[int]:
+        """For each task the smallest set that has to give way, one node at a time; returns who is left."""
+        at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
+        barred = self._barred(job, {})
+        for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
+            going = {name for _, eviction in self._evicted for name in eviction.victims}
+            barred[self._slots_of(going)] = True
+            eviction = find_victims(self._view, self._seating, job, barred, going)
+            if eviction is None:
+                break
+            barred[eviction.slot] = True
+            self._evicted.append((job, eviction))
+            nomination = Nomination(eviction.slot, self._now.ms + NOMINATED_MS)
+            self._pauses.append(nomination.until_ms)
+            self._memory.nominated.setdefault(job.spec.id, []).append(nomination)
+            self._seating.board.take(job.spec.shape, eviction.slot)
+            left = left[1:]
+        return left
+
+    def _slots_of(self, names: Iterable[Name]) -> list[int]:
+        """Where these tasks are: what they leave there is seen in the next round."""
+        found = []
+        for job_id, index in names:
+            block, position = divmod(index, BLOCK_TASKS)
+            attempt = self._view.jobs[job_id].attempts[block]
+            found.append(self._view.room.slot[attempt.nodes[ints(attempt, "node")[position]]])
+        return found
+
+    def _hold_nominated(self, times: int, job: JobView | None = None) -> None:
+        """Take room that others are leaving for somebody off the board, or give it back."""
+        names = self._memory.nominated if job is None else [job.spec.id]
+        for name in list(names):
+            for nomination in self._memory.nominated.get(name, []):
+                self._seating.board.take(self._view.jobs[name].spec.shape, nomination.slot, times)
+
+    def _forget_refusals(self) -> None:
+        """A refusal lapses with time: look again then, as if room had grown."""
+        for line, _ in self._view.waiting():
+            refusals = self._view.refused_by(line.shape).values()
+            until = [until_ms for until_ms, _ in refusals if until_ms > self._now.ms]
+            if until:
+                self._pauses.append(min(until))
+                self._memory.blocked.pop(line, None)
+
+    def _reject(self, job: JobView, seated: Seated) -> None:
+        self._seating.give_back(job, seated.seats)
+        if job.verdict is not None:
+            return
+        if seated.seats:
+            reason = f"only {len(seated.seats)} of its {job.tally.pending} tasks could start now"
+        else:
+            reasons = why(self._view, job.spec.id, self._now).reasons
+            reason = "; ".join(one.text for one in reasons)
+        self._verdicts.append(JobVerdict(job.spec.id, reason))
+
+    def _plan(self) -> Plan:
+        blocks = Blocks()
+        events = []
+        for one in self._placed:
+            choice = self._choice(one)
+            blocks.add(one, choice, self._now.wall_ms)
+            node = one.nodes[0] if len(set(one.nodes)) == 1 else None
+            indices = tuple(Ranges(one.indices).pairs)
+            events.append(Event("task.placed", choice.why, job=one.job.spec.id, node=node, indices=indices))
+        for preemptor, eviction in self._evicted:
+            events += self._evict(blocks, preemptor, eviction.victims)
+        for gang in self._broken_up:  # one of its tasks was lost, and finds no other room
+            events += self._evict(blocks, gang, live_tasks(gang))
+        reasons = "; ".join(event.why for event in events)
+        events += [Event("placement.impossible", one.reason, job=one.id) for one in self._verdicts]
+        wake_at = min(self._pauses, default=None)
+        puts: tuple[Record, ...] = (*blocks.done(), *self._verdicts)
+        return Plan(puts, events=tuple(events), why=reasons, wake_at_ms=wake_at)
+
+    def _evict(self, blocks: Blocks, preemptor: JobView, victims: Iterable[Name]) -> Iterable[Event]:
+        by_job: dict[JobId, list[int]] = {}
+        for job_id, index in victims:
+            by_job.setdefault(job_id, []).append(index)
+            blocks.evict(self._view.jobs[job_id], index)
+        for job_id, indices in by_job.items():
+            ranges = Ranges(indices)
+            tasks = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job_id}"
+            if job_id == preemptor.spec.id:
+                reason = f"{tasks} stop: the gang starts again as a whole"
+            else:
+                high, low = preemptor.spec.priority, self._view.jobs[job_id].spec.priority
+                reason = f"{tasks} give way to job {preemptor.spec.id}: priority {high} over {low}"
+            yield Event("task.evicted", reason, job=job_id, indices=tuple(ranges.pairs))
+
+    def _choice(self, placed: Placed) -> Choice:
+        first = placed.first
+        runner_up = None if first.runner_up is None else self._view.room.ids[first.runner_up]
+        points, others = round(first.points, 2), round(first.runner_up_points, 2)
+        return Choice(_why(placed), placed.nodes[0], first.fitting, runner_up, points, others)
+
+
+def _over(seats: list[Seat], caps: dict[int, int]) -> list[int]:
+    """Positions of what is more than a node may get."""
+    count: dict[int, int] = {}
+    found = []
+    for at, seat in enumerate(seats):
+        if seat.slot in caps:
+            count[seat.slot] = count.get(seat.slot, 0) + 1
+            if count[seat.slot] > caps[seat.slot]:
+                found.append(at)
+    return found
+
+
+def _why(placed: Placed) -> str:
+    spec = placed.job.spec
+    tasks = f"{len(placed.indices)} task{'s' if len(placed.indices) > 1 else ''} of job {spec.id}"
+    if placed.flags & LOOKAHEAD:
+        return f"{tasks} wait on their nodes for the next free slot"
+    best = "fullest" if spec.policy is Policy.PACK else "idlest"
+    best = "best" if spec.rules != NO_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
+    return f"{tasks} on the {best} of {placed.first.fitting} fitting nodes"

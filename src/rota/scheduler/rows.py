@@ -1,0 +1,184 @@
+"""One row of points per shape, rescored only where nodes changed; and whole runs of equal tasks at once."""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.columns import Array
+from rota.model.limits import ROWS_KEPT
+from rota.model.shape import Policy, Shape
+from rota.scheduler.board import Board, Nodes
+from rota.scheduler.filters import Filter, fits, floor
+from rota.scheduler.scores import NEVER, Interference, Score, filling, points, said
+
+_AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
+_PAIRS_MAX = 65_536  # the same at most, so that a step stays short
+_SPREAD_DEPTH = 2  # tasks ahead on one node, at first
+_PACK_DEPTH = 64
+
+
+class Plugins(NamedTuple):
+    """Filters and scores of one's own, and what kinds of noise cost each other."""
+
+    filters: tuple[Filter, ...] = ()
+    scores: tuple[Score, ...] = ()
+    interference: Interference = MappingProxyType({})
+
+
+class Row:
+    """A shape's points on every node: NEVER where it does not fit now."""
+
+    def __init__(self) -> None:
+        self.points: Array = np.zeros(0)
+        self.said: Array | None = None  # points for what is said of the nodes
+        self.floor: Array = np.zeros((0, 1), np.int64)
+        self.labels_version = -1
+        self.position = -1  # of the board's log
+
+
+class Rows:
+    def __init__(self, board: Board, plugins: Plugins | None = None) -> None:
+        self.board = board
+        self.plugins = plugins or Plugins()
+        self._rows: dict[Shape, Row] = {}
+        self._filling: tuple[int, ...] = ()
+
+    def of(self, shape: Shape) -> Array:
+        """Up to date."""
+        row = self._rows.get(shape) or self._begin(shape)
+        self._sync(shape, row)
+        return row.points
+
+    def eligible(self, shape: Shape) -> Array:
+        """Open nodes on which it might run, were there room."""
+        self.of(shape)
+        said = self._rows[shape].said
+        there: Array = self.board.room.open[: self.board.size]
+        return there if said is None else there & (said != NEVER)
+
+    def score(self, shape: Shape, slots: Array, ahead: Array | None = None) -> Array:
+        """Points on some nodes, thought of as holding some more of the same already."""
+        row = self._rows[shape]
+        nodes = Nodes(self.board, shape, slots, ahead)
+        able = fits(nodes, row.floor)
+        found = points(nodes, self._filling, self.plugins.interference)
+        if row.said is not None:
+            found += row.said.take(slots)
+        for one in self.plugins.filters:
+            able &= one.allows(nodes)
+        for other in self.plugins.scores:
+            found += other.points(nodes)
+        return np.where(able, found, NEVER)
+
+    def _begin(self, shape: Shape) -> Row:
+        if len(self._rows) >= ROWS_KEPT:
+            del self._rows[next(iter(self._rows))]
+        row = self._rows[shape] = Row()
+        return row
+
+    def _sync(self, shape: Shape, row: Row) -> None:
+        board = self.board
+        if row.position == board.position and row.labels_version == board.room.labels_version:
+            return
+        changed = board.since(row.position)
+        if changed is None or row.labels_version != board.room.labels_version:
+            self._filling = filling(board)
+            row.floor = floor(board, shape)
+            row.said = said(board.room, shape)
+            row.labels_version = board.room.labels_version
+            row.points = self.score(shape, np.arange(board.size))
+        else:
+            row.points[changed] = self.score(shape, changed)
+        row.position = board.position
+
+
+class Pick(NamedTuple):
+    """One task's node."""
+
+    slot: int
+    points: float
+
+
+class Run:
+    """Equal tasks one after the other, many at a time.
+
+    Each node has a sequence of points: for the first task it gets, the second, and so on. Taking the best
+    head again and again, the lower slot among equals, is the same as sorting all by the lowest value so far
+    in their sequence; so the picks of a whole run are one sort over a few nodes and a few tasks ahead.
+    """
+
+    def __init__(self, rows: Rows, shape: Shape, most: int | None = None) -> None:
+        self._rows = rows
+        self._shape = shape
+        self._most = most  # tasks on one node
+        one_by_one = any(resource == GPU for resource, _ in shape.needs)  # its devices are chosen with each
+        self._depth = 1 if one_by_one else _PACK_DEPTH if shape.policy is Policy.PACK else _SPREAD_DEPTH
+        self._one_by_one = one_by_one
+
+    def next(self, wanted: int, worth: Array, added: Array | None = None) -> list[Pick]:
+        """The next picks, at least one unless nothing fits; up to `wanted`. Nothing is taken off the board.
+
+        `worth` is the shape's row with what else counts, `added`, added to it, and NEVER where a node is out
+        of question.
+        """
+        best = int(worth.argmax()) if worth.size else -1
+        if best < 0 or worth[best] == NEVER:
+            return []
+        if wanted == 1 or self._one_by_one:
+            return [Pick(best, float(worth[best]))]
+        depth = min(self._depth, wanted, self._most or wanted)
+        breadth = min(worth.size, max(1, wanted * _AHEAD // depth), _PAIRS_MAX // depth)
+        picks, short_of_depth = self._sort(worth, added, breadth, depth)
+        self._depth = (
+            min(self._depth * 4, _PAIRS_MAX) if short_of_depth else max(_SPREAD_DEPTH, self._depth // 2)
+        )
+        return picks[:wanted]
+
+    def _sort(self, worth: Array, added: Array | None, breadth: int, depth: int) -> tuple[list[Pick], bool]:
+        """What the best nodes, with so many tasks ahead, make certain; and if looking deeper helps."""
+        best = _best(worth, breadth + 1)
+        slots, left_out = best[:breadth], best[breadth:]
+        pairs = np.repeat(slots, depth)
+        nth = np.tile(np.arange(depth), slots.size)
+        value = self._rows.score(self._shape, pairs, nth)
+        if added is not None:
+            value += added[pairs]
+        low = np.minimum.accumulate(value.reshape(-1, depth), axis=1).ravel()
+        order = np.lexsort((nth, pairs, -low))
+        order = order[: np.count_nonzero(low != NEVER)]
+        certain = order.size
+        if left_out.size:
+            next_worth, next_slot = worth[left_out[0]], left_out[0]
+            after = (low[order] < next_worth) | ((low[order] == next_worth) & (pairs[order] > next_slot))
+            certain = _first(after, certain)
+        short_of_depth = False
+        if depth != self._most:
+            deep = _first(nth[order] == depth - 1, certain)
+            short_of_depth = deep < certain - 1
+            certain = min(certain, deep + 1)
+        order = order[:certain]
+        return [
+            Pick(*pair) for pair in zip(pairs[order].tolist(), value[order].tolist(), strict=True)
+        ], short_of_depth
+
+
+def _best(worth: Array, count: int) -> Array:
+    """The best so many nodes, best first; the lower slot among equals."""
+    if count < worth.size:
+        least = np.partition(worth, worth.size - count)[worth.size - count]
+        above = np.nonzero(worth > least)[0]
+        equal = np.nonzero(worth == least)[0][: count - above.size]
+        slots = np.concatenate([above, equal])
+    else:
+        slots = np.arange(worth.size)
+    slots = slots[worth[slots] != NEVER]
+    ranked: Array = slots[np.lexsort((slots, -worth[slots]))]
+    return ranked
+
+
+def _first(mask: Array, otherwise: int) -> int:
+    """Where it first holds."""
+    at = int(mask.argmax()) if mask.size else 0
+    return at if mask.size and mask[at] else otherwise

@@ -1,0 +1,74 @@
+"""How good is a node for a shape? In points, absolute: 100 is a whole node, idle against full."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from rota.model.amounts import CPU, GPU, MEMORY
+from rota.model.columns import Array
+from rota.model.namespace import TASKS
+from rota.model.room import Room
+from rota.model.shape import Policy, Shape
+from rota.scheduler.board import Board, Nodes
+from rota.scheduler.filters import admitted
+
+NEVER = -np.inf
+_HALF = 50.0  # points of cpu, and of memory
+_GPU_NODE = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
+SAME_NOISE = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
+
+Interference = Mapping[str, Mapping[str, int]]  # kind of noise -> kind of its neighbour -> points
+
+
+class Score(Protocol):
+    """An opinion of one's own on which node is good for a shape: a plugin of the group `rota.scores`.
+
+    It may look at nothing but the nodes it is given, and gives points for each, which are added up. What it
+    says of a node may change only when that node does.
+    """
+
+    name: str
+
+    def points(self, nodes: Nodes) -> Array: ...
+
+
+def said(room: Room, shape: Shape) -> Array | None:
+    """Points for what is said of the nodes, NEVER where that excludes them; None where it says nothing."""
+    if not shape.where and not shape.prefer and not any(room.taints):
+        return None
+    found = np.where(admitted(room, shape), 0.0, NEVER)
+    for one in shape.prefer:
+        found += one.weight * np.array([one.condition.holds(labels) for labels in room.labels], np.float64)
+    return found
+
+
+def filling(board: Board) -> tuple[int, ...]:
+    """Rows of what makes a node idle or full: cpu, memory, and a little the number of tasks."""
+    rows = (board.row(resource) for resource in (TASKS, CPU, MEMORY))
+    return tuple(row for row in rows if row is not None)
+
+
+def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference) -> Array:
+    """Of nodes that fit, by their state alone. Added up in one order, so that every way there is exact."""
+    shape = nodes.shape
+    idle = nodes.shares[filling[0]]
+    for row in filling[1:]:
+        idle = idle + nodes.shares[row]
+    if shape.policy is Policy.PACK:
+        found: Array = idle * -_HALF
+    else:
+        found = np.minimum(idle - len(filling), -nodes.load) * _HALF
+    if shape.noise is not None:
+        found -= _disturbance(nodes, shape.noise, interference)
+    if nodes.any_gpu and not any(resource == GPU for resource, _ in shape.needs):
+        found -= _GPU_NODE * (nodes.capacity(GPU) > 0)
+    return found
+
+
+def _disturbance(nodes: Nodes, kind: str, interference: Interference) -> Array:
+    found = np.zeros(len(nodes))
+    for other, cost in {kind: SAME_NOISE, **interference.get(kind, {})}.items():
+        if cost:
+            found += cost * nodes.noise(other)
+    return found

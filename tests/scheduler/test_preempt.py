@@ -1,0 +1,189 @@
+"""Work of higher priority takes the place of lesser work: the least of it, and only where that is allowed."""
+
+from typing import Any
+
+import pytest
+
+from rota.model.attempt import EVICTED
+from rota.model.ids import JobId
+from rota.model.limits import NOMINATED_MS, PREEMPT_MARGIN
+from rota.model.node import Eligibility, NodeWish
+from rota.model.phase import Phase
+from rota.model.shape import RunMode
+from rota.model.sync import Said
+from rota.testing.builders import add_job, add_node, job_spec, placements, where
+from rota.watcher.sessions import Told
+from tests.scheduler.rounds import Rounds
+
+HIGH = 50 + PREEMPT_MARGIN
+
+
+def full(*jobs: Any, nodes: int = 1, cpu: int = 4000) -> Rounds:
+    """Nodes on which these jobs run."""
+    rounds = Rounds()
+    for number in range(nodes):
+        add_node(rounds.mirror, f"n{number}", {"cpu": cpu})
+    for spec in jobs:
+        add_job(rounds.mirror, spec)
+    rounds.go()
+    for spec in jobs:
+        for index, node in placements(rounds.mirror, spec.id).items():
+            rounds.said(node, int(spec.id), Said.RUNNING, (index, 1))
+    return rounds
+
+
+def evicted(rounds: Rounds) -> list[tuple[str, int]]:
+    return [
+        (str(job), block * 256 + position)
+        for job, entry in rounds.mirror.jobs.items()
+        for block, attempt in entry.attempts.items()
+        for position, flags in enumerate(attempt.flags)
+        if flags & EVICTED
+    ]
+
+
+def test_the_fewest_tasks_give_way_and_the_preemptor_starts_when_they_have_ended() -> None:
+    rounds = full(job_spec(1, count=2), job_spec(2, needs={"cpu": 2000}))
+    urgent = add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 2000}))
+
+    plan = rounds.go(10)
+    before = placements(rounds.mirror, urgent)
+    rounds.said("n0", 2, Said.STOPPED, (0, 1), ms=20)
+    rounds.go(20)
+
+    assert evicted(rounds) == [("2", 0)]
+    assert plan.why == "task 0 of job 2 give way to job 3: priority 60 over 50"
+    assert (before, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
+
+
+def test_who_gave_way_waits_again_and_has_spent_no_retry() -> None:
+    rounds = full(job_spec(1, needs={"cpu": 4000}))
+    add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
+    rounds.go(10)
+    phase = rounds.mirror.jobs[JobId("1")].phases[0][0]
+    rounds.said("n0", 1, Said.STOPPED, (0, 1), ms=20)
+    job = rounds.mirror.jobs[JobId("1")]
+
+    assert (phase, job.phases[0][0]) == (Phase.STOPPING, Phase.PENDING)
+    assert list(job.tasks[0].failures) == [0, 0]
+
+
+def test_the_node_is_told_to_stop_what_gives_way() -> None:
+    rounds = full(job_spec(1, needs={"cpu": 4000}))
+    told = Told([])
+    told.orders(rounds.mirror, rounds.mirror.room.ids[0])
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    rounds.go(10)
+
+    orders = told.orders(rounds.mirror, rounds.mirror.room.ids[0])
+
+    assert [(one.job, [stop.index for stop in one.stop], one.start) for one in orders] == [("1", [0], [])]
+
+
+@pytest.mark.parametrize(
+    "spared",
+    [
+        {"preemptible": False},
+        {"run": RunMode.AT_MOST_ONCE},
+        {"priority": HIGH - PREEMPT_MARGIN + 1},
+        {"evict_at_most": 0},
+    ],
+)
+def test_what_may_not_give_way_stays(spared: dict[str, Any]) -> None:
+    rounds = full(job_spec(1, needs={"cpu": 4000}, **spared))
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    rounds.go(10)
+
+    assert evicted(rounds) == []
+
+
+def test_the_lowest_priority_gives_way_though_it_is_more_tasks() -> None:
+    rounds = full(job_spec(1, priority=20, count=2), job_spec(2, priority=40, needs={"cpu": 2000}))
+    add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 2000}))
+    rounds.go(10)
+
+    assert evicted(rounds) == [("1", 0), ("1", 1)]
+
+
+def test_of_a_job_with_a_budget_only_so_many_give_way_at_once() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 4000}, evict_at_most=1), nodes=2)
+    add_job(rounds.mirror, job_spec(2, count=2, priority=HIGH, needs={"cpu": 4000}))
+    rounds.go(10)
+    first = evicted(rounds)
+    rounds.go(20)
+
+    assert len(first) == len(evicted(rounds)) == 1
+
+
+def test_a_gang_gives_way_as_a_whole_or_not_at_all() -> None:
+    rounds = full(job_spec(1, count=2, gang=True, needs={"cpu": 4000}), nodes=2)
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    rounds.go(10)
+
+    assert evicted(rounds) == [("1", 0), ("1", 1)]
+
+
+def test_room_that_others_are_leaving_is_given_to_nobody_else() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
+    urgent = add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
+    rounds.go(10)
+    rounds.said("n0", 1, Said.STOPPED, (0, 1), ms=20)
+    small = add_job(rounds.mirror, job_spec(3))
+    rounds.go(20)
+    meanwhile = placements(rounds.mirror, small)
+    rounds.said("n0", 1, Said.STOPPED, (1, 1), ms=30)
+    rounds.go(30)
+
+    assert (meanwhile, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
+
+
+def test_nobody_more_gives_way_while_room_is_being_left() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    for ms in (10, 20, 30):
+        rounds.go(ms)
+        rounds.mirror.room.grown += 1
+
+    assert len(evicted(rounds)) == 1
+
+
+def test_after_a_restart_room_that_is_being_left_is_waited_for() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    rounds.go(10)
+    fresh = Rounds()
+    fresh.mirror = rounds.mirror
+    fresh.go(20)
+
+    assert len(evicted(fresh)) == 1
+
+
+def test_a_nomination_lapses_when_its_node_closes_and_others_give_way_instead() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
+    add_job(rounds.mirror, job_spec(2, priority=HIGH))
+    rounds.go(10)
+    [(_, first)] = evicted(rounds)
+    node = placements(rounds.mirror, JobId("1"))[first]
+    rounds.mirror.apply(NodeWish(rounds.mirror.nodes[node].id, Eligibility.CORDONED))  # type: ignore[index]
+    rounds.go(20)
+
+    assert len(evicted(rounds)) == 2
+
+
+def test_a_nomination_lapses_with_time_and_the_next_try_makes_another() -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
+    add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
+    first = rounds.go(10)
+    rounds.go(10 + NOMINATED_MS)
+
+    assert first.wake_at_ms == 10 + NOMINATED_MS
+    assert len(evicted(rounds)) == 1  # what is leaving is enough, however long it takes
+
+
+def test_nobody_gives_way_to_what_the_node_would_not_take() -> None:
+    rounds = full(job_spec(1, needs={"cpu": 4000}))
+    add_job(rounds.mirror, job_spec(2, priority=HIGH, where=(where("region", "==", "eu"),)))
+    add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 8000}))
+    rounds.go(10)
+
+    assert evicted(rounds) == []
