@@ -10,11 +10,14 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rota.model.addresses import is_loopback
+from rota.model.amounts import GPU
+from rota.model.limits import GPUS_MAX
 
 STORES = ("sqlite", "memory")
 HTTP_PORT = 3000
 GRPC_PORT = 50000
 AGENT_PORT = 50001
+GPU_MODEL = "gpu_model"  # the label
 
 
 class ConfigError(ValueError):
@@ -57,12 +60,21 @@ class AgentServer:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`."""
+
+    backfill: bool = True
+    interference: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """All a server is told; a node is lost after `lost_seconds` of silence."""
 
     http_server: HttpServer = HttpServer()
     grpc_server: GrpcServer = GrpcServer()
     agent_server: AgentServer = AgentServer()
+    placement: Placement = field(default_factory=Placement)
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
@@ -81,6 +93,7 @@ class AgentConfig:
     resources: dict[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory: str | None = None
+    gpu_model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +116,8 @@ class DevOptions:
     data_dir: str | None = None
     store: str = "sqlite"
     chaos: ChaosOptions | None = None
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node; "" is every node
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -141,6 +156,7 @@ class AgentOptions:
     resources: Mapping[str, str] = field(default_factory=dict)
     cpu: float | None = None
     memory: str | None = None
+    gpu_model: str | None = None
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -152,6 +168,7 @@ class AgentOptions:
             "resources": dict(self.resources) or None,
             "cpu": self.cpu,
             "memory": self.memory,
+            "gpu_model": self.gpu_model,
         }
 
 
@@ -273,6 +290,10 @@ def check_agent(config: AgentConfig) -> None:
                 f"{amount!r} cannot be used",
                 "name a resource of your own, or gpu, and a whole number of it: licence=3",
             )
+    if int(config.resources.get(GPU, 0)) > GPUS_MAX:
+        raise ConfigError(f"resources.{GPU}", "is more than a node can have", f"write at most {GPUS_MAX}")
+    if config.gpu_model is not None and config.labels.get(GPU_MODEL, config.gpu_model) != config.gpu_model:
+        raise ConfigError("gpu_model", f"differs from the label {GPU_MODEL}", "say it once")
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
 

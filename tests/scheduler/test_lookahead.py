@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rota.model.ids import JobId, NodeId
-from rota.model.job import RunMode
 from rota.model.plan import NOTHING
+from rota.model.shape import RunMode
 from rota.model.sync import Said
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
@@ -58,7 +58,7 @@ def test_a_second_round_adds_nothing_to_what_waits() -> None:
 
 def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
     rounds = short_runs(1000)
-    add_job(rounds.mirror, job_spec(2, count=500, needs={"cpu": 900}))
+    add_job(rounds.mirror, job_spec(2, count=500, needs={"cpu": 900}, priority=55))
     rounds.mirror.jobs[JobId("2")].run_us = 1.0
     rounds.go()
 

@@ -10,6 +10,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import BLOCK_TASKS
 from rota.model.namespace import TASKS
+from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.board import Board
@@ -136,7 +137,9 @@ def releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
     """When what is on a node will have ended."""
     for job_id, index in node.assigned:
         job = view.jobs[job_id]
-        yield Release(_end_ms(job, index, now), job.spec.shape.needs)
+        block, position = divmod(index, BLOCK_TASKS)
+        if job.phases[block][position] != Phase.QUEUED:
+            yield Release(_end_ms(job, index, now), job.spec.shape.needs)
 
 
 def _end_ms(job: JobView, index: int, now: Instant) -> int:

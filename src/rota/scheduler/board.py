@@ -223,7 +223,7 @@ class Nodes:
     @property
     def any_gpu(self) -> bool:
         """Whether there is any in the cluster."""
-        return self._board.devices.shape[1] > 0
+        return bool(self._board.devices.shape[1])
 
     @property
     def devices(self) -> Array:

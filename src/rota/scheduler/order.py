@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from rota.model.accounts import Accounts
@@ -36,12 +37,16 @@ class Shares:
     """What each namespace and user holds, of the resource it holds most of; with what this round placed."""
 
     def __init__(self, view: View) -> None:
-        room = view.room
-        totals = room.capacity[:, : room.size].sum(axis=1).tolist() if room.size else []
-        self._totals = {resource: max(1, totals[row]) for resource, row in room.rows.items() if totals}
+        self._room = view.room
         self._accounts = view.accounts
         self._namespaces = view.namespaces
         self._placed = Accounts()
+
+    @cached_property
+    def _totals(self) -> dict[str, int]:
+        room = self._room
+        totals = room.capacity[:, : room.size].sum(axis=1).tolist() if room.size else []
+        return {resource: max(1, totals[row]) for resource, row in room.rows.items() if totals}
 
     def of(self, owner: Owner) -> tuple[float, float]:
         """Its namespace's share by weight, then its own."""
@@ -87,6 +92,7 @@ class Turns:
         self._lines: dict[Owner, list[Head]] = {}
         for head in heads:
             self._lines.setdefault(head.line.owner, []).append(head)
+        self._alone = len(self._lines) == 1
         self._owners: list[tuple[int, tuple[float, float], Turn, Owner]] = []
         for owner, lines in self._lines.items():
             heapq.heapify(lines)
@@ -95,7 +101,7 @@ class Turns:
     def pop(self) -> Head | None:
         while self._owners:
             _, share, _, owner = heapq.heappop(self._owners)
-            if share != self._shares.of(owner):  # others of its namespace were placed meanwhile
+            if share != self._share(owner):  # others of its namespace were placed meanwhile
                 self._stand(owner)
                 continue
             return heapq.heappop(self._lines[owner])
@@ -113,4 +119,7 @@ class Turns:
         lines = self._lines[owner]
         if lines:
             turn = lines[0].turn
-            heapq.heappush(self._owners, (turn[0], self._shares.of(owner), turn, owner))
+            heapq.heappush(self._owners, (turn[0], self._share(owner), turn, owner))
+
+    def _share(self, owner: Owner) -> tuple[float, float]:
+        return (0.0, 0.0) if self._alone else self._shares.of(owner)

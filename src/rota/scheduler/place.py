@@ -30,6 +30,7 @@ class Seated(NamedTuple):
     """What was found for one job, and how the first choice was made."""
 
     seats: list[Seat]
+    slot: int = -1  # the first choice
     fitting: int = 0  # nodes it could have gone to
     points: float = 0.0
     runner_up: int | None = None  # slot
@@ -53,16 +54,16 @@ class Seating:
     def seat(self, job: JobView, wanted: int, barred: Array | None = None) -> Seated:
         """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question."""
         terms = self.terms(job)
-        seated = _first_choice(
-            _worth(self.rows.of(job.spec.shape), terms.points() if terms else None, barred)
-        )
-        if seated.fitting == 0 or wanted <= 0:
-            return Seated([], 0)
+        shape = job.spec.shape
+        worth = _worth(self.rows.of(shape), terms.points() if terms else None, barred)
+        best = _best_two(worth)
+        if best is None or wanted <= 0:
+            return Seated([])
+        if wanted == 1:
+            return best._replace(seats=[self._take(shape, best.slot, terms)])
         if not terms or terms.still:
-            seats = self._run(job.spec.shape, wanted, terms, barred)
-        else:
-            seats = self._walk(job.spec.shape, wanted, terms, barred)
-        return seated._replace(seats=seats)
+            return best._replace(seats=self._run(shape, wanted, terms, barred))
+        return best._replace(seats=self._walk(shape, wanted, terms, barred))
 
     def give_back(self, job: JobView, seats: list[Seat]) -> None:
         """As if they had never been taken."""
@@ -85,7 +86,7 @@ class Seating:
             picks = run.next(wanted - len(seats), worth, added)
             if not picks:
                 break
-            seats += [self._take(shape, pick, terms) for pick in picks]
+            seats += [self._take(shape, pick.slot, terms) for pick in picks]
         return seats
 
     def _walk(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
@@ -101,7 +102,7 @@ class Seating:
             best = _best_head(streams, terms.points(members).tolist(), wanted - len(seats))
             if best is None:
                 break
-            seats.append(self._take(shape, best.pop(), terms))
+            seats.append(self._take(shape, best.pop().slot, terms))
         return seats
 
     def _one_by_one(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
@@ -111,14 +112,14 @@ class Seating:
             best = int(worth.argmax())
             if worth[best] == NEVER:
                 break
-            seats.append(self._take(shape, Pick(best, 0.0), terms))
+            seats.append(self._take(shape, best, terms))
         return seats
 
-    def _take(self, shape: Shape, pick: Pick, terms: Terms) -> Seat:
-        devices = choose_devices(self.board, shape, pick.slot)
-        self.board.take(shape, pick.slot, 1, devices)
-        terms.picked(pick.slot)
-        return Seat(pick.slot, devices)
+    def _take(self, shape: Shape, slot: int, terms: Terms) -> Seat:
+        devices = choose_devices(self.board, shape, slot) if self.board.devices.shape[1] else 0
+        self.board.take(shape, slot, 1, devices)
+        terms.picked(slot)
+        return Seat(slot, devices)
 
 
 class _Stream:
@@ -169,15 +170,16 @@ def _worth(points: Array, added: Array | None, barred: Array | None) -> Array:
     return worth if barred is None else np.where(barred, NEVER, worth)
 
 
-def _first_choice(worth: Array) -> Seated:
-    """How many fit, how good the best is, and who comes second."""
-    fitting = int(np.count_nonzero(worth != NEVER))
+def _best_two(worth: Array) -> Seated | None:
+    """How many fit, the best of them and who comes second."""
+    fitting = int(np.count_nonzero(worth > NEVER))
     if not fitting:
-        return Seated([])
+        return None
     best = int(worth.argmax())
+    points = float(worth[best])
     if fitting == 1:
-        return Seated([], 1, float(worth[best]))
-    others = worth.copy()
-    others[best] = NEVER
-    second = int(others.argmax())
-    return Seated([], fitting, float(worth[best]), second, float(worth[second]))
+        return Seated([], best, 1, points)
+    worth[best] = NEVER  # for a moment
+    second = int(worth.argmax())
+    worth[best] = points
+    return Seated([], best, fitting, points, second, float(worth[second]))

@@ -46,6 +46,13 @@ class Nomination(NamedTuple):
     until_ms: int
 
 
+class First(NamedTuple):
+    """The first in turn that found no room, and for how many of its tasks at once it needs some."""
+
+    job: JobId
+    tasks: int
+
+
 class Memory:
     """What can be computed again, or lapses: rows of points, blocked lines, room others are leaving."""
 
@@ -53,9 +60,14 @@ class Memory:
         self.seating = Seating(view, settings.plugins)
         self.blocked: dict[Line, int] = {}  # -> Room.grown when it was tried
         self.nominated: dict[JobId, list[Nomination]] = {}
+        self.first: First | None = None  # of those without room
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
         """Nominations whose time is over, and those of jobs that wait no longer; the former may try again."""
+        if self.first is not None:
+            job = view.jobs.get(self.first.job)
+            if job is None or self.blocked.get(job.spec.line) != view.room.grown:
+                self.first = None
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
             waits = job is not None and job.tally.pending
@@ -84,7 +96,7 @@ class Round:
         self._verdicts: list[JobVerdict] = []
         self._evicted: list[tuple[JobView, Eviction]] = []
         self._broken_up: list[JobView] = []
-        self._promise: Promise | None = None
+        self._promise: Promise | None = None  # made when somebody comes later
         self._pauses = [one.until_ms for nominations in memory.nominated.values() for one in nominations]
         self._behind = 0  # jobs looked at behind the one that was promised room
 
@@ -93,9 +105,9 @@ class Round:
         self._hold_nominated(1)
         while (head := turns.pop()) is not None:
             goes_on = self._serve(self._view.jobs[head.job])
-            if self._promise is not None and not self._settings.backfill:
+            if self._memory.first is not None and not self._settings.backfill:
                 break
-            self._behind += self._promise is not None
+            self._behind += self._memory.first is not None
             turns.done(head, goes_on and self._behind < BACKFILL_JOBS_MAX)
         self._hold_nominated(-1)
         self._forget_refusals()
@@ -111,7 +123,8 @@ class Round:
         wanted = self._wanted(job)
         if wanted <= 0:
             return self._shares.left(job.spec) != 0 or self._block(job)
-        caps = {} if self._promise is None else self._promise.caps(job.spec, self._now)
+        promised = self._promised(job)
+        caps = {} if promised is None else promised.caps(job.spec, self._now)
         barred = self._barred(job, caps)
         ready = job.ready(self._now.ms, min(wanted, self._most(job)))
         self._hold_nominated(-1, job)
@@ -211,7 +224,7 @@ class Round:
         if chosen:
             board.queued += np.bincount(chosen, minlength=board.size)
             nodes = [self._view.room.ids[slot] for slot in chosen]
-            first = Seated([], int(np.count_nonzero(copies)))
+            first = Seated([], fitting=int(np.count_nonzero(copies)))
             self._placed.append(Placed(job, ready[: len(chosen)], nodes, [0] * len(nodes), LOOKAHEAD, first))
         return ready[len(chosen) :]
 
@@ -225,14 +238,28 @@ class Round:
         if left and not spec.gang:
             left = self._preempt(job, left)
         nominated = spec.id in self._memory.nominated
-        if left and not nominated and self._promise is None:
-            wanted = len(left) if spec.gang else 1
-            self._promise = promise(self._view, self._seating, job, wanted, self._now)
-            if self._promise is not None:
-                return True
+        if left and not nominated and self._memory.first is None and self._fits_somewhere(job):
+            self._memory.first = First(spec.id, len(left) if spec.gang else 1)
         if spec.gang or self._seating.company.repelled(spec):
             return True  # the next one may be smaller, or nobody keeps it away
         return self._block(job)
+
+    def _fits_somewhere(self, job: JobView) -> bool:
+        """Were the nodes empty."""
+        seating, shape = self._seating, job.spec.shape
+        return bool((seating.board.slots(shape) * seating.rows.eligible(shape)).any())
+
+    def _promised(self, job: JobView) -> Promise | None:
+        """What the first without room was promised, as far as it concerns this one."""
+        first = self._memory.first
+        if first is None:
+            return None
+        waiting = self._view.jobs[first.job]
+        if job.spec.order <= waiting.spec.order:
+            return None
+        if self._promise is None:
+            self._promise = promise(self._view, self._seating, waiting, first.tasks, self._now)
+        return self._promise
 
     def _block(self, job: JobView) -> bool:
         """Nobody of its line can do better until something changes."""
@@ -290,7 +317,7 @@ class Round:
         if seated.seats:
             reason = f"only {len(seated.seats)} of its {job.tally.pending} tasks could start now"
         else:
-            reasons = why(self._view, job.spec.id, self._now).reasons
+            reasons = why(self._view, job.spec.id, self._now, self._settings.plugins).reasons
             reason = "; ".join(one.text for one in reasons)
         self._verdicts.append(JobVerdict(job.spec.id, reason))
 

@@ -139,18 +139,19 @@ class Terms:
         ]
         return reduce(np.add, of_node)
 
-    def picked(self, slot: int, times: int = 1) -> None:
+    def picked(self, slot: int) -> None:
         for part in self.parts:
             if part.counts_own:
-                part.counts.live[part.counts.domain[slot]] += times
-        self._company.settle(self._counted, slot, times)
+                part.counts.live[part.counts.domain[slot]] += 1
+        self._company.settle(self._counted, slot, 1)
 
     def _add(self, part: "Part") -> None:
         self.parts.append(part)
 
     def _count(self, term: Term | Spread, column: Array) -> "Counts":
         division = self._domains.by(term.over)
-        return Counts(division.domain, np.bincount(division.domain, column, division.domains + 1))
+        live = np.bincount(division.domain, column, division.domains + 1)
+        return Counts(division.domain, live.astype(np.float64))  # without nodes NumPy counts in integers
 
     def _own(self, job: JobView) -> Array:
         room = self._domains.room
