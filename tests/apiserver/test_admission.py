@@ -15,10 +15,11 @@ from rota.identity.tokens import Role
 from rota.model import limits
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull, Rejected
 from rota.model.ids import JobId
-from rota.model.job import Constraint, Counters, JobSpec, JobStatus, Op, RunMode, SubmitKey
+from rota.model.job import Counters, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility, NodeSpec
 from rota.model.plan import Plan
+from rota.model.shape import Constraint, Op, RunMode
 from rota.model.subscriber import Subscriber
 from tests.apiserver.builders import ADA, NOW, attempts, node, node_status, spec, statuses, tasks
 
@@ -99,7 +100,7 @@ def test_every_field_arrives_in_the_spec() -> None:
         }
     )
 
-    assert made.needs == {"cpu": 500, "memory": 1610612736, "disk": 10, "gpu": 1, "licence": 1}
+    assert made.needs == {"cpu": 500, "memory": 1610612736, "disk": 10, "gpu": 1000, "licence": 1}
     assert made.where == (
         Constraint("region", Op.EQUAL, ("eu",)),
         Constraint("arch", Op.IN, ("x86_64", "arm64")),
@@ -118,7 +119,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "cpu": [0, -1, "x", 10**400, float("nan"), None, "nan", "inf", 0.0001],
     "memory": ["abc", -1, 2**61, "1x", [], None, 10**400],
     "disk": ["1 q", {}],
-    "gpu": [-1, 0.5, 10**6],
+    "gpu": [-1, 1.5, 0.0001, 10**6, "half"],
     "resources": [[], {"cpu": 1}, {"a b": 1}, {"": 1}],
     "resources.a": [{"a": -1}, {"a": "x"}],
     "name": ["", "a b", "12", "last", "-x", "é", "a" * 129, 5, "a/b"],
@@ -126,7 +127,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "env": [[], {"1A": "x"}, {"A=B": "x"}, {"A": 1}, {"A": "\0"}, {"A": "x" * 2**17}],
     "workdir": ["", "relative", "/a\0b", "/" * 5000],
     "where": [
-        *("a == b", [1], ["a"], ["a = b"], ["a >= 1"], ["== b"], ["a =="], ["a > x"], ["a in"]),
+        *("a", [1], ["a"], ["a = b"], ["a >= 1"], ["== b"], ["a =="], ["a > x"], ["a in"]),
         *(["a exists b"], ["a == b\0"], ["a == b"] * 33, [""], ["a in x,,y"]),
     ],
     "priority": [-1, 101, "high"],

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from rota.apiserver import routes_events, routes_jobs, routes_nodes
-from rota.apiserver.http import OPEN_PATHS
+from rota.apiserver.http import OPEN_PATHS, ROUTES
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
 from rota.model.ids import JobId
@@ -19,8 +17,6 @@ from rota.model.limits import BODY_BYTES_MAX
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import attempts, node, node_status, statuses
 from tests.apiserver.serving import serving
-
-ROUTES: list[Route] = [*routes_jobs.ROUTES, *routes_nodes.ROUTES, *routes_events.ROUTES]
 
 
 async def test_every_route_and_method_asks_for_a_token(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """What the API shows of jobs, tasks and nodes."""
 
-from rota.apiserver import show, show_tasks
+import msgspec
+
+from rota.apiserver import show, show_spec, show_tasks
+from rota.apiserver.spec import parse_spec
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
-from rota.model.attempt import OldAttempt, OldStatus
+from rota.model.attempt import EVICTED, Choice, OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
@@ -66,10 +69,10 @@ def test_what_never_began_in_an_ended_job_is_canceled() -> None:
 
 
 def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
-    entry = entry_of(
+    mirror = mirror_of(
         spec(1, needs={"cpu": 500, "memory": 7, "licence": 2}), JobCluster(JobId("1"), "default")
     )
-    shown = show.job(entry)
+    shown = show.job(mirror, mirror.jobs[JobId("1")])
 
     assert (shown["state"], shown["cluster"], shown["started_at_ms"]) == ("submitted", "default", None)
     assert (shown["spec"]["cpu"], shown["spec"]["memory"], shown["spec"]["gpu"]) == (0.5, 7, 0)
@@ -121,6 +124,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         "node": "laptop",
         "exit_code": 3,
         "signal": None,
+        "evicted": False,
         "reason": "exit code 3",
         "placed_at_ms": 10,
         "started_at_ms": 20,
@@ -196,3 +200,75 @@ def test_an_event_names_nodes_and_counts_exit_codes() -> None:
     shown = show.event(mirror_of(), "7.1", 99, happened)
 
     assert (shown["seq"], shown["node"], shown["exit_codes"]) == ("7.1", "laptop", {"2": 3})
+
+
+def test_only_the_wishes_a_job_has_are_shown_and_as_they_could_be_sent() -> None:
+    body = {
+        "command": ["true"],
+        "gpu": 0.5,
+        "prefer": ["ssd exists weight 20"],
+        "near": ["job == db over node"],
+        "apart": ["app == web over rack weight 50"],
+        "spread": ["region skew 2"],
+        "tolerate": ["dedicated=ci"],
+        "gang": True,
+        "policy": "pack",
+        "noise": "disk",
+        "evict_at_most": 1,
+        "expect": 600.0,
+        "deadline": "2026-12-01T07:00:00.250Z",
+    }
+    plain, shown = (show_spec.spec(parse_spec(one)) for one in ({"command": ["true"]}, body))
+
+    wishes = body.keys() - {"command", "gpu"}
+    assert {name: shown[name] for name in wishes} == {name: body[name] for name in wishes}
+    assert (shown["gpu"], plain["gpu"]) == (0.5, 0)
+    assert not wishes & plain.keys()
+    assert show_spec.spec(parse_spec({"command": ["true"], "preemptible": False}))["preemptible"] is False
+
+
+def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
+    first = Choice(
+        "1 task of job 1 on the idlest of 2 fitting nodes", NodeId("n1"), 2, NodeId("n9"), -1.5, -9.0
+    )
+    mirror = mirror_of(
+        spec(1, count=300),
+        attempts("1", 256, number=[1], placed_at_ms=[20], choice=first),
+        attempts("1", 44, block=1, number=[1], placed_at_ms=[10], choice=Choice("earlier", NodeId("n1"), 1)),
+    )
+
+    assert show.job(mirror, mirror.jobs[JobId("1")])["placement"] == {
+        "why": "1 task of job 1 on the idlest of 2 fitting nodes",
+        "node": "laptop",
+        "points": -1.5,
+        "fitting": 2,
+        "runner_up": "n9",
+        "runner_up_points": -9.0,
+        "at_ms": 20,
+    }
+    unplaced = mirror_of(spec(1))
+    assert show.job(unplaced, unplaced.jobs[JobId("1")])["placement"] is None
+
+
+def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:
+    old = OldStatus(0, 1, AttemptState.STOPPED, -1, 15, 5, 6, 7_000, 0, 0, None)
+    mirror = mirror_of(
+        spec(1),
+        attempts("1", 1, number=[2], flags=[EVICTED], older=(OldAttempt(0, 1, NodeId("n1"), 4, EVICTED),)),
+        statuses("1", 1, number=[2], state=[RUNNING], started_at_ms=[9], older=(old,)),
+    )
+    shown = show_tasks.task(mirror, mirror.jobs[JobId("1")], 0)
+
+    assert shown["evicted"]
+    assert [(one["attempt"], one["state"], one["evicted"]) for one in shown["attempts"]] == [
+        (1, "stopped", True),
+        (2, "running", True),
+    ]
+
+
+def test_gpus_of_a_node_are_shown_as_devices() -> None:
+    status = msgspec.structs.replace(node_status(1), capacity={"cpu": 8000, "gpu": 2000})
+    mirror = mirror_of(status)
+
+    shown = show.node(mirror, mirror.nodes[NodeId("n1")], 0)
+    assert (shown["capacity"]["gpu"], shown["reserved"]["gpu"]) == (2, 0)

@@ -12,6 +12,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.store.memory import MemoryStore
+from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Reply, Serving, chunks_of, data_of, lines_of, serving
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -113,3 +114,20 @@ async def test_who_goes_away_leaves_the_job_and_no_follower(tmp_path: Path) -> N
         shown = await server.call("GET", f"/v1/jobs/{first['id']}")
 
     assert shown.json["state"] == "active"
+
+
+async def test_warnings_come_with_the_answer_and_never_again(tmp_path: Path) -> None:
+    body = {**TRUE, "region": "moon"}
+    async with serving(tmp_path, MemoryStore) as server:
+        await server.put("apiserver", node(1))
+        await server.put("watcher", node_status(1))
+        plain = await server.call("POST", "/v1/jobs", body)
+        async with submitting(server, body) as (_, told):
+            first = await anext(told)
+            await end(server, first["id"])
+            rest = [status async for status in told]
+        shown = await server.call("GET", "/v1/jobs/1")
+
+    warning = {"field": "region", "text": "no node has the label region now"}
+    assert plain.json["warnings"] == first["warnings"] == [warning]
+    assert all("warnings" not in status for status in (*rest, shown.json))

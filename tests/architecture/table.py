@@ -25,6 +25,7 @@ PURE = (
     "rota.engine.reconciler",
     "rota.engine.leadership",
     "rota.engine.loop",
+    "rota.engine.shadow",
     "rota.controllers",
     "rota.scheduler",
     "rota.watcher.sessions",
@@ -35,7 +36,10 @@ PURE = (
     "rota.clusters.scale",
     "rota.agent.plan",
     "rota.apiserver.admission",
+    "rota.apiserver.admit_namespaces",
+    "rota.apiserver.admit_plan",
     "rota.apiserver.access",
+    "rota.keeper.devices",
     "rota.keeper.rules",
     "rota.wiring.chaos",
     "rota.wiring.effects",
@@ -104,6 +108,7 @@ THIRD_PARTY = {
 # The outermost edges: an error nobody foresaw is met here, so that it harms one key, request or caller only.
 EDGES = {
     "rota.engine.loop": "a decision that fails parks its key",
+    "rota.wiring.placement": "a plugin that cannot be loaded is named to the operator",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.rpc": "a call that fails is answered with INTERNAL",
     "rota.engine.run": "whoever looks gets what his look raised, when the look was put off",

@@ -126,6 +126,62 @@ def test_show_prints_the_job_its_spec_and_its_tasks(server: CannedServer, rota: 
         assert words in out
 
 
+def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota: Rota, capsys: Out) -> None:
+    spec = {
+        "command": ["train"],
+        "gpu": 0.5,
+        "prefer": ["ssd exists weight 20"],
+        "spread": ["region skew 1", "rack skew 2"],
+        "gang": True,
+        "evict_at_most": 1,
+        "deadline": "2026-12-01T07:00:00Z",
+    }
+    placement = {
+        "why": "3 tasks of job 12 on the best of 7 fitting nodes",
+        "node": "node-1",
+        "points": -1.25,
+        "fitting": 7,
+        "runner_up": "node-2",
+        "runner_up_points": -8.0,
+    }
+    server.on("GET /v1/jobs/last", job("active", spec=spec, placement=placement))
+    server.on("GET /v1/jobs/12/tasks", {"tasks": [task()], "next": None})
+
+    assert rota("show", "last") == 0
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for wanted in (
+        "asks       0.5 gpu",
+        "prefer     ssd exists weight 20",
+        "spread     region skew 1, rack skew 2",
+        "gang       yes",
+        "gives way  at most 1 of its tasks at one time",
+        "deadline   2026-12-01T07:00:00Z",
+        "placed     3 tasks of job 12 on the best of 7 fitting nodes",
+        "node-1 with -1.2 points, before node-2 with -8.0",
+    ):
+        assert wanted in lines
+
+
+def test_show_says_of_an_evicted_attempt_that_it_gave_way(
+    server: CannedServer, rota: Rota, capsys: Out
+) -> None:
+    attempts = [
+        {"attempt": 1, "state": "stopped", "node": "a", "evicted": True},
+        {"attempt": 2, "state": "stopping", "node": "b", "evicted": True},
+    ]
+    server.on("GET /v1/jobs/12", job("active"))
+    server.on("GET /v1/jobs/12/tasks/0", task(0, "stopping", evicted=True, attempts=attempts))
+
+    rota("show", "12.0")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:5] for line in lines[3:5]] == [
+        ["1", "gave", "way", "a"],
+        ["2", "gives", "way", "b"],
+    ]
+
+
 def test_show_prints_a_task_with_all_attempts(server: CannedServer, rota: Rota, capsys: Out) -> None:
     attempts = [
         {"attempt": 1, "state": "lost", "node": "a"},
@@ -169,7 +225,7 @@ def test_why_prints_every_reason_and_the_change_that_would_help(
         "job 12: 1 task waits.",
         f"  - {text}",
         "  → would start on n7 with memory <= 7.2 GiB",
-        "  place 1 in the queue",
+        "  place 1 in the queue, start unknown",
     ]
 
 

@@ -109,6 +109,75 @@ def test_flags_become_the_spec(server: CannedServer, rota: Rota, monkeypatch: py
     }
 
 
+def test_placement_flags_become_the_spec(server: CannedServer, rota: Rota) -> None:
+    server.on("POST /v1/jobs", Reply(job("submitted"), 201))
+
+    rota(
+        *shlex.split("run -d --no-workdir --gpu 0.5 --gpu-model A100 --region eu --on node-1 --gang --pack"),
+        *shlex.split("--prefer 'ssd exists weight 20' --near 'job == db' --near 'app == web over rack'"),
+        *shlex.split("--apart 'app == ci' --spread region --spread 'rack skew 2' --tolerate dedicated=ci"),
+        *shlex.split("--noise disk --not-preemptible --evict-at-most 1 --expect 10m --deadline 2h -- train"),
+    )
+
+    assert server.asked("POST /v1/jobs")[0].body == {
+        "command": ["train"],
+        "workdir": None,
+        "gpu": 0.5,
+        "gpu_model": "A100",
+        "region": "eu",
+        "on": "node-1",
+        "gang": True,
+        "policy": "pack",
+        "prefer": ["ssd exists weight 20"],
+        "near": ["job == db", "app == web over rack"],
+        "apart": ["app == ci"],
+        "spread": ["region", "rack skew 2"],
+        "tolerate": ["dedicated=ci"],
+        "noise": "disk",
+        "preemptible": False,
+        "evict_at_most": 1,
+        "expect": "10m",
+        "deadline": "2h",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.toml", 'command = ["train"]\ndeadline = 2026-12-01T08:00:00+01:00\n'),
+        ("job.yaml", "command: [train]\ndeadline: 2026-12-01T08:00:00+01:00\n"),
+        ("job.json", '{"command": ["train"], "deadline": "2026-12-01T08:00:00+01:00"}'),
+    ],
+)
+def test_a_time_in_a_job_file_is_a_time_in_the_spec(
+    server: CannedServer, rota: Rota, tmp_path: Path, name: str, text: str
+) -> None:
+    server.on("POST /v1/jobs", Reply(job("submitted"), 201))
+    (tmp_path / name).write_text(text)
+
+    rota("run", "-d", "-f", str(tmp_path / name))
+
+    assert server.asked("POST /v1/jobs")[0].body["deadline"] == "2026-12-01T08:00:00+01:00"
+
+
+@pytest.mark.parametrize("how", [["-d"], []])
+def test_warnings_are_told_on_stderr_unless_quiet(
+    server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], how: list[str]
+) -> None:
+    prepare(server, job("succeeded"))
+    warning = {"field": "region", "text": "no node has the label region\x1b[2J now"}
+    server.on("POST /v1/jobs", Reply(job("submitted", warnings=[warning]), 201))
+    if not how:
+        server.on("POST /v1/jobs", statuses(job("submitted", warnings=[warning]), job("succeeded")))
+
+    rota("run", *how, "--region", "moon", "--", "true")
+    told = capsys.readouterr().err
+    rota("run", "-q", *how, "--region", "moon", "--", "true")
+
+    assert told.startswith("warning: region: no node has the label region\ufffd[2J now\n")
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_the_working_directory_is_the_current_one_unless_said(server: CannedServer, rota: Rota) -> None:
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))
 

@@ -253,6 +253,12 @@ class _Door(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._respond()
 
+    def do_PUT(self) -> None:
+        self._respond()
+
+    def do_PATCH(self) -> None:
+        self._respond()
+
     def do_DELETE(self) -> None:
         self._respond()
 

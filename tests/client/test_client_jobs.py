@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,28 @@ def test_submit_sends_the_spec_and_gives_a_job(server: CannedServer, cluster: Cl
     assert (submitted.id, submitted.state) == ("12", "submitted")
     expected = {"command": ["python", "train.py"], "cpu": 2, "memory": "4g", "count": 100}
     assert server.asked("POST /v1/jobs")[0].body == expected
+
+
+def test_a_job_knows_its_warnings_and_how_it_was_placed(server: CannedServer, cluster: Cluster) -> None:
+    warning = {"field": "region", "text": "no node has the label region now"}
+    placement = {"why": "the idlest of 2", "node": "a", "fitting": 2, "runner_up": "b", "added": "later"}
+    server.on("POST /v1/jobs", Reply(job("submitted", warnings=[warning]), 201))
+    server.on("GET /v1/jobs/12", job("active", placement=placement))
+
+    at = datetime(2026, 12, 1, 8, tzinfo=UTC)
+    submitted = cluster.submit("train", region="moon", near="job == db", gang=True, deadline=at)
+    placed = submitted.refresh().placement
+
+    assert [(one.field, one.text) for one in submitted.warnings] == [tuple(warning.values())]
+    assert placed is not None
+    assert (placed.node, placed.runner_up, placed.fitting) == ("a", "b", 2)
+    assert server.asked("POST /v1/jobs")[0].body == {
+        "command": ["train"],
+        "region": "moon",
+        "near": "job == db",
+        "gang": True,
+        "deadline": "2026-12-01T08:00:00+00:00",
+    }
 
 
 def test_the_namespace_of_the_environment_is_used(

@@ -22,9 +22,10 @@ from rota.model.job import (
     Unschedulable,
 )
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
+from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import OWNERS, Event, Record
-from rota.model.shape import Constraint, Op, RunMode
+from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 from rota.store import codec
@@ -53,11 +54,24 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
         recovery=Recovery.CANCEL,
         when_unschedulable=Unschedulable.REJECT,
         labels={"team": "x"},
+        tolerate=("spot",),
+        prefer=(Preference(Constraint("ssd", Op.EXISTS), 20),),
+        near=(Term(Constraint("job", Op.EQUAL, ("db",)), "rack"),),
+        apart=(Term(Constraint("job", Op.EQUAL, ("web",)), "node", 5),),
+        spread=(Spread("region", 2, 7),),
+        gang=True,
+        policy=Policy.PACK,
+        noise="disk",
+        preemptible=False,
+        evict_at_most=1,
+        expect_seconds=9.0,
+        deadline_at_ms=77,
     ),
     JobWish(JOB, cancel=True, reason="not needed", at_ms=5),
     JobCluster(JOB, "default"),
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
-    JobVerdict(JOB, "no node fits"),
+    JobVerdict(JOB, "no node fits", late=True),
+    Namespace("films", {"cpu": 5000}, weight=2),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
     msgspec.structs.replace(

@@ -30,6 +30,7 @@ def terminal(shared_config: Path, tmp_path: Path) -> Iterator[Terminal]:
     [
         ("hello.toml", "nice to be here"),
         ("array.toml", "24 of 24 tasks succeeded"),
+        ("placement.toml", "4 of 4 tasks succeeded"),
         ("retry.yaml", "now it works"),
     ],
 )

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from rota.apiserver import routes_events, routes_jobs, routes_nodes
 from rota.apiserver.answers import STATUS_OF_CODE
+from rota.apiserver.http import ROUTES
 from rota.apiserver.spec import KNOWN
 from rota.keeper.spawn import PASSED_ON
 from rota.keeper.wire import READERS
@@ -38,12 +38,11 @@ def test_made_parts_are_up_to_date(name: str) -> None:
 
 
 def test_every_route_is_described() -> None:
-    routes = [*routes_jobs.ROUTES, *routes_nodes.ROUTES, *routes_events.ROUTES]
     text = page("http-api.md")
 
     missing = [
         f"{method} {route.path}"
-        for route in routes
+        for route in ROUTES
         for method in route.methods or ()
         if f"`{method} {route.path}`" not in text
     ]

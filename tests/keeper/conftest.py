@@ -72,7 +72,7 @@ class Agent:
         return message
 
     def hello(self, **room: Any) -> Message:
-        self.send(op="hello", protocol=1)
+        self.send(op="hello", protocol=2)
         state = self.receive_op("state")
         self.send(op="configure", node="n1", amounts=room.pop("amounts", ROOM), gpus=room.pop("gpus", []))
         return state
@@ -124,9 +124,12 @@ class Keeper:
             (self.root / "keeper.sock").unlink()
         with open(self.root / "keeper.log", "ab") as log:
             self._process = subprocess.Popen(
-                keeper_command(self.root), stderr=log, start_new_session=True, env=keeper_env()
+                self.command(), stderr=log, start_new_session=True, env=keeper_env()
             )
         wait_until(self.answers, "an answering keeper")
+
+    def command(self) -> list[str]:
+        return keeper_command(self.root)
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.log()

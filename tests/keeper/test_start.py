@@ -111,15 +111,6 @@ def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) 
     assert "PYTEST_CURRENT_TEST" not in env
 
 
-def test_gpus_are_named_to_the_work_that_holds_them(keeper: Keeper) -> None:
-    agent = keeper.agent()
-    agent.hello(amounts={"cpu": 4000, "gpu": 2}, gpus=["5", "6"])
-    agent.start("7", "sh", "-c", "echo $ROTA_GPUS $CUDA_VISIBLE_DEVICES", needs={"gpu": 2})
-    agent.wait_ended()
-
-    assert keeper.output("7") == "5,6 5,6\n"
-
-
 def test_work_gets_no_descriptor_but_the_three_and_default_signals(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; grep SigIgn /proc/$$/status; :")
     agent.wait_ended()

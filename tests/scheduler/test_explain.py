@@ -1,17 +1,23 @@
 """why(): every reason, counted over nodes, in words; and the smallest change that would start the job."""
 
 import time
+from typing import Any
 
 import pytest
 
+from rota.model.columns import Array
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus, JobWish
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import NODE_TASKS_MAX
+from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
+from rota.model.shape import Constraint, Op, Spread, Term
 from rota.model.sync import Said
-from rota.model.why import Why
+from rota.model.why import Miss, Why
+from rota.scheduler.board import Nodes
 from rota.scheduler.explain import why
+from rota.scheduler.rows import Plugins
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, where
 from tests.scheduler.rounds import Rounds
 
@@ -88,10 +94,10 @@ def test_a_resource_that_no_node_has_is_named() -> None:
 
 def test_nodes_without_a_device_are_told_from_nodes_whose_devices_are_taken() -> None:
     rounds = Rounds()
-    add_node(rounds.mirror, "a", {"cpu": 8000, "gpu": 2})
+    add_node(rounds.mirror, "a", {"cpu": 8000, "gpu": 2000})
     add_node(rounds.mirror, "b", {"cpu": 8000})
-    add_job(rounds.mirror, job_spec(1, needs={"gpu": 1}))
-    add_job(rounds.mirror, job_spec(2, needs={"gpu": 2}))
+    add_job(rounds.mirror, job_spec(1, needs={"gpu": 1000}))
+    add_job(rounds.mirror, job_spec(2, needs={"gpu": 2000}))
     rounds.go()
 
     assert texts(asked(rounds, 2)) == [
@@ -280,6 +286,239 @@ def test_a_job_that_fits_has_no_reason_to_wait() -> None:
     add_job(rounds.mirror, job_spec())
 
     assert asked(rounds) == Why(True, "waits: 1 of 1 nodes fits, its turn is next", (), (), 1)
+
+
+# ---- taints, rules, devices, quotas, the queue
+
+
+def test_a_taint_that_is_not_tolerated_is_named_with_what_would_help() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a")
+    add_node(rounds.mirror, "b")
+    for node in "ab":
+        rounds.mirror.apply(NodeWish(NodeId(node), taints=("dedicated=ci",)))
+    add_job(rounds.mirror, job_spec(1))
+    add_job(rounds.mirror, job_spec(2, tolerate=("dedicated",)))
+
+    assert asked(rounds).sentence == (
+        "waits: 2 of 2 nodes have a taint that it does not tolerate: dedicated=ci"
+    )
+    assert asked(rounds).changes == ("would start on 2 nodes if it tolerated dedicated=ci",)
+    assert "taint" not in {reason.kind for reason in asked(rounds, 2).reasons}
+
+
+WEB = Constraint("app", Op.EQUAL, ("web",))
+
+
+@pytest.mark.parametrize(
+    ("rules", "kind", "text"),
+    [
+        ({"near": (Term(WEB, "rack"),)}, "near", "1 of 2 nodes is not near app == web over rack"),
+        ({"apart": (Term(WEB),)}, "apart", "1 of 2 nodes is not apart from app == web over node"),
+    ],
+)
+def test_each_rule_is_counted_over_nodes(rules: dict[str, Any], kind: str, text: str) -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000}, labels={"rack": "r1"})
+    add_node(rounds.mirror, "b", {"cpu": 1000}, labels={"rack": "r2"})
+    add_job(rounds.mirror, job_spec(1, labels={"app": "web"}))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 9000}, **rules))
+
+    answer = asked(rounds, 2)
+
+    assert {reason.kind for reason in answer.reasons} == {"cpu", kind}
+    assert text in texts(answer)
+
+
+def test_jobs_that_keep_others_away_are_told() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a")
+    add_job(rounds.mirror, job_spec(1, apart=(Term(WEB),)))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, labels={"app": "web"}))
+
+    assert asked(rounds, 2).sentence == (
+        "waits: 1 of 1 nodes holds jobs that stay apart from app == web over node"
+    )
+
+
+def test_a_spread_that_would_be_broken_is_told() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 9000}, labels={"region": "eu"})
+    add_node(rounds.mirror, "b", {"cpu": 1000}, labels={"region": "us"})
+    add_job(rounds.mirror, job_spec(count=4, spread=(Spread("region"),)))
+    rounds.go()
+
+    answer = asked(rounds)
+
+    assert answer.sentence.startswith("1 of 4 tasks waits: ")
+    assert "1 of 2 nodes would break spread region skew 1" in texts(answer)
+    assert answer.changes[0] == "would start on a without spread region skew 1"
+
+
+def test_parts_of_devices_are_told_from_devices() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 8000, "gpu": 2000})
+    add_job(rounds.mirror, job_spec(1, count=2, needs={"gpu": 600}))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, needs={"gpu": 500}))
+
+    assert asked(rounds, 2).sentence == (
+        "waits: 1 of 1 nodes has no device with 0.5 free: largest 0.4, asked 0.5"
+    )
+    assert asked(rounds, 2).changes == ("would start on a with gpu <= 0.4",)
+
+
+def test_a_quota_says_what_is_held_and_what_is_allowed() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 64_000})
+    rounds.mirror.apply(Namespace("team", {"cpu": 8000, "tasks": 100}))
+    add_job(rounds.mirror, job_spec(1, needs={"cpu": 6000}, namespace="team"))
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}, namespace="team"))
+    rounds.go()
+
+    answer = asked(rounds, 2)
+
+    assert texts(answer) == ["namespace team holds 6 of the 8 cpu of its quota, a task asks for 4"]
+    assert answer.changes == ("would start with a larger quota (rota namespace set team cpu=10)",)
+
+
+def test_room_promised_to_the_head_of_the_queue_is_told_with_how_short_it_would_have_to_be() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}))
+    add_job(rounds.mirror, job_spec(3, expect_seconds=600.0))
+    rounds.go()
+
+    answer = asked(rounds, 3)
+
+    assert answer.sentence == "waits: 1 of 1 nodes is promised to job 2, the head of the queue"
+    assert answer.changes == ("would start on a with expect <= 60s",)
+
+
+def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_node(rounds.mirror, "b", ONE_CPU, labels={"region": "eu"})
+    add_job(rounds.mirror, job_spec(1, where=(where("node", "==", "a"),), expect_seconds=60.0))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, where=(where("node", "==", "a"),)))
+    job = add_job(rounds.mirror, job_spec(3))
+
+    answer = why(rounds.mirror, job, at(0), backfill=False)
+
+    assert why(rounds.mirror, job, at(0)).sentence == "waits: 1 of 2 nodes fits, its turn is next"
+    assert answer.sentence == "waits: 2 of 2 nodes are promised to job 2, the head of the queue"
+
+
+def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(1, expect_seconds=60.0, namespace="third"))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, namespace="other"))
+    add_job(rounds.mirror, job_spec(3))
+
+    assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is promised to the head of the queue"
+
+
+def test_a_gang_says_how_many_have_room() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 3000})
+    add_job(rounds.mirror, job_spec(count=5, gang=True))
+    rounds.go()
+
+    assert asked(rounds).sentence.startswith(
+        "5 of 5 tasks wait: its 5 tasks start at once, and there is room for 3"
+    )
+    assert asked(rounds).changes == ("would start without gang, as far as there is room",)
+
+
+def test_a_deadline_that_cannot_be_met_comes_first() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a")
+    add_job(rounds.mirror, job_spec(deadline_at_ms=at(1000).wall_ms, expect_seconds=5.0))
+
+    assert asked(rounds).sentence == "waits: it can no longer be over by its deadline"
+
+
+def test_work_that_gives_way_is_told() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1, priority=10))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    add_job(rounds.mirror, job_spec(2, priority=90))
+    rounds.go()
+
+    assert "work of lower priority gives way to it on a" in texts(asked(rounds, 2))
+
+
+def test_the_nodes_that_lack_least_are_named_with_what_they_lack() -> None:
+    rounds = Rounds()
+    for name, cpu, region in (("a", 1000, "eu"), ("b", 3000, "eu"), ("c", 3500, "us"), ("d", 100, "us")):
+        add_node(rounds.mirror, name, {"cpu": cpu}, labels={"region": region})
+    add_job(rounds.mirror, job_spec(needs={"cpu": 4000}, where=(where("region", "==", "eu"),)))
+
+    assert asked(rounds).misses == (
+        Miss("b", ("3 cpu in all, asked 4",)),
+        Miss("a", ("1 cpu in all, asked 4",)),
+        Miss("c", ("region == eu: has us", "3.5 cpu in all, asked 4")),
+    )
+
+
+def test_the_start_is_expected_when_what_runs_and_what_waits_before_it_has_ended() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    for number in (1, 2, 3):
+        add_job(rounds.mirror, job_spec(number, expect_seconds=60.0))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+
+    assert asked(rounds, 2, ms=1000).starts_at_ms == at(60_000).wall_ms
+    assert asked(rounds, 3, ms=1000).starts_at_ms == at(120_000).wall_ms
+
+
+def test_without_expected_run_times_nobody_knows_the_start() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1))
+    add_job(rounds.mirror, job_spec(2))
+    rounds.go()
+
+    assert asked(rounds, 2).starts_at_ms is None
+
+
+def test_who_holds_less_of_its_share_has_its_turn_first() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 4000})
+    add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, namespace="large"))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, namespace="large"))
+    add_job(rounds.mirror, job_spec(3, needs={"cpu": 2000}, namespace="small"))
+
+    assert [asked(rounds, job).position for job in (2, 3)] == [2, 1]
+
+
+def test_a_filter_of_ones_own_is_named() -> None:
+    class Odd:
+        name = "odd"
+
+        def allows(self, nodes: Nodes) -> Array:
+            odd: Array = nodes.slots % 2 == 1
+            return odd
+
+    rounds = Rounds()
+    add_node(rounds.mirror, "a")
+    job = add_job(rounds.mirror, job_spec())
+
+    answer = why(rounds.mirror, job, at(0), Plugins(filters=(Odd(),)))
+
+    assert answer.sentence == "waits: 1 of 1 nodes is ruled out by the filter odd"
 
 
 # ---- jobs that do not wait

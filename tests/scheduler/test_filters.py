@@ -3,9 +3,9 @@
 import pytest
 
 from rota.engine.mirror import Mirror
-from rota.model.shape import Op
+from rota.model.shape import Op, tolerates
 from rota.scheduler.board import Board
-from rota.scheduler.filters import admitted, tolerates
+from rota.scheduler.filters import admitted
 from rota.scheduler.rows import Rows
 from rota.scheduler.scores import NEVER
 from rota.testing.builders import add_node, job_spec, where

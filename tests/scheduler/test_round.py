@@ -8,11 +8,12 @@ import pytest
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Constraint, Op, Unschedulable
+from rota.model.job import Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
 from rota.model.node import Eligibility, Link, Load, NodeWish
 from rota.model.plan import NOTHING
+from rota.model.shape import Constraint, Op
 from rota.model.sync import Said
 from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
 from tests.scheduler.rounds import Rounds

@@ -9,10 +9,11 @@ import pytest
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus, RunMode
+from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
+from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.sim import checks
 from rota.sim.checks import GRACE_MS, OVERLAP_MS, Broken, Checks
@@ -61,8 +62,8 @@ class Stage:
                 self.write(status)
         return block
 
-    def born(self, node: str, index: int = 0, attempt: int = 1) -> Child:
-        child = Child((ONE, index, attempt), Habit(1000), 0)
+    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> Child:
+        child = Child((ONE, index, attempt), Habit(1000), 0, gpus)
         self.checks.born(node, child)
         return child
 
@@ -160,6 +161,14 @@ def a_machine_runs_more_than_it_has() -> None:
     stage.born("n1", index=1)
 
 
+def a_device_is_given_away_twice() -> None:
+    stage = Stage(job_spec(1, count=2, needs={"gpu": 600}))
+    stage.checks.machines["n1"].capacity["gpu"] = 2000
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+    stage.born("n1", index=0, gpus=("1",))
+    stage.born("n1", index=1, gpus=("1",))
+
+
 def two_attempts_live_on() -> None:
     stage = Stage()
     stage.place("n1", "n2")
@@ -253,6 +262,7 @@ FORGED: dict[Callable[[], None], str] = {
     an_attempt_starts_before_it_is_written: "task 0 of job 1 was started on n1 and is not on disk",
     what_may_run_once_runs_again: "task 0 of job 1 may run once and was started again: attempt 2 of task 0",
     a_machine_runs_more_than_it_has: "n1 runs 2000 of cpu, more than it has",
+    a_device_is_given_away_twice: "n1 runs 1200 of GPU 1, more than it has",
     two_attempts_live_on: "task 0 of job 1 runs as attempts 1 on n1, 2 on n2, with both well",
     one_key_makes_two_jobs: "submit key was answered with job 2 and with job 1",
     an_answer_comes_before_the_write: "submit key was answered with job 2, which is not on disk",

@@ -113,8 +113,8 @@ def test_openb_nodes_that_are_alike_are_one_group() -> None:
 
     assert (plain.count, plain.labels) == (2, {})
     assert plain.capacity == {CPU: 32_000, MEMORY: 262_144 * MIB, DISK: 0, GPU: 0}
-    assert (v100.count, v100.capacity[GPU], v100.labels) == (1, 8, {"gpu_model": "V100M32"})
-    assert (p100.count, p100.capacity[GPU], p100.labels) == (1, 2, {"gpu_model": "P100"})
+    assert (v100.count, v100.capacity[GPU], v100.labels) == (1, 8000, {"gpu_model": "V100M32"})
+    assert (p100.count, p100.capacity[GPU], p100.labels) == (1, 2000, {"gpu_model": "P100"})
 
 
 def test_a_pod_is_one_task_from_its_creation_for_as_long_as_it_was_scheduled() -> None:
@@ -132,7 +132,7 @@ def test_a_pod_is_one_task_from_its_creation_for_as_long_as_it_was_scheduled() -
 def test_a_pod_asks_for_the_gpu_models_it_asked_for() -> None:
     spec = parse_spec(read(PODS).recorded[0].spec)
 
-    assert spec.needs == {CPU: 3152, MEMORY: 5600 * MIB, GPU: 1}
+    assert spec.needs == {CPU: 3152, MEMORY: 5600 * MIB, GPU: 1000}
     assert [str(condition) for condition in spec.where] == ["gpu_model in V100M16,V100M32"]
 
 

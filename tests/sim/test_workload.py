@@ -49,7 +49,7 @@ def test_nodes_are_described_as_they_report_themselves(tmp_path: Path) -> None:
     assert (first.count, first.labels) == (2, {"region": "north"})
     assert first.capacity == {CPU: 8000, MEMORY: 32 * GIB, DISK: 0, GPU: 0}
     assert (second.count, second.labels) == (1, {})
-    assert second.capacity == {CPU: 500, MEMORY: GIB, DISK: 2 * GIB, GPU: 1, "licence": 3}
+    assert second.capacity == {CPU: 500, MEMORY: GIB, DISK: 2 * GIB, GPU: 1000, "licence": 3}
 
 
 def test_a_job_is_what_the_apiserver_reads(tmp_path: Path) -> None:

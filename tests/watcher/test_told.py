@@ -9,7 +9,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobWish
 from rota.model.node import Link
 from rota.model.sync import JobOrders, Said, Start, Stop, Work
-from rota.testing.builders import add_job, apply, at, claims, job_spec
+from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
 from rota.watcher.sessions import Told
 from tests.watcher.placed import ONE, A, B, hear, place, placed, say
 
@@ -44,6 +44,17 @@ def test_what_is_assigned_is_started_with_all_the_node_must_know() -> None:
         timeout_ms=1500,
         run=mirror.jobs[ONE].spec.run,
     )
+
+
+def test_an_attempt_is_told_which_gpus_it_was_given() -> None:
+    mirror = Mirror()
+    add_node(mirror, "a", {"cpu": 8000, "gpu": 2000})
+    add_job(mirror, job_spec(count=3, needs={"cpu": 1000, "gpu": 500}))
+    place(mirror)
+
+    (orders,) = Told([]).orders(mirror, A)
+
+    assert [start.gpus for start in orders.start] == [0b01, 0b01, 0b10]
 
 
 def test_nothing_is_told_twice() -> None:

@@ -1,11 +1,12 @@
-"""What `rota dev` is asked about chaos, before anything starts."""
+"""What `rota dev` is asked for, before anything starts."""
 
 import pytest
 from click.testing import CliRunner
 
 from rota import wiring
 from rota.cli.dev import command
-from rota.config import ChaosOptions, DevOptions
+from rota.config import ChaosOptions, ConfigError, DevOptions
+from rota.wiring.dev import run_dev
 
 
 @pytest.fixture
@@ -56,3 +57,19 @@ def test_what_cannot_be_is_refused_and_nothing_starts(asked: list[DevOptions], l
     assert refused.exit_code == 2
     assert said in refused.output
     assert asked == []
+
+
+def test_labels_and_resources_are_of_all_nodes_or_of_one(asked: list[DevOptions]) -> None:
+    line = (
+        "--nodes 2 --label ssd=yes --label node-1:region=eu --label node-2:region=us --resource node-2:gpu=2"
+    )
+    assert CliRunner().invoke(command, line).exit_code == 0
+
+    (options,) = asked
+    assert options.labels == {"": {"ssd": "yes"}, "node-1": {"region": "eu"}, "node-2": {"region": "us"}}
+    assert options.resources == {"node-2": {"gpu": "2"}}
+
+
+def test_a_label_of_a_node_that_will_not_be_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no node 'node-3'"):
+        run_dev(DevOptions(nodes=2, labels={"node-3": {"region": "eu"}}))

@@ -70,6 +70,9 @@ class Desk:
     def is_live(self, name: AttemptName) -> bool:
         return name in self._live
 
+    def is_idle(self) -> bool:
+        return not self._live
+
     # ---- from the control plane
 
     def learn(self, orders: list[JobOrders]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from rota.model.amounts import GPU
 from rota.model.ids import JobId
 from rota.model.sync import Claim, JobClaims, JobOrders, Said, Work
 
@@ -11,6 +12,7 @@ class Facts(NamedTuple):
 
     missing_directories: frozenset[str]
     leaving: bool
+    outdated_keeper: bool = False  # it was started before an upgrade, and cannot give the GPUs that are meant
 
 
 class Actions(NamedTuple):
@@ -40,6 +42,10 @@ def veto(work: Work | None, facts: Facts) -> str | None:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
+    if facts.outdated_keeper and work.needs.get(GPU):
+        return (
+            "its keeper was started before an upgrade and gives out no GPUs; it goes when its work has ended"
+        )
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None

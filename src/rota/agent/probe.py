@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 import psutil
 
+from rota.model.amounts import WHOLE_GPU
+from rota.model.limits import GPUS_MAX
 from rota.model.node import Load
+
+_NVIDIA = Path("/proc/driver/nvidia/gpus")  # a directory for each device
 
 
 class Machine(NamedTuple):
@@ -21,19 +25,21 @@ class Machine(NamedTuple):
 
 def look(directory: Path, declared: dict[str, int]) -> Machine:
     """What was declared replaces what is found."""
+    models = gpu_models(_NVIDIA)
     capacity = {
         "cpu": len(os.sched_getaffinity(0)) * 1000,
         "memory": psutil.virtual_memory().total,
         "disk": psutil.disk_usage(str(directory)).total,
-        "gpu": _gpus(),
+        "gpu": len(models) * WHOLE_GPU,
         **declared,
     }
-    gpus = tuple(str(number) for number in range(capacity["gpu"]))
+    gpus = tuple(str(number) for number in range(capacity["gpu"] // WHOLE_GPU))
     labels = {
         "arch": platform.machine(),
         "os": platform.system().lower(),
         "kernel": platform.release(),
         "hostname": platform.node(),
+        **_model_label(models if gpus else []),
     }
     return Machine(_machine_id(directory), _boot_id(), capacity, gpus, labels)
 
@@ -65,6 +71,22 @@ def _machine_id(directory: Path) -> str:
     return made
 
 
-def _gpus() -> int:
-    devices = Path("/proc/driver/nvidia/gpus")
-    return len(list(devices.iterdir())) if devices.is_dir() else 0
+def gpu_models(directory: Path) -> list[str]:
+    """Of each device, as its driver names it, in one word: NVIDIA-A100-SXM4-40GB; empty where it does not."""
+    devices = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [_gpu_model(device / "information") for device in devices[:GPUS_MAX]]
+
+
+def _gpu_model(information: Path) -> str:
+    try:
+        lines = information.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    named = [line.partition(":")[2] for line in lines if line.startswith("Model:")]
+    return "-".join(named[0].split()) if named else ""
+
+
+def _model_label(models: list[str]) -> dict[str, str]:
+    """A label is true of the whole node: devices of several models have none in common."""
+    one = models[0] if len(set(models)) == 1 else ""
+    return {"gpu_model": one} if one else {}

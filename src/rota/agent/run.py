@@ -84,12 +84,20 @@ class Agent:
         room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
         while True:
             self._desk.replace_all(await self._runtime.attach(room))
+            await self._drain_outdated()
             async for claims in self._runtime.events():
                 self._desk.note(claims)
+                await self._drain_outdated()
             self._desk.lose_keeper()
             if self._leaving:
                 return
             log.error("the keeper is gone; a new one is started")
+
+    async def _drain_outdated(self) -> None:
+        """A keeper of before an upgrade makes room for a new one as soon as nothing runs under it."""
+        if self._runtime.is_outdated and self._desk.is_idle():
+            log.info("a keeper of before an upgrade is replaced")
+            await self._runtime.quit()
 
     # ---- the control plane's side
 
@@ -185,7 +193,8 @@ class Agent:
             self._desk.forget(forgotten)
 
     def _facts(self, directories: list[str]) -> Facts:
-        return Facts(frozenset(path for path in directories if not Path(path).is_dir()), self._leaving)
+        missing = frozenset(path for path in directories if not Path(path).is_dir())
+        return Facts(missing, self._leaving, self._runtime.is_outdated)
 
     async def _report(self, conversation: "_Conversation") -> None:
         try:

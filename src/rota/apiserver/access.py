@@ -16,6 +16,7 @@ class Action(StrEnum):
     DELETE = "delete jobs"
     SUBSCRIBE = "keep a subscriber's position"
     CHANGE_NODES = "change nodes"
+    CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
 
 
@@ -26,6 +27,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.DELETE: Role.SUBMITTER,
     Action.SUBSCRIBE: Role.SUBMITTER,
     Action.CHANGE_NODES: Role.OPERATOR,
+    Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
 }
 

@@ -9,6 +9,8 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.contradictions import refuse_circle
+from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import show_amount
@@ -30,6 +32,7 @@ SUBSCRIBERS_MAX = 1000  # each is one record for ever
 class Submitted(NamedTuple):
     job: JobId
     new: bool  # else an earlier submit with the same key made it
+    warnings: tuple[Doubt, ...] = ()
 
 
 def submit(view: View, body: object, caller: Caller, key: str | None, now: Instant) -> Plan:
@@ -37,18 +40,22 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     access.require(caller, Action.SUBMIT, wish.namespace)
     before = _submitted_before(view, wish, key)
     if before is not None:
-        return Plan(answer=Submitted(before, new=False))
+        return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
     number = view.counters.jobs + 1
-    spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
+    dated = wish if wish.deadline_at_ms is None else parse_spec(body, now.wall_ms)
+    spec = msgspec.structs.replace(
+        dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
+    )
+    refuse_circle(view, spec)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, _digest(wish)),)
     why = _asks_for(spec)
     return Plan(
         (spec, Counters(number, view.counters.nodes), *keys),
         events=(Event("job.submitted", why, job=spec.id),),
         why=why,
-        answer=Submitted(spec.id, new=True),
+        answer=Submitted(spec.id, new=True, warnings=_warnings(view, spec, body)),
     )
 
 
@@ -85,12 +92,13 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
 def wish_node(view: View, ref: str, eligibility: Eligibility, caller: Caller) -> Plan:
     access.require_everywhere(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
-    wished = Eligibility.OPEN if node.wish is None else node.wish.eligibility
-    if wished is eligibility:
+    wish = node.wish or NodeWish(node.spec.id)
+    if wish.eligibility is eligibility:
         return Plan(answer=node.spec.id)
     why = f"{caller.name} wants node {node.spec.name} to be {eligibility}"
     event = Event("node.changed", why, node=node.spec.id, state=eligibility.value)
-    return Plan((NodeWish(node.spec.id, eligibility),), events=(event,), why=why, answer=node.spec.id)
+    changed = msgspec.structs.replace(wish, eligibility=eligibility)
+    return Plan((changed,), events=(event,), why=why, answer=node.spec.id)
 
 
 def delete_node(view: View, ref: str, caller: Caller) -> Plan:
@@ -134,6 +142,10 @@ def acknowledge(known: Mapping[str, Subscriber], name: str, revision: int, index
 def subscriber_name(caller: Caller, name: str) -> str:
     """Nobody can move another token's position."""
     return f"{caller.name}:{fields.name('subscriber', name)}"
+
+
+def _warnings(view: View, spec: JobSpec, body: object) -> tuple[Doubt, ...]:
+    return doubts(view, spec, body if isinstance(body, dict) else ())
 
 
 def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:

@@ -1,5 +1,6 @@
 """Api: everything the routes need, handed to them once."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,18 +9,23 @@ from rota.apiserver.access import Caller
 from rota.apiserver.logs import Logs
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
+from rota.engine.shadow import Taken
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.tokens import API_PREFIX
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
+from rota.model.job import JobSpec
+from rota.model.outlook import Outlook, WhatIf
 from rota.model.plan import Instant
 from rota.model.view import View
 from rota.model.why import Why
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+PLANS_AT_ONCE = 2  # each is a copy of the cluster, in a thread of its own
 Explain = Callable[[View, JobId, Instant], Why]
+Foresee = Callable[[Taken, JobSpec, WhatIf, Instant], Outlook]
 
 
 def wall_ms() -> int:
@@ -53,9 +59,11 @@ class Api:
     authority: Authority
     audit: AuditLog
     explain: Explain
+    foresee: Foresee
     addresses: Addresses
     version: str
     started_at_ms: int = field(default_factory=wall_ms)
+    planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())

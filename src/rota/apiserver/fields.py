@@ -9,21 +9,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from rota.model.errors import BadField, Rejected
-from rota.model.job import Constraint, Op
 from rota.model.limits import ENV_BYTES_MAX, NAME_LENGTH_MAX, WHERE_MAX
 
 LABELS_MAX = 64  # per job or node: each is shown in lists and sent along
 LABEL_VALUE_MAX = 256  # fits a line
 TEXT_MAX = 1024  # a reason given by a person
+TERM_MAX = 8192  # one condition: a list of values, each of which fits a line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONDITION = re.compile(
-    r"\s*(?P<label>[^\s=!<>,]+)\s*(?P<op>==|!=|<=|>=|=|<|>|\bnot\s+in\b|\bin\b|\bexists\b)\s*(?P<rest>.*?)\s*",
-    re.DOTALL,
-)
-_WHERE_HINT = "write 'region == eu', 'arch in x86_64,arm64', 'gpu_model exists' or 'ram_gb > 8'"
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -51,7 +46,7 @@ def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
         if not isinstance(field, str) or field not in names:
             near = get_close_matches(str(field), names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known fields: {', '.join(names)}"
-            raise BadField(_printable(str(field)), "is not a known field", hint)
+            raise BadField(printable(str(field)), "is not a known field", hint)
     return body
 
 
@@ -88,7 +83,7 @@ def name(field: str, value: object) -> str:
     given = text(field, value, NAME_LENGTH_MAX)
     if NAME.fullmatch(given) is None:
         hint = "use letters, digits, '.', '_' and '-', the first a letter or digit"
-        raise BadField(field, f"'{_printable(given)}' is not a name", hint)
+        raise BadField(field, f"'{printable(given)}' is not a name", hint)
     return given
 
 
@@ -106,7 +101,7 @@ def labels(field: str, value: object) -> dict[str, str]:
     for key, given in pairs.items():
         if LABEL.fullmatch(key) is None or len(key) > NAME_LENGTH_MAX:
             hint = "use letters, digits, '.', '_', '-' and '/'"
-            raise BadField(field, f"'{_printable(key)}' is not a label's name", hint)
+            raise BadField(field, f"'{printable(key)}' is not a label's name", hint)
         if not isinstance(given, str) or len(given) > LABEL_VALUE_MAX:
             hint = f"write a text of at most {LABEL_VALUE_MAX} characters"
             raise BadField(field, f"the value of {key} is not a short text", hint)
@@ -120,7 +115,7 @@ def environment(field: str, value: object) -> dict[str, str]:
     for key, given in pairs.items():
         if ENV_NAME.fullmatch(key) is None:
             hint = "use letters, digits and '_', the first no digit"
-            raise BadField(field, f"'{_printable(key)}' is not a variable's name", hint)
+            raise BadField(field, f"'{printable(key)}' is not a variable's name", hint)
         if not isinstance(given, str):
             raise BadField(field, f"the value of {key} is not a text", 'write it in quotes: "..."')
         size += len(key) + len(no_nul(field, given).encode()) + 2
@@ -129,61 +124,36 @@ def environment(field: str, value: object) -> dict[str, str]:
     return dict(sorted(pairs.items()))
 
 
-def constraints(field: str, value: object) -> tuple[Constraint, ...]:
-    if not isinstance(value, list):
-        raise BadField(field, "is not a list", _WHERE_HINT)
-    if len(value) > WHERE_MAX:
-        raise BadField(field, f"has {len(value)} conditions", f"write at most {WHERE_MAX}")
-    return tuple(constraint(field, one) for one in value)
-
-
-def constraint(field: str, value: object) -> Constraint:
-    """region == eu"""
-    if not isinstance(value, str):
-        raise BadField(field, "a condition is not a text", _WHERE_HINT)
-    found = _CONDITION.fullmatch(no_nul(field, value))
-    if found is None:
-        raise BadField(field, f"'{_printable(value)}' is not a condition", _WHERE_HINT)
-    label, sign, rest = found["label"], " ".join(found["op"].split()), found["rest"]
-    if LABEL.fullmatch(label) is None or len(label) > NAME_LENGTH_MAX:
-        raise BadField(field, f"'{_printable(label)}' is not a label's name", _WHERE_HINT)
-    if sign not in list(Op):
-        instead = {"=": "==", "<=": "<", ">=": ">"}[sign]
-        raise BadField(field, f"'{_printable(value)}' uses {sign}", f"write '{label} {instead} {rest}'")
-    return Constraint(label, Op(sign), _operands(field, Op(sign), value, rest))
-
-
-def _operands(field: str, op: Op, condition: str, rest: str) -> tuple[str, ...]:
-    shown = _printable(condition)
-    values: tuple[str, ...] = (_unquoted(rest),)
-    match op:
-        case Op.EXISTS:
-            if rest:
-                raise BadField(field, f"'{shown}' has something after exists", "write 'gpu_model exists'")
-            return ()
-        case Op.IN | Op.NOT_IN:
-            values = tuple(_unquoted(part) for part in rest.split(","))
-        case Op.LESS | Op.MORE:
-            _check_number(field, shown, values[0])
-        case Op.EQUAL | Op.UNEQUAL:
-            pass
-    if not all(values) or any(len(one) > LABEL_VALUE_MAX for one in values):
-        raise BadField(field, f"'{shown}' compares with nothing, or with too much", _WHERE_HINT)
-    return values
-
-
-def _check_number(field: str, shown: str, value: str) -> None:
-    try:
-        float(value)
-    except ValueError:
-        raise BadField(field, f"'{shown}' compares with no number", "write 'ram_gb > 8'") from None
-
-
-def _unquoted(value: str) -> str:
-    value = value.strip()
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-        return value[1:-1]
+def flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadField(field, "is neither true nor false", "write true or false, without quotes")
     return value
+
+
+def texts(field: str, value: object, hint: str) -> list[str]:
+    """A text, or a list of texts."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise BadField(field, "is neither a text nor a list of texts", hint)
+    if len(given) > WHERE_MAX:
+        raise BadField(field, f"has {len(given)} entries", f"write at most {WHERE_MAX}")
+    for one in given:
+        if len(no_nul(field, one)) > TERM_MAX:
+            raise BadField(
+                field, f"'{printable(one)}...' is too long", f"write at most {TERM_MAX} characters"
+            )
+    return given
+
+
+def label_name(field: str, value: str, hint: str) -> str:
+    if LABEL.fullmatch(value) is None or len(value) > NAME_LENGTH_MAX:
+        raise BadField(field, f"'{printable(value)}' is not a label's name", hint)
+    return value
+
+
+def label_value(field: str, value: object) -> str:
+    """What a node's label may be, for fields that name one."""
+    return text(field, value, LABEL_VALUE_MAX).strip() or text(field, "")
 
 
 def _mapping(field: str, value: object) -> dict[str, Any]:
@@ -192,6 +162,6 @@ def _mapping(field: str, value: object) -> dict[str, Any]:
     return value
 
 
-def _printable(value: str) -> str:
+def printable(value: str) -> str:
     """Short and harmless on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in value[:60])

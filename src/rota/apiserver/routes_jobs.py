@@ -33,10 +33,15 @@ async def submit_job(request: Request) -> Response:
     await asyncio.sleep(0)  # orders to nodes are on their way before the answer is: work starts sooner
     noted(request, f"job {done.job}")
     status = 201 if done.new else 200
-    job = await api.engine.read(lambda mirror: show.job(_entry(mirror, done.job)))
+    warnings = [{"field": one.field, "text": one.text} for one in done.warnings]
+
+    def look(mirror: Mirror) -> tuple[show.Json, show.Json]:
+        entry = _entry(mirror, done.job)
+        return {**show.job(mirror, entry), "warnings": warnings}, show.job_line(entry)
+
+    job, line = await api.engine.read(look)
     if not answers.wants_events(request):
         return answer(job, status)
-    line = {name: value for name, value in job.items() if name != "spec"}
     beginning = answers.server_sent("job", job)
     return answers.Stream(telling(api, done.job, line), answers.EVENTS, status=status, beginning=beginning)
 
@@ -61,7 +66,7 @@ async def list_jobs(request: Request) -> Response:
 
 
 async def show_job(request: Request) -> Response:
-    return answer(await api_of(request).engine.read(lambda mirror: show.job(_asked(mirror, request))))
+    return answer(await api_of(request).engine.read(lambda mirror: show.job(mirror, _asked(mirror, request))))
 
 
 async def delete_job(request: Request) -> Response:
@@ -80,7 +85,7 @@ async def cancel_job(request: Request) -> Response:
         "apiserver", lambda view, now: admission.cancel(view, ref, said.get("reason"), caller, now)
     )
     noted(request, f"job {canceled}")
-    return answer(await api.engine.read(lambda mirror: show.job(_entry(mirror, canceled))), 202)
+    return answer(await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, canceled))), 202)
 
 
 async def list_tasks(request: Request) -> Response:

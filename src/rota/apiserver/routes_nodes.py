@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admission, answers, fields, show
+from rota.apiserver import access, admission, admit_namespaces, answers, fields, show
 from rota.apiserver.access import Action
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api, host_of, wall_ms
@@ -58,6 +58,16 @@ async def cordon_node(request: Request) -> Response:
 
 async def open_node(request: Request) -> Response:
     return await _wish(request, Eligibility.OPEN, 200)
+
+
+async def change_node(request: Request) -> Response:
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    body = await json_body(request)
+    node = await api.engine.ask(
+        "apiserver", lambda view, _: admit_namespaces.taint_node(view, ref, body, caller)
+    )
+    noted(request, f"node {node}")
+    return answer(await _shown(api, node))
 
 
 async def delete_node(request: Request) -> Response:
@@ -197,6 +207,7 @@ def _port(address: str) -> int:
 ROUTES = [
     answers.route("GET", "/v1/nodes", list_nodes),
     answers.route("GET", "/v1/nodes/{ref}", show_node),
+    answers.route("PATCH", "/v1/nodes/{ref}", change_node),
     answers.route("DELETE", "/v1/nodes/{ref}", delete_node),
     answers.route("POST", "/v1/nodes/{ref}/drain", drain_node),
     answers.route("POST", "/v1/nodes/{ref}/cordon", cordon_node),

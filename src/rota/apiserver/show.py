@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from rota.apiserver.show_spec import devices, node_name, placement, spec
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
-from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec
+from rota.model.ids import JobId
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
 from rota.model.limits import REPORT_MS
 from rota.model.node import Eligibility
@@ -28,12 +28,12 @@ _ENDED_SENTENCE: dict[JobState, str] = {
 }
 
 
-def job(entry: JobEntry) -> Json:
-    return {**job_line(entry), "spec": spec(entry.spec)}
+def job(mirror: Mirror, entry: JobEntry) -> Json:
+    return {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
 
 
 def job_line(entry: JobEntry) -> Json:
-    """A job without its spec."""
+    """A job without its spec and how it was placed."""
     status, wanted, numbers = entry.status, entry.spec, counts(entry)
     return {
         "id": wanted.id,
@@ -118,33 +118,6 @@ def _because(reason: str | None) -> str:
     return f" ({reason.rstrip('.')})" if reason else ""
 
 
-def spec(wanted: JobSpec) -> Json:
-    needs = dict(wanted.needs)
-    return {
-        "name": wanted.name,
-        "namespace": wanted.namespace,
-        "command": wanted.command,
-        "env": wanted.env,
-        "workdir": wanted.workdir,
-        "count": wanted.count,
-        "parallel": wanted.parallel,
-        "cpu": needs.pop("cpu", 0) / 1000,
-        "memory": needs.pop("memory", 0),
-        "disk": needs.pop("disk", 0),
-        "gpu": needs.pop("gpu", 0),
-        "resources": needs,
-        "where": [str(constraint) for constraint in wanted.where],
-        "priority": wanted.priority,
-        "retries": wanted.retries,
-        "timeout": wanted.timeout_seconds,
-        "grace": wanted.grace_seconds,
-        "run": wanted.run.value,
-        "when_unschedulable": wanted.when_unschedulable.value,
-        "recovery": wanted.recovery.value,
-        "labels": wanted.labels,
-    }
-
-
 def jobs_page(mirror: Mirror, before: int, fits: Callable[[JobEntry], bool], limit: int) -> Json:
     """The newest below the number `before` that fit, and where to go on."""
     first = mirror.counters.jobs if before == 0 else min(mirror.counters.jobs, before - 1)
@@ -167,12 +140,9 @@ def why(job_id: JobId, reasons: Why) -> Json:
         "reasons": reasons.reasons,
         "changes": reasons.changes,
         "position": reasons.position,
+        "misses": reasons.misses,
+        "starts_at_ms": reasons.starts_at_ms,
     }
-
-
-def node_name(mirror: Mirror, node_id: NodeId) -> str:
-    entry = mirror.nodes.get(node_id)
-    return entry.spec.name if entry else node_id
 
 
 def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
@@ -183,6 +153,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "name": entry.spec.name,
         "state": (status.state if status else NodeState.LEFT).value,
         "eligibility": _eligibility(entry).value,
+        "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
         "labels": {**(status.labels if status else {}), **entry.spec.labels},
         "capacity": _amounts(status.capacity if status else {}),
@@ -205,6 +176,7 @@ def _eligibility(entry: NodeEntry) -> Eligibility:
 def _amounts(amounts: dict[str, int]) -> Json:
     shown: Json = {"cpu": 0.0, "memory": 0, "disk": 0, "gpu": 0, **amounts}
     shown["cpu"] /= 1000
+    shown["gpu"] = devices(shown["gpu"])
     return shown
 
 

@@ -2,10 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from rota.apiserver.show import Json, has_ended, node_name
+from rota.apiserver.show import Json, has_ended
+from rota.apiserver.show_spec import node_name
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
-from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
+from rota.model.attempt import EVICTED, NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
 from rota.model.columns import column
 from rota.model.ids import NodeId
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
@@ -23,6 +24,7 @@ class Placed(NamedTuple):
     node: NodeId
     placed_at_ms: int
     status: OldStatus | None  # none: merely offered
+    flags: int = 0
 
     @property
     def state(self) -> int:
@@ -60,15 +62,15 @@ def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
         return []
     past = {old.number: old for old in status.older if old.position == position} if status else {}
     found = [
-        Placed(old.number, old.node, old.placed_at_ms, past.get(old.number))
+        Placed(old.number, old.node, old.placed_at_ms, past.get(old.number), old.flags)
         for old in attempt.older
         if old.position == position
     ]
     number = int(column(attempt, "number")[position])
     if number:
         node = attempt.nodes[int(column(attempt, "node")[position])]
-        placed_at_ms = int(column(attempt, "placed_at_ms")[position])
-        found.append(Placed(number, node, placed_at_ms, _current(status, position, number)))
+        placed_at_ms, flags = int(column(attempt, "placed_at_ms")[position]), attempt.flags[position]
+        found.append(Placed(number, node, placed_at_ms, _current(status, position, number), flags))
     return found
 
 
@@ -123,6 +125,7 @@ class _Rows:
             "attempt": number or None,
             "node": self._nodes[attempt["node"][position]] if attempt and number else None,
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
+            "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
             "reason": self._reasons.get(position),
             **_UNKNOWN,
         }
@@ -159,6 +162,7 @@ def _attempt(mirror: Mirror, placed: Placed) -> Json:
         "state": _ATTEMPT_STATES[placed.state],
         "node": node_name(mirror, placed.node),
         "placed_at_ms": placed.placed_at_ms,
+        "evicted": bool(placed.flags & EVICTED),
         "reason": placed.status.reason if placed.status else None,
         **_UNKNOWN,
     }

@@ -4,26 +4,48 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rota.apiserver import fields
+from rota.apiserver import fields, wishes
+from rota.apiserver.contradictions import refuse_contradictions
+from rota.apiserver.deadline import deadline
+from rota.apiserver.doubts import SUGAR
 from rota.model import limits
-from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.amounts import (
+    CPU,
+    DISK,
+    GPU,
+    MEMORY,
+    parse_count,
+    parse_cpu,
+    parse_gpu,
+    parse_seconds,
+    parse_size,
+)
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Recovery, RunMode, Unschedulable
+from rota.model.job import JobSpec, Recovery, Unschedulable
+from rota.model.shape import Constraint, Op, Policy, RunMode
 
 WORKDIR_MAX = 4096  # Linux' PATH_MAX
-GPU_MAX = 1024  # more than any machine has: a typing error
+GPU_MAX = limits.GPUS_MAX  # a task is on one node
 RESOURCES_MAX = 32  # kinds in one job: each is one more row of the placement columns
 KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
-    *("recovery", "labels"),
+    *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
+    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
 
-def parse_spec(body: object) -> JobSpec:
+def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
+    """A deadline such as `2h` is counted from `wall_ms`."""
     said = fields.known_fields(body, KNOWN)
+    spec = _parsed(said, wall_ms)
+    refuse_contradictions(spec, wall_ms)
+    return spec
+
+
+def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
     command = _command(said.get("command"))
     count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
     return JobSpec(
@@ -37,10 +59,10 @@ def parse_spec(body: object) -> JobSpec:
         count=count,
         parallel=_parallel(said.get("parallel")),
         needs=_needs(said),
-        where=fields.constraints("where", said.get("where", [])),
+        where=_where(said),
         priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
         retries=fields.number("retries", parse_count, said.get("retries", 0), 0, limits.RETRIES_MAX),
-        timeout_seconds=_timeout(said.get("timeout")),
+        timeout_seconds=_duration("timeout", said.get("timeout")),
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
@@ -50,7 +72,44 @@ def parse_spec(body: object) -> JobSpec:
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
         ),
         labels=fields.labels("labels", said.get("labels", {})),
+        **_placement(said),
+        **_eviction(said),
+        expect_seconds=_duration("expect", said.get("expect")),
+        deadline_at_ms=None
+        if said.get("deadline") is None
+        else deadline("deadline", said["deadline"], wall_ms),
     )
+
+
+def _where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """Conditions, and the fields that stand for one."""
+    short = tuple(
+        Constraint(label, Op.EQUAL, (fields.label_value(field, said[field]),))
+        for field, label in SUGAR.items()
+        if said.get(field) is not None
+    )
+    return (*wishes.conditions("where", said.get("where", [])), *short)
+
+
+def _placement(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What it wishes of the nodes, of its neighbours and of its own tasks."""
+    return {
+        "prefer": wishes.preferences("prefer", said.get("prefer", [])),
+        "near": wishes.terms("near", said.get("near", [])),
+        "apart": wishes.terms("apart", said.get("apart", [])),
+        "spread": wishes.spreads("spread", said.get("spread", [])),
+        "tolerate": wishes.tolerations("tolerate", said.get("tolerate", [])),
+        "gang": fields.flag("gang", said.get("gang", False)),
+        "policy": fields.one_of("policy", said.get("policy", Policy.SPREAD), Policy),
+        "noise": None if said.get("noise") is None else fields.name("noise", said["noise"]),
+    }
+
+
+def _eviction(said: Mapping[str, Any]) -> dict[str, Any]:
+    most = said.get("evict_at_most")
+    if most is not None:
+        most = fields.number("evict_at_most", parse_count, most, 0, limits.COUNT_MAX)
+    return {"preemptible": fields.flag("preemptible", said.get("preemptible", True)), "evict_at_most": most}
 
 
 def _command(value: object) -> tuple[str, ...]:
@@ -96,12 +155,12 @@ def _parallel(value: object) -> int | None:
     return None if value is None else fields.number("parallel", parse_count, value, 1, limits.COUNT_MAX)
 
 
-def _timeout(value: object) -> float | None:
+def _duration(field: str, value: object) -> float | None:
     if value is None:
         return None
-    seconds = fields.number("timeout", parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
     if seconds == 0:
-        raise BadField("timeout", "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
     return seconds
 
 
@@ -114,7 +173,7 @@ def _needs(said: Mapping[str, Any]) -> dict[str, int]:
         CPU: cpu,
         MEMORY: fields.number("memory", parse_size, said.get("memory", 0)),
         DISK: fields.number("disk", parse_size, said.get("disk", 0)),
-        GPU: fields.number("gpu", parse_count, said.get("gpu", 0), 0, GPU_MAX),
+        GPU: fields.number("gpu", parse_gpu, said.get("gpu", 0), GPU_MAX),
         **_resources(said.get("resources", {})),
     }
     return {resource: amount for resource, amount in needs.items() if amount}

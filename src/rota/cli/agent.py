@@ -19,8 +19,12 @@ from rota.config import AgentOptions
 @click.option("--name", help="The node's name. [default: the machine's]")
 @click.option("--label", multiple=True, metavar="K=V", help="A label of this node; repeatable.")
 @click.option(
-    "--resource", multiple=True, metavar="NAME=N", help="A resource of your own naming, or gpu; repeatable."
+    "--resource",
+    multiple=True,
+    metavar="NAME=N",
+    help="A resource of your own naming, or gpu=2 for two devices; repeatable.",
 )
+@click.option("--gpu-model", metavar="NAME", help="Label gpu_model. [default: as the driver names it]")
 @click.option("--cpu", type=float, metavar="CORES", help="Offer this many cores. [default: all]")
 @click.option("--memory", metavar="SIZE", help="Offer this much memory. [default: all]")
 def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:

@@ -2,9 +2,11 @@
 
 import importlib
 import secrets
+from collections.abc import Sequence
 
 import click
 
+from rota.cli.arguments import pairs
 from rota.config import AGENT_PORT, GRPC_PORT, HTTP_PORT, STORES, ChaosOptions, DevOptions
 
 PORT = click.IntRange(0, 65535)
@@ -24,6 +26,18 @@ SEEDS = 10_000  # enough to choose from, and still short to type
 @click.option("--data-dir", metavar="DIR", help="Where to keep jobs, certificates and output.")
 @click.option(
     "--store", type=click.Choice(STORES), default="sqlite", show_default=True, help="Where jobs are kept."
+)
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="[NODE:]K=V",
+    help="A label of all nodes, or of one, as node-1:region=eu; repeatable.",
+)
+@click.option(
+    "--resource",
+    multiple=True,
+    metavar="[NODE:]NAME=N",
+    help="A resource of all nodes, or of one, as node-1:gpu=2; repeatable.",
 )
 @click.option(
     "--chaos", is_flag=True, help="Kill, freeze and cut off nodes at random, and tell what happens."
@@ -50,10 +64,22 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
         grpc_port=(0 if any_port else GRPC_PORT) if grpc_port is None else grpc_port,
         agent_port=(0 if any_port else AGENT_PORT) if agent_port is None else agent_port,
         chaos=_chaos(options),
+        labels=_by_node(options.pop("label"), "--label"),
+        resources=_by_node(options.pop("resource"), "--resource"),
         **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
     )
     # Late: the wiring imports all of Rota.
     return int(importlib.import_module("rota.wiring").run_dev(chosen) or 0)
+
+
+def _by_node(texts: object, flag: str) -> dict[str, dict[str, str]]:
+    """`node-1:region=eu` -> what is said of each node; of all of them under no name."""
+    assert isinstance(texts, Sequence)
+    found: dict[str, dict[str, str]] = {}
+    for name, value in pairs(texts, flag).items():
+        node, _, key = name.rpartition(":")
+        found.setdefault(node, {})[key] = value
+    return found
 
 
 def _chaos(options: dict[str, object]) -> ChaosOptions | None:

@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ls": "List jobs, newest first.",
         "show": "Show a job or one of its tasks.",
         "why": "Say why a job waits and what would start it.",
+        "plan": "Say what would become of a job, without submitting it.",
         "logs": "Print what a job wrote.",
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
@@ -30,6 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Cluster": {
         "node": "List nodes, let them join, and take them out of service.",
+        "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",
     },
     "Start": {

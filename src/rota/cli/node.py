@@ -30,6 +30,10 @@ def _heard(node: Node) -> str:
     return "-" if node.heard_ms_ago is None else f"{duration(node.heard_ms_ago / 1000)} ago"
 
 
+def _reason(node: Node) -> str:
+    return node.reason or (f"taints: {', '.join(node.taints)}" if node.taints else "")
+
+
 def _labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in labels.items()) or "-"
 
@@ -49,7 +53,8 @@ NODES: Listing[Node] = Listing(
         Column("HEARD", _heard, right=True),
         Column("VERSION", lambda node: node.agent_version or "-", wide=True),
         Column("LABELS", lambda node: _labels(node.labels), wide=True),
-        Column("REASON", lambda node: node.reason or ""),
+        Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
+        Column("REASON", _reason),
     ],
     lambda node: node.id,
 )
@@ -138,6 +143,26 @@ def open_nodes(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
     _changed(output, [cluster.open(node) for node in nodes])
 
 
+@command.command("taint")
+@click.argument("node")
+@click.argument("taints", nargs=-1, required=True, metavar="KEY[=VALUE]")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def taint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -> None:
+    """Reserve a node for jobs that tolerate its taints; what it runs goes on."""
+    _tainted(output, cluster.taint(node, *taints))
+
+
+@command.command("untaint")
+@click.argument("node")
+@click.argument("taints", nargs=-1, required=True, metavar="KEY")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def untaint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -> None:
+    """Take taints off a node."""
+    _tainted(output, cluster.untaint(node, *taints))
+
+
 @command.command("delete")
 @click.argument("nodes", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
@@ -159,6 +184,13 @@ def _changed(output: str, nodes: list[Node]) -> None:
         )
 
 
+def _tainted(output: str, node: Node) -> None:
+    if output not in ("table", "wide"):
+        emit(output, NODES, [node])
+        return
+    tell(f"node {clean(node.name)}: taints {clean(', '.join(node.taints) or 'none')}")
+
+
 def _lines(node: Node) -> Iterator[str]:
     yield f"node {clean(node.name)}   {tint(_state(node))}"
     if node.reason:
@@ -173,4 +205,6 @@ def _lines(node: Node) -> Iterator[str]:
             f", {show(used)} used" if used is not None else ""
         )
     yield f"  labels     {clean(_labels(node.labels))}"
+    if node.taints:
+        yield f"  taints     {clean(', '.join(node.taints))}"
     yield f"  agent      {node.agent_version or '-'}"

@@ -50,9 +50,12 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     """
     spec = job_spec(flags, command)
     if flags["detach"]:
-        return _leave(cluster.submit_spec(spec, flags["key"]), output, quiet=flags["quiet"])
+        job = cluster.submit_spec(spec, flags["key"])
+        _warn(job, quiet=flags["quiet"])
+        return _leave(job, output, quiet=flags["quiet"])
     statuses = cluster.follow_spec(spec, flags["key"])
     job = Job(cluster.transport, next(statuses))
+    _warn(job, quiet=flags["quiet"])
     if flags["cancel_on_interrupt"]:
         # Build systems end what they started with SIGTERM, and start it with SIGINT ignored.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -72,6 +75,12 @@ class Manner:
     quiet: bool = False
     logs: bool = True
     cancel_on_interrupt: bool = False
+
+
+def _warn(job: Job, *, quiet: bool) -> None:
+    """What nobody could give it now; it waits for that to change."""
+    for warning in () if quiet else job.warnings:
+        tell(f"warning: {clean(f'{warning.field}: {warning.text}')}")
 
 
 def _leave(job: Job, output: str, *, quiet: bool) -> int:

@@ -11,13 +11,18 @@ import click
 from rota.cli.endings import describe_array, describe_single, describe_task, failures
 from rota.cli.output import Column, Listing, colourful, emit_one, output_option, table, tint
 from rota.cli.session import with_cluster
-from rota.cli.words import age, clean, duration, number, plural, signal_name, size, split_ref
+from rota.cli.words import age, clean, duration, number, signal_name, size, split_ref
 from rota.client.cluster import Cluster
 from rota.client.job import Job
-from rota.client.views import JobStatus, Task
+from rota.client.views import JobStatus, Placement, Task
 
 MOST_TASKS = 10
 BAR_WIDTH = 40
+SHOWN = (
+    *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
+    *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
+    *("run", "labels", "env"),
+)
 BAR = (
     ("succeeded", "█"),
     ("running", "▓"),
@@ -34,12 +39,23 @@ def _exit(task: Task) -> str:
     return "-" if task.exit_code is None else str(task.exit_code)
 
 
+def _state(task: Task) -> str:
+    """An attempt that was evicted has not failed, and nobody canceled it."""
+    evicted = {
+        "running": "gives way",
+        "stopping": "gives way",
+        "stopped": "gave way",
+        "withdrawn": "gave way",
+    }
+    return evicted.get(task.state, task.state) if task.evicted else task.state
+
+
 TASKS: Listing[Task] = Listing(
     "tasks",
     [
         Column("TASK", lambda task: task.index, right=True),
         Column("ATTEMPT", lambda task: task.attempt or "-", right=True),
-        Column("STATE", lambda task: task.state),
+        Column("STATE", _state),
         Column("NODE", lambda task: task.node or "-"),
         Column("EXIT", _exit),
         Column("RAN", lambda task: "-" if task.ran_ms is None else duration(task.ran_ms / 1000), right=True),
@@ -89,6 +105,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
         yield from _progress(status)
     yield from _times(status)
     yield from _spec_lines(status.spec or {})
+    yield from _placement_lines(status.placement)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
     if tasks:
         yield ""
@@ -138,17 +155,33 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         yield f"  command    {clean(shlex.join(spec['command']))}"
     asks = [f"{number(spec['cpu'])} cpu"] if spec.get("cpu") else []
     asks += [f"{size(spec[name])} {name}" for name in ("memory", "disk") if spec.get(name)]
-    asks += [plural(spec["gpu"], "gpu")] if spec.get("gpu") else []
+    asks += [f"{number(spec['gpu'])} gpu"] if spec.get("gpu") else []
     asks += [f"{number(amount)} {name}" for name, amount in (spec.get("resources") or {}).items()]
     if asks:
         yield f"  asks       {clean(', '.join(asks))}"
-    for name in ("where", "workdir", "parallel", "retries", "timeout", "priority", "run", "labels", "env"):
+    for name in SHOWN:
         value = spec.get(name)
         if value:
             yield f"  {name:<9}  {clean(_value(value))}"
+    if spec.get("preemptible") is False:
+        yield "  gives way  never"
+    elif spec.get("evict_at_most") is not None:
+        yield f"  gives way  at most {spec['evict_at_most']} of its tasks at one time"
+
+
+def _placement_lines(placement: Placement | None) -> Iterator[str]:
+    if placement is None:
+        return
+    yield f"  placed     {clean(placement.why)}"
+    line = f"{placement.node} with {placement.points:.1f} points"
+    if placement.runner_up is not None and placement.runner_up_points is not None:
+        line += f", before {placement.runner_up} with {placement.runner_up_points:.1f}"
+    yield f"             {clean(line)}"
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={inner}" for name, inner in value.items())
     if isinstance(value, (list, tuple)):

@@ -24,21 +24,56 @@ _OPTIONS = (
     click.option("-c", "--cpu", metavar="CORES", help="Cores per task, as 2 or 0.5. [default: 1]"),
     click.option("-m", "--memory", metavar="SIZE", help="Memory per task, as 512m, 4g or 1.5Gi."),
     click.option("--disk", metavar="SIZE", help="Disk per task."),
-    click.option("--gpu", type=int, metavar="N", help="GPUs per task."),
+    click.option("--gpu", metavar="N", help="GPUs per task: 2, or 0.5 for half of one."),
+    click.option("--gpu-model", metavar="MODEL", help="Nodes with this kind of GPU only."),
     click.option(
         "--resource", multiple=True, metavar="NAME=N", help="Any other thing nodes have; repeatable."
     ),
     click.option(
         "--where", multiple=True, metavar="RULE", help="Which nodes, as 'region == eu'; repeatable."
     ),
+    click.option("--region", help="Nodes of this region only."),
+    click.option("--on", metavar="NODE", help="This node only."),
+    click.option(
+        "--prefer", multiple=True, metavar="RULE", help="Rather there, as 'ssd exists weight 20'; repeatable."
+    ),
+    click.option(
+        "--near", multiple=True, metavar="RULE", help="Where such jobs run, as 'job == db'; repeatable."
+    ),
+    click.option(
+        "--apart",
+        multiple=True,
+        metavar="RULE",
+        help="Where no such jobs run, as 'app == web over rack'; repeatable.",
+    ),
+    click.option(
+        "--spread",
+        multiple=True,
+        metavar="LABEL",
+        help="Its tasks evenly over a label's values, as 'region' or 'rack skew 2'; repeatable.",
+    ),
+    click.option(
+        "--tolerate", multiple=True, metavar="TAINT", help="Also nodes with this taint, or '*'; repeatable."
+    ),
+    click.option("--pack", is_flag=True, help="Onto the fullest node that fits, not the idlest."),
+    click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option("--gang", is_flag=True, help="All tasks start together, or none."),
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
     ),
     click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m."),
     click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL. [default: 10s]"),
     click.option("--priority", type=int, metavar="0-100", help="Higher goes first. [default: 50]"),
+    click.option("--expect", metavar="DURATION", help="How long a task runs, as far as you know."),
+    click.option(
+        "--deadline", metavar="WHEN", help="Over by then: 2h from now, or 2026-12-01T08:00:00+01:00."
+    ),
+    click.option("--not-preemptible", is_flag=True, help="Never give way to higher priorities."),
+    click.option(
+        "--evict-at-most", type=int, metavar="N", help="At most so many of its tasks give way at once."
+    ),
     click.option(
         "--env", multiple=True, metavar="K=V", help="A variable, or K to hand on this shell's; repeatable."
     ),
@@ -55,7 +90,13 @@ _PLAIN = {
     "namespace": "namespace",
     "memory": "memory",
     "disk": "disk",
-    "gpu": "gpu",
+    "gpu_model": "gpu_model",
+    "region": "region",
+    "on": "on",
+    "noise": "noise",
+    "expect": "expect",
+    "deadline": "deadline",
+    "evict_at_most": "evict_at_most",
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",
@@ -64,6 +105,14 @@ _PLAIN = {
     "run_mode": "run",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
+}
+# Flags that may be repeated: together they replace what the file says.
+_LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
+# Flags without a value, and what they put into the spec.
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "gang": {"gang": True},
+    "pack": {"policy": "pack"},
+    "not_preemptible": {"preemptible": False},
 }
 
 
@@ -80,13 +129,13 @@ def job_spec(
     """The whole spec of one `rota run`."""
     spec = read_job_file(flags["file"]) if flags["file"] else {}
     spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags[flag] is not None}
-    if flags["cpu"] is not None:
-        spec["cpu"] = _number(flags["cpu"])
-    if flags["where"]:
-        spec["where"] = list(flags["where"])
-    for field, said in (("labels", pairs(flags["label"], "--label")), ("env", _env(flags["env"], environ))):
-        if said:
-            spec[field] = {**(spec.get(field) or {}), **said}
+    spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags[field] is not None}
+    spec |= {field: list(flags[field]) for field in _LISTS if flags[field]}
+    for flag, said in _SWITCHES.items():
+        spec |= said if flags[flag] else {}
+    for field, more in (("labels", pairs(flags["label"], "--label")), ("env", _env(flags["env"], environ))):
+        if more:
+            spec[field] = {**(spec.get(field) or {}), **more}
     if flags["resource"]:
         amounts = {name: _number(amount) for name, amount in pairs(flags["resource"], "--resource").items()}
         spec["resources"] = {**(spec.get("resources") or {}), **amounts}

@@ -1,5 +1,6 @@
 """`rota why`: every reason a job waits, counted over nodes, and the smallest change that would start it."""
 
+import time
 from collections.abc import Iterator
 
 import click
@@ -8,7 +9,9 @@ from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
 from rota.cli.words import about_job, clean, split_ref
 from rota.client.cluster import Cluster
-from rota.client.views import Why
+from rota.client.views import Outlook, Why
+
+DAY_SECONDS = 86_400
 
 
 @click.command("why")
@@ -21,15 +24,35 @@ def command(cluster: Cluster, job: str, output: str) -> None:
     JOB is an id, the start of one, a name or `last`.
     """
     why = cluster.job(split_ref(job)[0]).why()
-    emit_one(output, why, why.job, lambda: _lines(why))
+    emit_one(output, why, why.job, lambda: [about_job(why.job, why.sentence), *reasons_told(why)])
 
 
-def _lines(why: Why) -> Iterator[str]:
-    yield about_job(why.job, why.sentence)
+def reasons_told(why: Why | Outlook) -> Iterator[str]:
+    """What the sentence has not said yet."""
     told = [str(reason.get("text") or reason.get("kind") or "unknown") for reason in why.reasons]
-    if len(told) > 1 or not all(text in why.sentence for text in told):  # else the sentence has said it
+    if len(told) > 1 or not all(text in why.sentence for text in told):
         yield from (f"  - {clean(text)}" for text in told)
+    if len({reason.get("text") for reason in why.reasons if reason.get("kind") != "queue"}) > 1:
+        for miss in why.misses:
+            lacks = "; ".join(str(one) for one in miss.get("lacks", ()))
+            yield f"  ~ {clean(str(miss.get('node')))}: {clean(lacks)}"
     for change in why.changes:
         yield f"  → {clean(change)}"
     if why.position is not None:
-        yield f"  place {why.position} in the queue"
+        yield f"  place {why.position} in the queue" + (_start(why.starts_at_ms) if told else "")
+
+
+def _start(at_ms: int | None) -> str:
+    if at_ms is None:
+        return ", start unknown"
+    seconds = at_ms / 1000 - time.time_ns() / 1e9
+    pattern = "%H:%M" if seconds < DAY_SECONDS else "%Y-%m-%d %H:%M"
+    return f", starts about {time.strftime(pattern, time.localtime(at_ms / 1000))}, in {_roughly(seconds)}"
+
+
+def _roughly(seconds: float) -> str:
+    """One unit is enough for what is only expected."""
+    for unit, length in (("d", DAY_SECONDS), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * length:
+            return f"{round(seconds / length)} {unit}"
+    return f"{max(1, round(seconds))} s"

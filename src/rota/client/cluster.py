@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Self, Unpack
 
 from rota.client.context import Endpoint, resolve, setting
@@ -10,7 +11,18 @@ from rota.client.errors import Rejected
 from rota.client.job import Job, find
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
-from rota.client.views import Event, JobStatus, JoinToken, Node, Server, SpecFields, listed, read
+from rota.client.views import (
+    Event,
+    JobStatus,
+    JoinToken,
+    Namespace,
+    Node,
+    Outlook,
+    Server,
+    SpecFields,
+    listed,
+    read,
+)
 
 PATIENCE_SECONDS = 30.0
 PAGE_JOBS = 100
@@ -64,6 +76,20 @@ class Cluster:
         """The job as it was submitted, then each change of it; the last one is final."""
         return submit_job(self.transport, _body(spec), key or _new_key())
 
+    def plan(self, *command: str, **spec: Unpack[SpecFields]) -> Outlook:
+        """What would become of a job if it were submitted now; nothing is submitted."""
+        return self.plan_spec(_spec(command, spec))
+
+    def plan_spec(
+        self,
+        spec: Mapping[str, Any],
+        add_nodes: Sequence[Mapping[str, Any]] = (),
+        without: Sequence[str] = (),
+    ) -> Outlook:
+        """The same from a whole spec, on a cluster thought of with some nodes more, or without some."""
+        body = {**_body(spec), "add_nodes": list(add_nodes), "without": list(without)}
+        return read(Outlook, self.transport.call(Request("POST", "/v1/plan", body=body)))
+
     def job(self, ref: str) -> Job:
         """A job by id, unique prefix, name, or `last`."""
         return find(self.transport, ref)
@@ -102,6 +128,14 @@ class Cluster:
         """Undo drain and cordon."""
         return self._change(ref, "open", {})
 
+    def taint(self, ref: str, *taints: str) -> Node:
+        """Keep work off a node that does not tolerate these: `key` or `key=value`."""
+        return self._patch(ref, {"taint": list(taints)})
+
+    def untaint(self, ref: str, *taints: str) -> Node:
+        """Take taints off a node, by key or as a whole."""
+        return self._patch(ref, {"untaint": list(taints)})
+
     def forget_node(self, ref: str) -> None:
         """Forget a node that is lost or has left."""
         self.transport.call(Request("DELETE", f"/v1/nodes/{segment(ref)}"))
@@ -110,6 +144,25 @@ class Cluster:
         """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
         said = {name: value for name, value in wishes.items() if value is not None}
         return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
+
+    def namespaces(self) -> list[Namespace]:
+        """Those for which something is set, and those whose jobs hold something or wait."""
+        answer = self.transport.call(Request("GET", "/v1/namespaces"))
+        return [read(Namespace, item) for item in listed(answer, "namespaces")]
+
+    def namespace(self, name: str) -> Namespace:
+        return read(Namespace, self.transport.call(Request("GET", f"/v1/namespaces/{segment(name)}")))
+
+    def set_namespace(self, name: str, quota: Mapping[str, Any] | None = None, weight: int = 1) -> Namespace:
+        """What its jobs may hold together, as a whole: what is left out is not limited."""
+        body = {"quota": dict(quota or {}), "weight": weight}
+        return read(
+            Namespace, self.transport.call(Request("PUT", f"/v1/namespaces/{segment(name)}", body=body))
+        )
+
+    def forget_namespace(self, name: str) -> None:
+        """Take quota and weight off a namespace; its jobs go on."""
+        self.transport.call(Request("DELETE", f"/v1/namespaces/{segment(name)}"))
 
     def events(self, limit: int | None = None, **query: str | None) -> list[Event]:
         """Past events; `since`, `job`, `node` and `kind` choose among them."""
@@ -122,6 +175,9 @@ class Cluster:
 
     def server(self) -> Server:
         return read(Server, self.transport.call(Request("GET", "/v1/server")))
+
+    def _patch(self, ref: str, body: Mapping[str, Any]) -> Node:
+        return read(Node, self.transport.call(Request("PATCH", f"/v1/nodes/{segment(ref)}", body=body)))
 
     def _change(self, ref: str, verb: str, body: Mapping[str, Any]) -> Node:
         return read(Node, self.transport.call(Request("POST", f"/v1/nodes/{segment(ref)}/{verb}", body=body)))
@@ -138,6 +194,8 @@ def _spec(command: tuple[str, ...], spec: SpecFields) -> dict[str, Any]:
 def _body(spec: Mapping[str, Any]) -> dict[str, Any]:
     namespace = None if "namespace" in spec else setting("namespace", None).value
     body = {**spec, "namespace": namespace} if namespace else dict(spec)
+    if isinstance(body.get("deadline"), datetime):  # TOML and YAML know times, JSON does not
+        body["deadline"] = body["deadline"].isoformat()
     _refuse_what_is_no_text(body)
     return body
 

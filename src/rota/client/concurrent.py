@@ -2,12 +2,25 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar, Unpack
 
 from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
-from rota.client.views import Chunk, Event, JobStatus, JoinToken, Node, Server, SpecFields, Task, Why
+from rota.client.views import (
+    Chunk,
+    Event,
+    JobStatus,
+    JoinToken,
+    Namespace,
+    Node,
+    Outlook,
+    Server,
+    SpecFields,
+    Task,
+    Warned,
+    Why,
+)
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +49,10 @@ class AsyncJob:
     @property
     def state(self) -> str:
         return self._job.state
+
+    @property
+    def warnings(self) -> tuple[Warned, ...]:
+        return self._job.warnings
 
     @property
     def exit_code(self) -> int | None:
@@ -95,6 +112,9 @@ class AsyncCluster:
     async def run(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> AsyncJob:
         return AsyncJob(await _apart(lambda: self._cluster.run(*command, key=key, **spec)))
 
+    async def plan(self, *command: str, **spec: Unpack[SpecFields]) -> Outlook:
+        return await _apart(lambda: self._cluster.plan(*command, **spec))
+
     async def job(self, ref: str) -> AsyncJob:
         return AsyncJob(await _apart(lambda: self._cluster.job(ref)))
 
@@ -116,11 +136,31 @@ class AsyncCluster:
     async def open(self, ref: str) -> Node:
         return await _apart(lambda: self._cluster.open(ref))
 
+    async def taint(self, ref: str, *taints: str) -> Node:
+        return await _apart(lambda: self._cluster.taint(ref, *taints))
+
+    async def untaint(self, ref: str, *taints: str) -> Node:
+        return await _apart(lambda: self._cluster.untaint(ref, *taints))
+
     async def forget_node(self, ref: str) -> None:
         await _apart(lambda: self._cluster.forget_node(ref))
 
     async def join_token(self, **wishes: Any) -> JoinToken:
         return await _apart(lambda: self._cluster.join_token(**wishes))
+
+    async def namespaces(self) -> list[Namespace]:
+        return await _apart(self._cluster.namespaces)
+
+    async def namespace(self, name: str) -> Namespace:
+        return await _apart(lambda: self._cluster.namespace(name))
+
+    async def set_namespace(
+        self, name: str, quota: Mapping[str, Any] | None = None, weight: int = 1
+    ) -> Namespace:
+        return await _apart(lambda: self._cluster.set_namespace(name, quota, weight))
+
+    async def forget_namespace(self, name: str) -> None:
+        await _apart(lambda: self._cluster.forget_namespace(name))
 
     async def events(self, limit: int | None = None, **query: str | None) -> list[Event]:
         return await _apart(lambda: self._cluster.events(limit, **query))

@@ -20,6 +20,7 @@ class Job:
         self._transport = transport
         self._path = f"/v1/jobs/{segment(status.id)}"
         self.status = status
+        self.warnings = status.warnings  # only the answer to a submit has some
 
     @property
     def id(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any, TypedDict, TypeVar
 
 from rota.client.errors import Broken
@@ -24,9 +25,24 @@ class SpecFields(TypedDict, total=False):
     cpu: float | str
     memory: str | int
     disk: str | int
-    gpu: int
+    gpu: float
     resources: Mapping[str, float]
-    where: list[str]
+    where: str | list[str]
+    region: str
+    on: str
+    gpu_model: str
+    prefer: str | list[str]
+    near: str | list[str]
+    apart: str | list[str]
+    spread: str | list[str]
+    tolerate: str | list[str]
+    gang: bool
+    policy: str
+    noise: str
+    preemptible: bool
+    evict_at_most: int | None
+    expect: str | float | None
+    deadline: str | float | datetime | None
     priority: int
     retries: int
     timeout: str | float | None
@@ -39,6 +55,29 @@ class SpecFields(TypedDict, total=False):
 
 def _raw() -> Any:
     return field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Warned:
+    """What nobody could give a job when it was submitted, though that may change."""
+
+    field: str
+    text: str
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The last decision on where tasks of a job run: which node, over which, by how many points."""
+
+    why: str = ""
+    node: str | None = None
+    points: float = 0.0
+    fitting: int = 0
+    runner_up: str | None = None
+    runner_up_points: float | None = None
+    at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
 
 
 @dataclass(frozen=True)
@@ -62,6 +101,8 @@ class JobStatus:
     user: str | None = None
     cluster: str | None = None
     spec: Mapping[str, Any] | None = None
+    placement: Placement | None = None
+    warnings: tuple[Warned, ...] = ()
     raw: Mapping[str, Any] = _raw()
 
     @property
@@ -86,6 +127,7 @@ class Task:
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
+    evicted: bool = False  # it had to give way to work of higher priority
     placed_at_ms: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
@@ -108,6 +150,7 @@ class Node:
     name: str
     state: str
     eligibility: str = "open"
+    taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, float] = field(default_factory=dict)
@@ -132,6 +175,38 @@ class Why:
     reasons: tuple[Mapping[str, Any], ...] = ()
     changes: tuple[str, ...] = ()
     position: int | None = None
+    misses: tuple[Mapping[str, Any], ...] = ()
+    starts_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What would become of a job: `outcome` is now, wait or never."""
+
+    outcome: str
+    sentence: str = ""
+    count: int = 1
+    starts: int = 0
+    places: tuple[Mapping[str, Any], ...] = ()
+    evicts: tuple[Mapping[str, Any], ...] = ()
+    reasons: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[str, ...] = ()
+    misses: tuple[Mapping[str, Any], ...] = ()
+    position: int | None = None
+    starts_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """What the jobs of one group hold, and what they may hold together; their share against the others."""
+
+    name: str
+    quota: Mapping[str, float] = field(default_factory=dict)
+    weight: int = 1
+    held: Mapping[str, float] = field(default_factory=dict)
+    waiting: int = 0
     raw: Mapping[str, Any] = _raw()
 
 
@@ -203,6 +278,10 @@ def read(view: type[View], answer: Any) -> View:
         said["attempts"] = tuple(
             read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
         )
+    if view is JobStatus and said.get("placement") is not None:
+        said["placement"] = read(Placement, answer["placement"])
+    if view is JobStatus and "warnings" in said:
+        said["warnings"] = tuple(read(Warned, one) for one in listed(answer, "warnings"))
     try:
         return view(**{**said, "raw": answer})
     except TypeError:

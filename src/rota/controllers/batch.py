@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.engine.reconciler import Reconciler
-from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import Draft, Ranges, ints, small
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
@@ -91,7 +91,8 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
         if status.state[position] != _SUCCEEDED:
-            event = _settle_one(job.spec, draft, position, AttemptState(status.state[position]), now)
+            ended = _end_of(attempt, position, AttemptState(status.state[position]))
+            event = _settle_one(job.spec, draft, position, ended, now)
             if event is TaskEvent.AGAIN:
                 again.append(block * BLOCK_TASKS + position)
             if position in status.reasons:
@@ -118,6 +119,12 @@ def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> l
         and known[at] == number[at] > 0
         and tries[at] == wanted[at]
     ]
+
+
+def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
+    """What had to give way was stopped, even if its node never knew of it."""
+    gave_way = attempt.flags[position] & EVICTED and ended is AttemptState.LOST
+    return AttemptState.STOPPED if gave_way else ended
 
 
 def _settle_one(

@@ -85,7 +85,7 @@ class JobEntry:
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.counted = Counted([], [])
-        self.counted_version = 0  # of the neighbours when `counted` was made
+        self.counted_version = -1  # of the neighbours when `counted` was made
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         found: list[int] = []

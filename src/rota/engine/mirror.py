@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.engine.entries import JobEntry, Move, NodeEntry
+from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -14,8 +15,8 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
-from rota.model.namespace import TASKS, Namespace
-from rota.model.neighbours import Counted, Neighbours, Selector
+from rota.model.namespace import Namespace
+from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import Cells, Hold, Phase, cells
 from rota.model.plan import Record
@@ -38,6 +39,7 @@ class Mirror:
         self.room = Room()
         self.accounts = Accounts()
         self.neighbours = Neighbours()
+        self._sums = Sums(self.room, self.accounts, self.neighbours)
         self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
         self.clusters: dict[str, Cluster] = {}
@@ -155,12 +157,9 @@ class Mirror:
     # ---- inside: one setter per kind of record
 
     def _set_job(self, record: JobSpec) -> None:
-        job = self.jobs[record.id] = JobEntry(record)
+        self.jobs[record.id] = JobEntry(record)
         self.unfinished += 1
-        if record.near or record.apart:
-            for selector in self.neighbours.begin(record, self.room.width):
-                self._count_members(selector)
-        job.counted_version = -1
+        self._sums.begin(record, self.jobs.values())
 
     def _set_job_wish(self, record: JobWish) -> None:
         self.jobs[record.id].wish = record
@@ -278,43 +277,8 @@ class Mirror:
                 times = 1 if now[position] >= _ROOM else -1
                 self.room.hold_devices(self.room.slot[node], job.spec.needs[GPU], devices, times)
         for node, move in moves.items():
-            self._move(job, node, move)
+            self._sums.move(job, node, move)
             self.touched[node] = None
-
-    def _move(self, job: JobEntry, node: NodeId, move: Move) -> None:
-        """Everything that is added up over live attempts."""
-        slot, shape, live = self.room.slot[node], job.spec.shape, move.room + move.line
-        self.room.hold(slot, shape.needs, move.room, move.line)
-        self.room.grown += move.gave_room
-        self.accounts.charge(job.spec.line.owner, shape.needs, move.room)
-        if job.spec.evictable and (move.lent or move.leaving):
-            self._lend(job, slot, move)
-        if shape.noise is not None:
-            self.room.disturb(slot, shape.noise, live)
-        job.on[node] = job.on.get(node, 0) + live
-        if not job.on[node]:
-            del job.on[node]
-        if self.neighbours.members:
-            self.neighbours.count(self._counted(job), slot, live)
-
-    def _lend(self, job: JobEntry, slot: int, move: Move) -> None:
-        needs = ((TASKS, 1), *job.spec.shape.needs)
-        self.room.lent.lend(job.spec.priority, slot, needs, move.lent)
-        if move.leaving:
-            self.room.lent.leave(slot, needs, move.leaving)
-
-    def _counted(self, job: JobEntry) -> Counted:
-        if job.counted_version != self.neighbours.version:
-            job.counted, job.counted_version = self.neighbours.counted(job.spec), self.neighbours.version
-        return job.counted
-
-    def _count_members(self, selector: Selector) -> None:
-        """A term that nobody had before: where are those it names?"""
-        column = self.neighbours.members[selector]
-        for job in self.jobs.values():
-            if job.on and job.spec.namespace == selector[0] and selector[1].holds(job.spec.known_as):
-                for node, count in job.on.items():
-                    column[self.room.slot[node]] += count
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
@@ -366,7 +330,7 @@ class Mirror:
         job.status = record
         self.unfinished -= int(record.ended) - int(before)
         if record.ended and not before:
-            self._end_terms(job)
+            self._sums.end(job.spec)
         if record.state is JobState.CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
@@ -405,11 +369,7 @@ class Mirror:
         job = self.jobs.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
-            self._end_terms(job)
-
-    def _end_terms(self, job: JobEntry) -> None:
-        if job.spec.near or job.spec.apart:
-            self.neighbours.end(job.spec)
+            self._sums.end(job.spec)
 
     def _forget_node(self, node: NodeId) -> None:
         entry = self.nodes.pop(node, None)

@@ -3,6 +3,9 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from rota.keeper.devices import GPU, NOTHING, WHOLE, Devices, Share
 
 Key = tuple[str, int, int]  # job, index, attempt
 Needs = tuple[tuple[str, int], ...]
@@ -20,10 +23,16 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Ask(NamedTuple):
+    """What an attempt needs, and which GPUs it was given, one bit each; 0: any."""
+
     needs: Needs
-    gpus: tuple[str, ...]
+    mask: int = 0
+
+
+class Held(NamedTuple):
+    needs: Needs
+    share: Share
 
 
 class Room:
@@ -35,52 +44,60 @@ class Room:
     def __init__(self) -> None:
         self._amounts: dict[str, int] | None = None
         self._free: dict[str, int] = {}
-        self._free_gpus: list[str] = []
+        self._devices = Devices()
         self._held: dict[Key, Held] = {}
-        self._firm: OrderedDict[Key, Needs] = OrderedDict()
-        self._lookahead: OrderedDict[Key, Needs] = OrderedDict()
+        self._firm: OrderedDict[Key, Ask] = OrderedDict()
+        self._lookahead: OrderedDict[Key, Ask] = OrderedDict()
 
     def configure(self, amounts: Mapping[str, int], gpus: Sequence[str]) -> list[Refusal]:
         """Take over the size of the node; what waits and can never fit any more is refused."""
-        self._amounts = {**amounts, "gpu": min(amounts.get("gpu", 0), len(gpus))}
+        self._amounts = dict(amounts)
+        self._devices.offer(gpus[: amounts.get(GPU, 0) // WHOLE])
         self._free = dict(self._amounts)
-        taken: set[str] = set()
         for held in self._held.values():
-            taken.update(held.gpus)
             for name, amount in held.needs:
                 self._free[name] = self._free.get(name, 0) - amount
-        self._free_gpus = [gpu for gpu in gpus if gpu not in taken]
         return self._refuse_the_impossible()
 
-    def offer(self, key: Key, needs: Needs, *, firm: bool) -> str | None:
+    def offer(self, key: Key, ask: Ask, *, firm: bool) -> str | None:
         """Put an attempt in line, or say why it can never run here. Offered again as firm, it moves up."""
-        if reason := self._impossible(needs):
+        if reason := self._impossible(ask):
             return reason
         if firm:
             self._lookahead.pop(key, None)
-            self._firm.setdefault(key, needs)
+            self._firm.setdefault(key, ask)
         elif key not in self._firm:
-            self._lookahead.setdefault(key, needs)
+            self._lookahead.setdefault(key, ask)
         return None
 
-    def next(self) -> Grant | None:
-        """Reserve room for the attempt whose turn it is, if it fits now."""
+    def next(self) -> Grant | Refusal | None:
+        """Reserve room for the attempt whose turn it is, if it fits now.
+
+        Whoever named its GPUs counts them as free. If they are not, it has to look again: it is refused.
+        """
         line = self._firm or self._lookahead
         if self._amounts is None or not line:
             return None
         key = next(iter(line))
-        needs = line[key]
-        free = self._free
+        needs, mask = line[key]
+        share: Share | None = NOTHING
         for name, amount in needs:
-            if free.get(name, 0) < amount:
+            if name == GPU:
+                share = self._devices.choose(amount, mask)
+            elif self._free.get(name, 0) < amount:
                 return None
-        return self._reserve(key, line.pop(key))
+        if share is None and not mask:
+            return None
+        del line[key]
+        if share is None:
+            return Refusal(key, self._devices.crowded(dict(needs)[GPU], mask))
+        return self._reserve(key, Held(needs, share))
 
     def release(self, key: Key) -> None:
         held = self._held.pop(key)
         for name, amount in held.needs:
             self._free[name] += amount
-        self._free_gpus.extend(held.gpus)
+        self._devices.give_back(held.share)
 
     def withdraw(self, key: Key) -> bool:
         """Take a waiting attempt out of the line; False if it does not wait."""
@@ -102,30 +119,30 @@ class Room:
                 total[name] = total.get(name, 0) + amount
         return total
 
-    def _reserve(self, key: Key, needs: Needs) -> Grant:
-        gpus: tuple[str, ...] = ()
-        for name, amount in needs:
+    def _reserve(self, key: Key, held: Held) -> Grant:
+        for name, amount in held.needs:
             self._free[name] -= amount
-            if name == "gpu":
-                gpus = tuple(self._free_gpus[:amount])
-                del self._free_gpus[:amount]
-        self._held[key] = Held(needs, gpus)
-        return Grant(key, gpus)
+        self._devices.take(held.share)
+        self._held[key] = held
+        return Grant(key, held.share.names)
 
     def _refuse_the_impossible(self) -> list[Refusal]:
         refused = []
         for line in (self._firm, self._lookahead):
-            for key, needs in list(line.items()):
-                if reason := self._impossible(needs):
+            for key, ask in list(line.items()):
+                if reason := self._impossible(ask):
                     del line[key]
                     refused.append(Refusal(key, reason))
         return refused
 
-    def _impossible(self, needs: Needs) -> str | None:
+    def _impossible(self, ask: Ask) -> str | None:
         if self._amounts is None:
             return None
-        for name, amount in needs:
+        for name, amount in ask.needs:
             whole = self._amounts.get(name, 0)
-            if amount > whole:
+            if name == GPU:
+                if reason := self._devices.impossible(amount, ask.mask):
+                    return reason
+            elif amount > whole:
                 return f"needs {amount} of {name}, this node has {whole}"
         return None

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
 from rota.keeper.wire import Spec
@@ -91,7 +92,7 @@ class Spawner:
                 recipe.program = os.fsencode(_find(spec.argv[0], recipe))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
-            if spec.asks_for("gpu"):
+            if spec.asks_for(GPU):
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
             pid, error = self._posix_spawn(recipe, env, output)
@@ -144,8 +145,9 @@ class Spawner:
         }
         env["ROTA_GPUS"] = ""
         varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
-        if "gpu" in needs:
+        if gpu := needs.get(GPU):
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
+            env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work

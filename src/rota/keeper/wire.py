@@ -9,8 +9,9 @@ from typing import Any
 
 from rota.keeper.rules import Key, Needs
 
-PROTOCOL = 1
+PROTOCOL = 2  # 1 counted whole GPUs, and an order could not name them
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
+TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -60,6 +61,7 @@ class Wanted:
     index: int
     attempt: int
     firm: bool
+    gpus: int = 0  # which, one bit each; 0: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":1}')
+        raise Malformed('want an object such as {"op":"hello","protocol":2}')
     op = message.get("op")
     if not isinstance(op, str) or op not in READERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
@@ -163,12 +165,16 @@ def _configure(message: dict[str, Any]) -> Configure:
 
 def _start(message: dict[str, Any]) -> Start:
     job, raw = job_id(message.get("job")), message.get("spec")
-    tasks = []
-    for row in _is(message.get("tasks"), "tasks", list, "a list of [index, attempt, firm]"):
-        if not isinstance(row, list) or len(row) != 3:
-            raise Malformed("tasks: want a list of [index, attempt, firm]")
-        tasks.append(Wanted(_number(row[0], "index"), _number(row[1], "attempt"), bool(row[2])))
+    tasks = [_wanted(row) for row in _is(message.get("tasks"), "tasks", list, TASKS)]
     return Start(job, None if raw is None else parse_spec(raw), tasks)
+
+
+def _wanted(row: object) -> Wanted:
+    """GPUs are named only where some are given."""
+    if not isinstance(row, list) or len(row) not in (3, 4):
+        raise Malformed(f"tasks: want {TASKS}")
+    gpus = _mask(row[3]) if len(row) == 4 else 0
+    return Wanted(_number(row[0], "index"), _number(row[1], "attempt"), bool(row[2]), gpus)
 
 
 def _attempts(message: dict[str, Any]) -> list[Key]:
@@ -204,6 +210,12 @@ def _is(value: object, field: str, kind: type, wanted: str) -> Any:
 def _number(value: object, field: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise Malformed(f"{field}: want a whole number, 0 or more")
+    return value
+
+
+def _mask(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise Malformed("gpus: want a whole number of at most 64 bits, one for each device")
     return value
 
 

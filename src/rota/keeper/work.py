@@ -13,7 +13,7 @@ from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs
-from rota.keeper.rules import Grant, Key, Room
+from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
@@ -67,7 +67,7 @@ class Work:
             reason = self._learn(order.job, order.spec)
             for wanted in order.tasks:
                 key = (order.job, wanted.index, wanted.attempt)
-                if refusal := reason or self._accept(key, firm=wanted.firm):
+                if refusal := reason or self._accept(key, wanted):
                     self.outbox.refused(key, refusal)
         self.fill()
 
@@ -244,7 +244,7 @@ class Work:
             self.memory.specs[job] = spec
         return None
 
-    def _accept(self, key: Key, *, firm: bool) -> str | None:
+    def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
         """Put it in line, or say why not. An order that came before is no new one."""
         if key in self.running:
             return None
@@ -255,7 +255,7 @@ class Work:
         highest = self.memory.highest.get(job, {}).get(index, -1)
         if attempt <= highest and not self._room.waits(key):
             return f"attempt {attempt} is not newer than {highest}"
-        refusal = self._room.offer(key, self.memory.specs[job].needs, firm=firm)
+        refusal = self._room.offer(key, Ask(self.memory.specs[job].needs, wanted.gpus), firm=wanted.firm)
         if refusal is None:
             self.memory.raise_highest(key)
         return refusal
@@ -265,7 +265,10 @@ class Work:
 
         None: they were refused, because it cannot be written; so must be those behind them in the line.
         """
-        grants = list(iter(self._room.next, None))
+        turns = list(iter(self._room.next, None))
+        grants = [turn for turn in turns if isinstance(turn, Grant)]
+        for refusal in (turn for turn in turns if isinstance(turn, Refusal)):
+            self.outbox.refused(refusal.key, refusal.reason)
         started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
         try:
             self._record(grants, started_ms)

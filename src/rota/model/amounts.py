@@ -6,6 +6,7 @@ from rota.model import limits
 from rota.model.errors import BadField
 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
+WHOLE_GPU = 1000  # thousandths of a device
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgtp])i?)?b?", re.IGNORECASE)

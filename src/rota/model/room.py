@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.ids import NodeId
 from rota.model.lent import Lent
 from rota.model.limits import GPUS_MAX
 
-WHOLE_GPU = 1000  # thousandths of a device
 UNMEASURED = np.iinfo(np.int64).max
 _GROW = 64
 _LOG_MIN = 1024

@@ -132,3 +132,12 @@ class Line(msgspec.Struct, frozen=True):
 
 
 NO_RULES = Rules()
+
+
+def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
+    return not any(kept_away(tolerate, taint) for taint in taints)
+
+
+def kept_away(tolerate: tuple[str, ...], taint: str) -> bool:
+    """A toleration names a taint whole, or its key alone, or is `*` for all of them."""
+    return not {"*", taint, taint.partition("=")[0]} & set(tolerate)

@@ -15,7 +15,8 @@ from rota.model.ids import JobId
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
-_PROTOCOL = 1
+_PROTOCOL = 2
+_PROTOCOL_BEFORE = 1  # counted whole GPUs, and an order could not name them
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _SAID = {
@@ -39,10 +40,16 @@ class ProcessRuntime:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
+        self._speaks = _PROTOCOL
+
+    @property
+    def is_outdated(self) -> bool:
+        return self._speaks < _PROTOCOL
 
     async def attach(self, room: Room) -> list[JobClaims]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._greet()
+        self._speaks = state["protocol"]
         self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
         return claims_of_state(state)
 
@@ -53,7 +60,7 @@ class ProcessRuntime:
 
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
         spec = None if work is None else spec_of(work)
-        rows = [[task.index, task.attempt, int(task.firm)] for task in tasks]
+        rows = [row_of(task) for task in tasks]
         self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
@@ -85,11 +92,18 @@ class ProcessRuntime:
 
     async def _first_word(self) -> dict[str, Any] | None:
         if await self._reach():
-            self._send({"op": "hello", "protocol": _PROTOCOL})
-            return await self._next()
+            return await self._hello(_PROTOCOL)
         if self._keeper is None or self._keeper.poll() is not None:
             self._keeper = self._spawn()
         return None
+
+    async def _hello(self, protocol: int) -> dict[str, Any] | None:
+        """One that was started before an upgrade says that it does not speak the newest."""
+        self._send({"op": "hello", "protocol": protocol})
+        answer = await self._next()
+        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_BEFORE:
+            return await self._hello(protocol - 1)
+        return answer
 
     async def _reach(self) -> bool:
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
@@ -121,8 +135,9 @@ class ProcessRuntime:
         try:
             line = await self._reader.readline()
         except ConnectionError:
-            return None
+            line = b""
         if not line.endswith(b"\n"):
+            self._writer.close()
             return None
         message: dict[str, Any] = json.loads(line)
         return message
@@ -155,6 +170,12 @@ def spec_of(work: Work) -> dict[str, Any]:
         "timeout_ms": work.timeout_ms,
         "run": work.run.value,
     }
+
+
+def row_of(task: Start) -> list[int]:
+    """A task as the keeper reads it; GPUs are named only where some are given."""
+    row = [task.index, task.attempt, int(task.firm)]
+    return [*row, task.gpus] if task.gpus else row
 
 
 def _live(row: list[Any]) -> tuple[str, Claim]:

@@ -18,11 +18,15 @@ class Room(NamedTuple):
 
     node: str
     amounts: dict[str, int]
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...]  # by place: what an order names them by
 
 
 class Runtime(Protocol):
     """Level-driven: a restarted agent attaches and is told everything."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """What is attached was started before an upgrade: it gives out no GPUs, and goes when it is idle."""
 
     async def attach(self, room: Room) -> list[JobClaims]:
         """Connect, and hear of all that is live and of every result not acknowledged."""

@@ -70,7 +70,13 @@ def promise(view: View, seating: Seating, job: JobView, wanted: int, now: Instan
     slots = slots[_copies(board.capacity[:, slots], board.needs(shape)) > 0]
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
     ids = view.room.ids
-    coming = {slot: sorted(releases(view, view.nodes[ids[slot]], now)) for slot in chosen}
+    coming = {slot: [*releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    for job_id, slots_ in seating.company.seated.items():
+        other = view.jobs[job_id]
+        end_ms = NEVER_MS if other.spec.expect_ms is None else now.wall_ms + other.spec.expect_ms
+        for slot, tasks in slots_.items():
+            if slot in coming:
+                coming[slot] += [Release(end_ms, other.spec.shape.needs)] * tasks
     return _earliest(board, job.spec, coming, wanted, now)
 
 

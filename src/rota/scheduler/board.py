@@ -5,11 +5,11 @@ from functools import cached_property
 
 import numpy as np
 
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.namespace import TASKS
-from rota.model.room import WHOLE_GPU, Room, bits
+from rota.model.room import Room, bits
 from rota.model.shape import Shape
 
 _LOG_MIN = 1024

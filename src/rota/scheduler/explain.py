@@ -33,13 +33,15 @@ _DOES = {
 }
 
 
-def why(view: View, job_id: JobId, now: Instant, plugins: Plugins | None = None) -> Why:
+def why(
+    view: View, job_id: JobId, now: Instant, plugins: Plugins | None = None, *, backfill: bool = True
+) -> Why:
     job = view.jobs[job_id]
     if job.status is None:
         return Why(waits=True, sentence="waits: it was submitted just now")
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
-    return _waiting(view, job, study(view, job, now, plugins), now)
+    return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
 
 
 class Study(NamedTuple):
@@ -51,18 +53,23 @@ class Study(NamedTuple):
     scarce: list[Reason]  # nodes fit, but not enough of them at once
 
 
-def study(view: View, job: JobView, now: Instant, plugins: Plugins | None = None) -> Study:
+def study(
+    view: View, job: JobView, now: Instant, plugins: Plugins | None = None, *, backfill: bool = True
+) -> Study:
     """Those before it take their room first, on a board of our own; then it is looked at every node."""
     seating = Seating(view, plugins)
     ahead = Ahead(view, seating, now)
     ahead.serve(job)
-    sight = look(view, seating, job, ahead.promise, now)
+    promised = ahead.promise
+    if promised is not None and not backfill:  # then nobody passes the head of the queue
+        promised = promised._replace(slots={slot: {} for slot in range(view.room.size)}, at_ms=now.wall_ms)
+    sight = look(view, seating, job, promised, now)
     own = own_reasons(view, job, ahead.shares, now)
     scarce = [] if own.stuck else _scarce(seating, job, sight, now)
     return Study(seating, sight, own, scarce)
 
 
-def _waiting(view: View, job: JobView, known: Study, now: Instant) -> Why:
+def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
     sight, own = known.sight, known.own
     before = count_before(view, job.spec)
     if not sight.names:

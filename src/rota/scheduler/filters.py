@@ -5,10 +5,10 @@ from typing import Protocol
 
 import numpy as np
 
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
-from rota.model.room import WHOLE_GPU, Room
-from rota.model.shape import Shape
+from rota.model.room import Room
+from rota.model.shape import Shape, tolerates
 from rota.scheduler.board import Board, Nodes
 
 NO_LEAST = np.iinfo(np.int64).min
@@ -25,13 +25,6 @@ class Filter(Protocol):
     name: str
 
     def allows(self, nodes: Nodes) -> Array: ...
-
-
-def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
-    """A toleration names a taint whole, or its key alone, or is `*` for all of them."""
-    return all(
-        "*" in tolerate or taint in tolerate or taint.partition("=")[0] in tolerate for taint in taints
-    )
 
 
 def admits(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
-from rota.model.room import WHOLE_GPU
 from rota.model.shape import Shape
 from rota.model.view import JobView, View
 from rota.scheduler.board import Board
@@ -70,7 +69,7 @@ class Seating:
         counted = self.company.counted(job.spec)
         for seat in seats:
             self.board.take(job.spec.shape, seat.slot, -1, seat.devices)
-            self.company.settle(counted, seat.slot, -1)
+            self.company.settle(job.spec.id, counted, seat.slot, -1)
 
     def terms(self, job: JobView) -> Terms:
         eligible = self.rows.eligible(job.spec.shape) if job.spec.spread else _NOBODY

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import StatusBlock
+from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
@@ -47,9 +48,15 @@ class Scheduler:
             self._room = view.room
             self._memory = Memory(view, self._settings)
         self._memory.forget_lapsed(view, now)
-        grown, blocked = view.room.grown, self._memory.blocked
-        heads = [Head(jobs[0], 0, line, jobs) for line, jobs in view.waiting() if blocked.get(line) != grown]
+        grown, waits = view.room.grown, self._memory.waits
+        heads = [
+            Head(jobs[0], 0, line, jobs) for line, jobs in view.waiting() if not waits(line, jobs[0], grown)
+        ]
         if not heads:
             return NOTHING
         self._memory.seating.begin(view)
         return Round(view, self._memory, self._settings, now).run(heads)
+
+    def room_made_for(self, job: JobId) -> list[int]:
+        """Slots that others are leaving for its tasks, one for each."""
+        return [nomination.slot for nomination in self._memory.nominated.get(job, [])]

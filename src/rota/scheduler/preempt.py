@@ -6,15 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import EVICTED, LOOKAHEAD
-from rota.model.columns import Array, ints
+from rota.model.columns import Array
 from rota.model.ids import JobId
-from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
 from rota.model.namespace import TASKS
 from rota.model.phase import Phase
-from rota.model.room import WHOLE_GPU, bits
+from rota.model.room import bits
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.board import Board
 from rota.scheduler.filters import fits_devices
@@ -23,7 +22,6 @@ from rota.scheduler.scores import NEVER
 
 _CANDIDATES = 8  # nodes whose victims are chosen exactly, those that lack least first
 _EXACT = 10  # up to so many candidates every set is tried, smallest first
-_STARTED = (int(AttemptState.ACCEPTED), int(AttemptState.RUNNING))
 
 Name = tuple[JobId, int]  # of a task
 
@@ -200,13 +198,11 @@ def _budget(job: JobView, going: Set[Name]) -> int:
 
 
 def _may_go(job: JobView, index: int) -> bool:
-    """It has begun, and nobody has told it to stop."""
+    """It holds room, and nobody has told it to stop."""
     block, position = divmod(index, BLOCK_TASKS)
-    attempt, status = job.attempts.get(block), job.statuses.get(block)
-    if attempt is None or status is None or attempt.flags[position] & (EVICTED | LOOKAHEAD):
-        return False
-    current = ints(status, "number")[position] == ints(attempt, "number")[position]
-    return current and status.state[position] in _STARTED and job.phases[block][position] != Phase.STOPPING
+    phase = job.phases[block][position]
+    in_line = job.attempts[block].flags[position] & LOOKAHEAD and phase < Phase.ACCEPTED
+    return phase < Phase.STOPPING and not in_line
 
 
 def _devices(job: JobView, index: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from rota.model.amounts import GPU
 from rota.model.attempt import LOOKAHEAD, Choice
 from rota.model.columns import Array, Ranges, ints
 from rota.model.ids import JobId
-from rota.model.job import JobVerdict, Unschedulable
+from rota.model.job import JobVerdict, Turn, Unschedulable
 from rota.model.limits import (
     BACKFILL_JOBS_MAX,
     BLOCK_TASKS,
@@ -53,20 +53,33 @@ class First(NamedTuple):
     tasks: int
 
 
+class Blocked(NamedTuple):
+    """A line tried in vain: nobody of it does better until room grows or a higher priority comes."""
+
+    grown: int  # Room.grown
+    turn: Turn  # of the job that was tried
+
+
 class Memory:
     """What can be computed again, or lapses: rows of points, blocked lines, room others are leaving."""
 
     def __init__(self, view: View, settings: Settings) -> None:
         self.seating = Seating(view, settings.plugins)
-        self.blocked: dict[Line, int] = {}  # -> Room.grown when it was tried
+        self.blocked: dict[Line, Blocked] = {}
         self.nominated: dict[JobId, list[Nomination]] = {}
         self.first: First | None = None  # of those without room
+
+    def waits(self, line: Line, turn: Turn, grown: int) -> bool:
+        """Whether there is nothing to try for the first of a line."""
+        blocked = self.blocked.get(line)
+        return blocked is not None and blocked.grown == grown and turn[0] >= blocked.turn[0]
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
         """Nominations whose time is over, and those of jobs that wait no longer; the former may try again."""
         if self.first is not None:
             job = view.jobs.get(self.first.job)
-            if job is None or self.blocked.get(job.spec.line) != view.room.grown:
+            blocked = None if job is None else self.blocked.get(job.spec.line)
+            if blocked is None or blocked.grown != view.room.grown:
                 self.first = None
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
@@ -263,7 +276,7 @@ class Round:
 
     def _block(self, job: JobView) -> bool:
         """Nobody of its line can do better until something changes."""
-        self._memory.blocked[job.spec.line] = self._view.room.grown
+        self._memory.blocked[job.spec.line] = Blocked(self._view.room.grown, job.spec.order)
         return False
 
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:

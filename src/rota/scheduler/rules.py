@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rota.model.columns import Array
+from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.neighbours import Counted, Neighbours, Repulsion, Selector
 from rota.model.room import Room
@@ -70,6 +71,7 @@ class Company:
     def __init__(self, neighbours: Neighbours, size: int) -> None:
         self._neighbours = neighbours
         self._size = size
+        self.seated: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
         self._members: dict[Selector, Array] = {}
         self._holders: dict[Repulsion, Array] = {}
 
@@ -89,7 +91,10 @@ class Company:
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
         return self._neighbours.repelled(spec.namespace, spec.known_as)
 
-    def settle(self, counted: Counted, slot: int, times: int) -> None:
+    def settle(self, job: JobId, counted: Counted, slot: int, times: int) -> None:
+        """A task of the job takes its place (-1: leaves it)."""
+        here = self.seated.setdefault(job, {})
+        here[slot] = here.get(slot, 0) + times
         for selector in counted.members:
             self.members(selector)[slot] += times
         for repulsion in counted.holders:
@@ -101,6 +106,7 @@ class Terms:
 
     def __init__(self, domains: Domains, company: Company, job: JobView, eligible: Array) -> None:
         spec = job.spec
+        self._job = spec.id
         self._company = company
         self._counted = company.counted(spec)
         self._domains = domains
@@ -143,7 +149,7 @@ class Terms:
         for part in self.parts:
             if part.counts_own:
                 part.counts.live[part.counts.domain[slot]] += 1
-        self._company.settle(self._counted, slot, 1)
+        self._company.settle(self._job, self._counted, slot, 1)
 
     def _add(self, part: "Part") -> None:
         self.parts.append(part)
@@ -158,6 +164,8 @@ class Terms:
         column = np.zeros(room.size, np.int64)
         for node, count in job.on.items():
             column[room.slot[node]] = count
+        for slot, count in self._company.seated.get(job.spec.id, {}).items():
+            column[slot] += count
         return column
 
 

@@ -7,6 +7,7 @@ from rota.agent.desk import Desk
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.limits import REPORT_MS, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
@@ -99,7 +100,9 @@ class Agent(Process):
         keeper.mourned = self._mourn(self.life)
         keeper.hears = self._hearing(self.life)
         self.desk.replace_all(claims_of_state(json.loads(keeper.work.state())))
-        order = wire.Configure(self.name, self.machine.capacity, ())
+        capacity = self.machine.capacity
+        gpus = tuple(str(number) for number in range(capacity.get(GPU, 0) // WHOLE_GPU))
+        order = wire.Configure(self.name, capacity, gpus)
         keeper.obey(lambda work: work.configure(order))
         if self.stream is None:
             self._call()
@@ -230,7 +233,7 @@ class Agent(Process):
         keeper = self.keeper
         if one.start:
             spec = None if one.work is None else wire.parse_spec(_plain(spec_of(one.work)))
-            tasks = [wire.Wanted(start.index, start.attempt, start.firm) for start in one.start]
+            tasks = [wire.Wanted(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
             order = wire.Start(one.job, spec, tasks)
             keeper.obey(lambda work: work.start(order))
         if one.stop:

@@ -5,10 +5,11 @@ from typing import Any
 
 from rota.engine.mirror import Mirror
 from rota.keeper.rules import Key
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import changes, column, ints, where
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, RunMode
+from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import (
     ATTEMPT,
     ATTEMPT_FIRST_END,
@@ -23,6 +24,7 @@ from rota.model.lifecycle import (
 )
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
+from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.sim.keeping import Child
 from rota.sim.machine import Machine
@@ -180,9 +182,10 @@ class Checks:
         if spec.run is RunMode.AT_MOST_ONCE and task in self._once:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
-        for resource, amount in spec.needs.items():
+        whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
+        for resource, amount in _uses(spec, child).items():
             used = self._used[machine.name, resource] = self._used.get((machine.name, resource), 0) + amount
-            if used > machine.capacity.get(resource, 0):
+            if used > whole.get(resource, 0):
                 raise Broken(f"{machine.name} runs {used} of {resource}, more than it has")
         live = self._live.setdefault(task, {})
         live[key] = machine
@@ -200,7 +203,7 @@ class Checks:
             if not live:
                 del self._live[task]
         spec = self.known.get(f"job/{child.key[0]}/spec")
-        for resource, amount in (spec.needs if spec is not None else {}).items():
+        for resource, amount in (_uses(spec, child) if spec is not None else {}).items():
             self._used[machine.name, resource] -= amount
         if child.status == 0:
             self._succeeded[task] = 0
@@ -284,6 +287,16 @@ class Checks:
 
 _WORDS = [state.name.lower() for state in AttemptState]
 _HELD = ("job", "task", "attempt", "status", "node")
+
+
+def _uses(spec: JobSpec, child: Child) -> dict[str, int]:
+    """What it takes of the machine, and of each device it was given."""
+    each = min(spec.needs.get(GPU, 0), WHOLE_GPU)
+    return spec.needs | {_device(gpu): each for gpu in child.gpus}
+
+
+def _device(gpu: str) -> str:
+    return f"GPU {gpu}"
 
 
 def _records_of(server: Server) -> dict[str, Any]:

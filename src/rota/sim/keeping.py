@@ -99,6 +99,7 @@ class Child:
     key: Key
     habit: Habit
     started_ms: int
+    gpus: tuple[str, ...] = ()
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
 
 
@@ -138,7 +139,7 @@ class SimSpawner(Spawner):
         """Nothing is kept."""
 
     def spawn(self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes) -> int:
-        del gpus, output
+        del output
         if self._is_short():
             raise Short("no process to spare on this node")
         habit = self._habit(key, spec)
@@ -146,7 +147,7 @@ class SimSpawner(Spawner):
             raise CannotRun(127, "command not found")
         pid = self._processes.next_pid
         self._processes.next_pid += 1
-        child = Child(key, habit, self._clock.boot_ms())
+        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus))
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid

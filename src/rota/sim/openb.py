@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.apiserver.spec import parse_spec
-from rota.model.amounts import CPU, DISK, GPU, MEMORY
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.errors import BadField, Rejected
 from rota.model.limits import AMOUNT_MAX
 from rota.sim.files import place, read_text
@@ -81,7 +81,7 @@ def _groups(rows: Iterable[dict[str, str]]) -> tuple[NodeGroup, ...]:
     return tuple(
         NodeGroup(
             count,
-            {CPU: cpu, MEMORY: memory * MIB, DISK: 0, GPU: gpu},
+            {CPU: cpu, MEMORY: memory * MIB, DISK: 0, GPU: gpu * WHOLE_GPU},
             {"gpu_model": model} if model else {},
         )
         for (cpu, memory, gpu, model), count in alike.items()
@@ -101,7 +101,7 @@ class Pod(NamedTuple):
 
     @property
     def needs(self) -> dict[str, int]:
-        return {CPU: self.cpu_milli, MEMORY: self.memory_mib * MIB, GPU: self.num_gpu}
+        return {CPU: self.cpu_milli, MEMORY: self.memory_mib * MIB, GPU: self.num_gpu * WHOLE_GPU}
 
     @property
     def run_seconds(self) -> int:

@@ -14,6 +14,7 @@ from rota.model.amounts import (
     DISK,
     GPU,
     MEMORY,
+    WHOLE_GPU,
     parse_count,
     parse_cpu,
     parse_seconds,
@@ -104,7 +105,7 @@ def _group(table: dict[str, Any]) -> NodeGroup:
         CPU: fields.number(CPU, parse_cpu, said[CPU]),
         MEMORY: fields.number(MEMORY, parse_size, said[MEMORY]),
         DISK: fields.number(DISK, parse_size, said.get(DISK, 0)),
-        GPU: fields.number(GPU, parse_count, said.get(GPU, 0), 0, GPU_MAX),
+        GPU: WHOLE_GPU * fields.number(GPU, parse_count, said.get(GPU, 0), 0, GPU_MAX),
         **_resources(said.get("resources", {})),
     }
     count = fields.number("count", parse_count, said.get("count", 1), 1, NODES_MAX)

@@ -3,8 +3,8 @@
 import msgspec
 
 from rota.model.ids import JobId
-from rota.model.job import RunMode
 from rota.model.node import Load
+from rota.model.shape import RunMode
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
 from rota.wire.generated import agent_pb2 as pb
 
@@ -107,13 +107,15 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
         start_index=[start.index for start in orders.start],
         start_attempt=[start.attempt for start in orders.start],
         start_firm=[start.firm for start in orders.start],
+        start_gpus=[start.gpus for start in orders.start] if any(s.gpus for s in orders.start) else (),
         stop_index=[stop.index for stop in orders.stop],
         stop_attempt=[stop.attempt for stop in orders.stop],
     )
 
 
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
-    starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, strict=True)
+    gpus = orders.start_gpus or [0] * len(orders.start_index)
+    starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
     stops = zip(orders.stop_index, orders.stop_attempt, strict=True)
     return JobOrders(
         JobId(orders.job),

@@ -12,10 +12,10 @@ import structlog
 from rota import __version__
 from rota.agent.join import join
 from rota.agent.run import Agent, Settings
-from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
+from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
-from rota.model.amounts import parse_cpu, parse_size
+from rota.model.amounts import GPU, WHOLE_GPU, parse_cpu, parse_size
 from rota.model.errors import NotAllowed
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
@@ -49,7 +49,7 @@ async def _run(config: AgentConfig, directory: Path) -> None:
 async def _serve(
     config: AgentConfig, directory: Path, identity: NodeIdentity, interruption: Interruption
 ) -> None:
-    agent = Agent(_settings(config, directory), identity, ProcessRuntime(directory))
+    agent = Agent(settings_of(config, directory), identity, ProcessRuntime(directory))
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
         which = await interruption.wait()
@@ -76,25 +76,31 @@ def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
 def _join(config: AgentConfig, directory: Path) -> NodeIdentity:
     assert config.join is not None
     name = config.name or platform.node()
-    joined = join(JoinLine.parse(config.join), directory, name, dict(config.labels))
+    joined = join(JoinLine.parse(config.join), directory, name, _labels(config))
     (directory / "server").write_text(joined.agent_address + "\n")
     return joined.identity
 
 
-def _settings(config: AgentConfig, directory: Path) -> Settings:
+def settings_of(config: AgentConfig, directory: Path) -> Settings:
     return Settings(
         directory=directory,
         address=config.server_addr or (directory / "server").read_text().strip(),
         name=config.name or platform.node(),
         version=__version__,
-        labels=dict(config.labels),
+        labels=_labels(config),
         declared=_declared(config),
     )
+
+
+def _labels(config: AgentConfig) -> dict[str, str]:
+    return config.labels if config.gpu_model is None else {**config.labels, GPU_MODEL: config.gpu_model}
 
 
 def _declared(config: AgentConfig) -> dict[str, int]:
     """What of this machine's capacity was said rather than found."""
     declared = {name: int(amount) for name, amount in config.resources.items()}
+    if GPU in declared:
+        declared[GPU] *= WHOLE_GPU
     if config.cpu is not None:
         declared["cpu"] = parse_cpu("cpu", config.cpu)
     if config.memory is not None:

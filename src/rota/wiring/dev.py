@@ -11,7 +11,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-from rota.config import ChaosOptions, DevOptions, ServerConfig, ServerOptions, default_data_dir, server_config
+from rota.config import (
+    ChaosOptions,
+    ConfigError,
+    DevOptions,
+    ServerConfig,
+    ServerOptions,
+    default_data_dir,
+    server_config,
+)
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
 from rota.model.amounts import show_size
@@ -28,6 +36,7 @@ _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
 
 def run_dev(options: DevOptions) -> int:
     began = time.monotonic()
+    _refuse_unknown_nodes(options)
     directory = Path(options.data_dir or default_data_dir("dev")).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     config = _config(options, directory)
@@ -43,6 +52,14 @@ def run_dev(options: DevOptions) -> int:
             tell("stopping: running tasks end now, unfinished jobs go on at the next start")
 
     return guarded(main())
+
+
+def _refuse_unknown_nodes(options: DevOptions) -> None:
+    names = _names(options.nodes)
+    for flag, by_node in (("--label", options.labels), ("--resource", options.resources)):
+        for node in by_node:
+            if node and node not in names:
+                raise ConfigError(flag, f"there is no node {node!r}", f"its nodes are {', '.join(names)}")
 
 
 def _config(options: DevOptions, directory: Path) -> ServerConfig:
@@ -69,7 +86,7 @@ async def _nodes(server: Server, directory: Path, options: DevOptions) -> AsyncI
             relay = None
             if options.chaos is not None:
                 relay = await around.enter_async_context(relay_to(server.addresses.agent))
-            nodes.append(DevNode(server, directory / name, relay))
+            nodes.append(DevNode(server, directory / name, relay, _flags(options, name)))
         if options.chaos is not None:
             await around.enter_async_context(_guarded(nodes))
         try:
@@ -86,6 +103,17 @@ async def _nodes(server: Server, directory: Path, options: DevOptions) -> AsyncI
 
 def _names(count: int) -> list[str]:
     return [platform.node()] if count == 1 else [f"node-{number}" for number in range(1, count + 1)]
+
+
+def _flags(options: DevOptions, name: str) -> list[str]:
+    """What this node's agent is told to say of itself."""
+    said = (("--label", options.labels), ("--resource", options.resources))
+    return [
+        argument
+        for flag, by_node in said
+        for key, value in {**by_node.get("", {}), **by_node.get(name, {})}.items()
+        for argument in (flag, f"{key}={value}")
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -141,7 +169,7 @@ def _tell_ready(server: Server, seconds: float) -> None:
     for entry in sorted(server.engine.mirror.nodes.values(), key=lambda entry: entry.spec.name):
         if entry.open and entry.status is not None:
             capacity = entry.status.capacity
-            cpu, gpu = capacity.get("cpu", 0) / 1000, capacity.get("gpu", 0)
+            cpu, gpu = capacity.get("cpu", 0) / 1000, capacity.get("gpu", 0) / 1000
             memory = show_size(capacity.get("memory", 0))
-            tell(f"    node  {entry.spec.name}   {cpu:g} cpu   {memory}   gpu {gpu}   ready")
+            tell(f"    node  {entry.spec.name}   {cpu:g} cpu   {memory}   gpu {gpu:g}   ready")
     tell("  next: rota run -- echo hello · rota ls · rota node ls        Ctrl-C ends the cluster")

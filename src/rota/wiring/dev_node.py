@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rota.identity.tokens import JoinLine
@@ -22,11 +23,14 @@ _LOOK_SECONDS = 0.02  # nobody tells when a lock is free
 class DevNode:
     """Started as often as it takes; where there is a relay, the agent calls through it."""
 
-    def __init__(self, server: Server, directory: Path, relay: Relay | None = None) -> None:
+    def __init__(
+        self, server: Server, directory: Path, relay: Relay | None = None, flags: Sequence[str] = ()
+    ) -> None:
         self.name = directory.name
         self.directory = directory
         self.relay = relay
         self._server = server
+        self._flags = flags
         self._agent: asyncio.subprocess.Process | None = None
 
     @property
@@ -47,7 +51,7 @@ class DevNode:
         with (self.directory / "agent.log").open("ab") as diary:
             self._agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
-                *("--data-dir", str(self.directory), "--name", self.name),
+                *("--data-dir", str(self.directory), "--name", self.name, *self._flags),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=diary,
                 stderr=diary,

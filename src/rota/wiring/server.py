@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rota import __version__
@@ -32,6 +33,8 @@ from rota.model.view import View
 from rota.scheduler import deadline
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
+from rota.scheduler.round import Settings
+from rota.scheduler.what_if import foresee
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
@@ -39,7 +42,7 @@ from rota.store.sqlite import SqliteStore
 from rota.watcher import liveness
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
-from rota.wiring import doors
+from rota.wiring import doors, placement
 from rota.wiring.process import Interruption, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
@@ -79,15 +82,16 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         closing.push_async_callback(store.close)
         authority = Authority.open(directory / "ca", datetime.now(UTC))
         vault = Vault.open(directory / "vault")
-        engine = Engine(store, _reconcilers(config))
+        settings = placement.settings(config.placement)
+        engine = Engine(store, _reconcilers(config, settings))
         await engine.lead()
-        async with _doors(config, engine, authority, vault) as server:
+        async with _doors(config, engine, authority, vault, settings) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
 async def _doors(
-    config: ServerConfig, engine: Engine, authority: Authority, vault: Vault
+    config: ServerConfig, engine: Engine, authority: Authority, vault: Vault, settings: Settings
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     keys = authority.server_identity(doors.host_names(config), datetime.now(UTC))
@@ -107,7 +111,8 @@ async def _doors(
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),
-        explain=why,
+        explain=partial(why, plugins=settings.plugins, backfill=settings.backfill),
+        foresee=partial(foresee, settings=settings),
         addresses=addresses,
         version=__version__,
     )
@@ -134,11 +139,11 @@ async def _doors(
             driving.cancel()
 
 
-def _reconcilers(config: ServerConfig) -> list[Reconciler]:
+def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
-        scheduler.reconciler(),
+        scheduler.reconciler(settings),
         deadline.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
     ]

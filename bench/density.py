@@ -1,0 +1,198 @@
+"""How full the GPUs of a cluster get: Rota's density policy beside FGD, best fit and random choice.
+
+python bench/density.py [--traces DIR] [--mix default,cpu250] [--seeds 10]
+
+DIR holds openb's lists: openb_node_list_gpu_node.csv, and openb_pod_list_MIX.csv for each mix. Without it, a
+cluster and a mix are made up. Arrivals are shuffled by the seed, then drawn from the list at random, until
+they ask for 130 % of all GPUs. Each is placed or refused as it comes, and none leaves. Measured is the share
+of all GPUs that is given out when arrivals for 100 % and for 130 % of them have come. Rota and FGD know the
+mix, not the order. "published" is what FGD's authors measured on openb's own lists.
+"""
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import numpy as np
+from density_peers import PUBLISHED, at_random, best_fit, fgd, only
+from density_traces import NODE_LIST, SYNTHETIC, Trace, mixes_in, read, synthetic
+
+from rota.scheduler.density import Ask, Demand, GpuNodes, Ranked, rank
+from rota.scheduler.prices import DEVICE_MILLI
+
+COME = (1.0, 1.3)
+FIRST_SEED = 100  # the weights of the policy were chosen on other seeds
+POLICIES = ("Random", "BestFit", "FGD", "Rota")
+
+
+class Run(NamedTuple):
+    traces: Path | None
+    mix: str
+    policy: str
+    seed: int
+
+
+Policy = Callable[[Ask, GpuNodes], Ranked]
+
+
+def main() -> None:
+    options = arguments()
+    mixes = mixes_of(options)
+    print(f"share of the GPUs given out, in %: mean of {options.seeds} seeds")
+    head = ("mix", "policy", "at 100 %", "at 130 %", "over FGD", "each seed at 130 %", "published")
+    print("{:<12} {:<8} {:>9} {:>9} {:>9} {:>19} {:>14}".format(*head))
+    with ProcessPoolExecutor(max_workers=2) as pool:
+        for mix in mixes:
+            runs = [
+                Run(options.traces, mix, policy, FIRST_SEED + n)
+                for policy in POLICIES
+                for n in range(options.seeds)
+            ]
+            report(mix, runs, list(pool.map(given_out, runs)))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="where openb's lists are")
+    parser.add_argument("--mix", default="default", help="names of pod lists with commas between, or all")
+    parser.add_argument("--seeds", type=int, default=10)
+    return parser.parse_args()
+
+
+def mixes_of(options: argparse.Namespace) -> list[str]:
+    if options.traces is None:
+        print(SYNTHETIC)
+        return ["synthetic"]
+    found = mixes_in(options.traces)
+    mixes = found if options.mix == "all" else options.mix.split(",")
+    if missing := [mix for mix in mixes if mix not in found]:
+        raise SystemExit(
+            f"no list of mix {missing[0]} in {options.traces}; found: {', '.join(found) or 'none'}"
+        )
+    if not (options.traces / NODE_LIST).exists():
+        raise SystemExit(f"no {NODE_LIST} in {options.traces}")
+    return mixes
+
+
+def report(mix: str, runs: list[Run], shares: list[tuple[float, ...]]) -> None:
+    by_policy: dict[str, list[tuple[float, ...]]] = {policy: [] for policy in POLICIES}
+    for run, share in zip(runs, shares, strict=True):
+        by_policy[run.policy].append(share)
+    fgd = mean(last for *_, last in by_policy["FGD"])
+    for policy, each in by_policy.items():
+        first, last = (mean(column) for column in zip(*each, strict=True))
+        over = f"{last - fgd:+.2f}" if policy != "FGD" else ""
+        known = PUBLISHED.get(mix) if policy == "FGD" else None
+        published = f"{known[0]:.2f} / {known[1]:.2f}" if known else ""
+        lasts = [at[-1] for at in each]
+        spread = f"{min(lasts):.2f} to {max(lasts):.2f}"
+        print(
+            f"{mix:<12} {policy:<8} {first:>9.2f} {last:>9.2f} {over:>9} {spread:>19} {published:>14}",
+            flush=True,
+        )
+
+
+def given_out(run: Run) -> tuple[float, ...]:
+    """Percent of the GPUs given out, at each of COME."""
+    trace = synthetic() if run.traces is None else read(run.traces, run.mix)
+    capacity = int(trace.nodes.devices.sum())
+    marks = [round(share * capacity) for share in COME]
+    chance = random.Random(run.seed)
+    order = list(arrivals(trace, marks[-1], chance))
+    cluster = Cluster(trace.nodes, policy_of(run, trace), chance if run.policy == "Random" else None)
+    come, given = 0, 0
+    shares: list[float] = []
+    for ask in order:
+        come += ask.gpu_milli
+        if come > marks[len(shares)]:
+            shares.append(100 * given / capacity)
+        given += ask.gpu_milli * cluster.place(ask)
+    return (*shares, 100 * given / capacity)
+
+
+def arrivals(trace: Trace, gpu_milli: int, chance: random.Random) -> Iterator[Ask]:
+    """Every ask of the list once, then some of them again, as long as they ask for no more than this."""
+    order = chance.sample(trace.asks, len(trace.asks))
+    while True:
+        for ask in order:
+            gpu_milli -= ask.gpu_milli
+            if gpu_milli < 0:
+                return
+            yield ask
+        order = chance.choices(trace.asks, k=len(trace.asks))
+
+
+class Row:
+    """The scores of all nodes for one ask, as they were at a place in the log of changes."""
+
+    def __init__(self, ranked: Ranked, seen: int) -> None:
+        self.score, self.device, self.seen = ranked.score, ranked.device, seen
+
+
+class Cluster:
+    """Nodes that fill up. A score depends on its node alone: only nodes that changed are scored again."""
+
+    def __init__(self, nodes: GpuNodes, policy: Policy, ties: random.Random | None) -> None:
+        self._nodes, self._policy, self._ties = nodes, policy, ties
+        self._rows: dict[Ask, Row] = {}
+        self._log: list[int] = []
+
+    def place(self, ask: Ask) -> bool:
+        """On the best node: the first of equals, or any where ties are left to chance."""
+        row = self._row(ask)
+        node = int(row.score.argmax())
+        if row.score[node] == -np.inf:
+            return False
+        if self._ties:
+            node = int(self._ties.choice(np.flatnonzero(row.score == row.score[node])))
+        self._take(ask, node, int(row.device[node]))
+        return True
+
+    def _row(self, ask: Ask) -> Row:
+        row = self._rows.get(ask)
+        if row is None:
+            row = self._rows[ask] = Row(self._policy(ask, self._nodes), len(self._log))
+        elif changed := sorted(set(self._log[row.seen :])):
+            ranked = self._policy(ask, only(self._nodes, np.array(changed)))
+            row.score[changed], row.device[changed], row.seen = *ranked, len(self._log)
+        return row
+
+    def _take(self, ask: Ask, node: int, device: int) -> None:
+        devices = self._nodes.devices[node]
+        self._nodes.cpu_free[node] -= ask.cpu_milli
+        self._nodes.memory_free[node] -= ask.memory
+        if ask.shares:
+            devices[device] -= ask.gpu_milli
+        else:
+            devices[np.flatnonzero(devices == DEVICE_MILLI)[: ask.gpu_milli // DEVICE_MILLI]] = 0
+        if min(self._nodes.cpu_free[node], self._nodes.memory_free[node], *devices) < 0:
+            raise AssertionError(f"node {node} was given more than it has")
+        self._log.append(node)
+
+
+def policy_of(run: Run, trace: Trace) -> Policy:
+    mix = Counter(trace.asks)
+    match run.policy:
+        case "Random":
+            return partial(at_random, np.random.default_rng(run.seed))
+        case "BestFit":
+            return best_fit
+        case "FGD":
+            blind = Counter[Ask]()  # FGD does not look at memory
+            for ask, times in mix.items():
+                blind[ask._replace(memory=0)] += times
+            return partial(fgd, Demand.of(blind))
+        case _:
+            return partial(rank, Demand.of(mix))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The body of a plan -> the job it would make, and how the cluster is to be thought of."""
+
+from typing import NamedTuple
+
+from rota.apiserver import fields
+from rota.apiserver.access import Caller
+from rota.apiserver.admission import submit
+from rota.apiserver.finding import find_node
+from rota.apiserver.quantities import MACHINE, quantities
+from rota.model.amounts import parse_count
+from rota.model.errors import BadField
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec
+from rota.model.outlook import NewNode, WhatIf
+from rota.model.plan import Instant
+from rota.model.view import View
+
+NEW_NODES_MAX = 1000  # in one question: its answer takes as long as with that many nodes
+WITHOUT_MAX = 1000
+_ADD_HINT = 'write [{"count": 2, "capacity": {"cpu": 8, "memory": "32g"}, "labels": {"region": "eu"}}]'
+
+
+class Asked(NamedTuple):
+    spec: JobSpec
+    what_if: WhatIf
+
+
+def planned(view: View, body: object, caller: Caller, now: Instant) -> Asked:
+    """As a submit would be understood, with everything it would be refused for."""
+    said = body if isinstance(body, dict) else {}
+    job = {name: value for name, value in said.items() if name not in ("add_nodes", "without")}
+    plan = submit(view, job if isinstance(body, dict) else body, caller, None, now)
+    spec = next(record for record in plan.puts if isinstance(record, JobSpec))
+    return Asked(spec, WhatIf(_add_nodes(said.get("add_nodes", [])), _without(view, said.get("without", []))))
+
+
+def _add_nodes(value: object) -> tuple[NewNode, ...]:
+    if not isinstance(value, list) or len(value) > NEW_NODES_MAX:
+        raise BadField("add_nodes", "is not a list of nodes", _ADD_HINT)
+    found = tuple(_new_node(f"add_nodes.{at}", one) for at, one in enumerate(value))
+    if sum(one.count for one in found) > NEW_NODES_MAX:
+        raise BadField("add_nodes", "are too many", f"write at most {NEW_NODES_MAX} nodes in all")
+    return found
+
+
+def _new_node(field: str, value: object) -> NewNode:
+    if not isinstance(value, dict) or not value.get("capacity"):
+        raise BadField(field, "is not a node with a capacity", _ADD_HINT)
+    said = fields.known_fields(value, ("count", "capacity", "labels"))
+    return NewNode(
+        quantities(f"{field}.capacity", said["capacity"], MACHINE),
+        fields.labels(f"{field}.labels", said.get("labels", {})),
+        fields.number(f"{field}.count", parse_count, said.get("count", 1), 1, NEW_NODES_MAX),
+    )
+
+
+def _without(view: View, value: object) -> tuple[NodeId, ...]:
+    if not isinstance(value, list) or len(value) > WITHOUT_MAX:
+        raise BadField("without", "is not a list of nodes", 'write ["node-1"]')
+    names = dict.fromkeys(find_node(view, fields.text("without", one)).spec.id for one in value)
+    return tuple(names)

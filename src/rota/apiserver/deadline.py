@@ -1,0 +1,68 @@
+"""`2h` from now, or `2026-12-01T08:00:00+01:00` -> wall clock in milliseconds."""
+
+import re
+from calendar import monthrange, timegm
+
+from rota.apiserver import fields
+from rota.model.amounts import parse_seconds
+from rota.model.errors import BadField
+from rota.model.limits import TIMEOUT_SECONDS_MAX
+
+HINT = "write 2h, counted from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
+
+_TIME = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[Tt ](?P<hour>\d\d):(?P<minute>\d\d)"
+    r"(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
+    r"(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
+
+
+def deadline(field: str, value: object, wall_ms: int) -> int:
+    if isinstance(value, str) and _DATE.fullmatch(value.strip()[:40]):
+        at_ms = _instant(field, value.strip()[:40])
+        if at_ms <= wall_ms:
+            raise BadField(field, f"{value.strip()} is over", HINT)
+        return at_ms
+    seconds = fields.number(field, _seconds, value)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", HINT)
+    return wall_ms + round(seconds * 1000)
+
+
+def _seconds(field: str, value: object) -> float:
+    try:
+        return parse_seconds(field, value, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], HINT) from None
+
+
+def _instant(field: str, text: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise BadField(field, f"'{fields.printable(text)}' is not a time", HINT)
+    if found["zone"] is None:
+        raise BadField(field, f"'{text}' has no time zone", HINT)
+    parts = [int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
+    if not _is_real(parts):
+        raise BadField(field, f"'{text}' is not in the calendar", HINT)
+    thousandths = int((found["fraction"] or "0").ljust(3, "0")[:3])
+    return (timegm(tuple(parts)) - _offset(field, found["zone"])) * 1000 + thousandths
+
+
+def _is_real(parts: list[int]) -> bool:
+    year, month, day, hour, minute, second = parts
+    if year < 1970 or not 1 <= month <= 12:
+        return False
+    return 1 <= day <= monthrange(year, month)[1] and hour < 24 and minute < 60 and second < 60
+
+
+def _offset(field: str, zone: str) -> int:
+    """Seconds east of Greenwich."""
+    if zone in "Zz":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > 23 or minutes > 59:
+        raise BadField(field, f"'{zone}' is not a time zone", HINT)
+    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)

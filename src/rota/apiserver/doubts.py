@@ -1,0 +1,195 @@
+"""A JobSpec + the nodes there are -> warnings: what nobody could give it now, though that may change."""
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import chain, islice
+from typing import NamedTuple
+
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU, show_amount
+from rota.model.columns import Array
+from rota.model.job import JobSpec
+from rota.model.shape import Constraint, Op, kept_away
+from rota.model.view import View
+
+SUGAR = {"region": "region", "on": "node", "gpu_model": "gpu_model"}  # field -> the label it is about
+DOUBTS_MAX = 8  # warnings of one job: each is one pass over the nodes, and a line to read
+_SHOWN = 3  # values named in one warning
+_COMPARED = 1_000  # names among which the nearest is looked for
+_OWN_FIELD = (CPU, MEMORY, DISK, GPU)
+
+
+class Doubt(NamedTuple):
+    """One warning, and the field it is about."""
+
+    field: str
+    text: str
+
+
+def doubts(view: View, spec: JobSpec, asked: Collection[str]) -> tuple[Doubt, ...]:
+    """`asked` are the fields the user wrote. Whatever some node has is found by looking at few."""
+    if all(entry.status is None for entry in view.nodes.values()):
+        return ()  # whoever submits before the first node joins knows that it waits
+    places = Places(view)
+    each = (_of_where(places, spec, asked), _of_others(places, spec), _of_needs(places, spec))
+    found = tuple(islice(chain(*each), DOUBTS_MAX))
+    return found or tuple(_of_all_together(places, spec))
+
+
+class Places:
+    """What is said of the nodes there are. Looked at by value: most nodes say the same."""
+
+    def __init__(self, view: View) -> None:
+        room = view.room
+        all_are_there = len(view.nodes) == room.size
+        slots = range(room.size) if all_are_there else [room.slot[node] for node in view.nodes]
+        self.labels = room.labels if all_are_there else [room.labels[slot] for slot in slots]
+        self.taints = room.taints if all_are_there else [room.taints[slot] for slot in slots]
+        self._slots = slice(room.size) if all_are_there else slots
+        self._room = room
+        self.met_at: list[int] = []  # nodes that satisfied one condition or another
+
+    def capacity(self, resource: str) -> Array | None:
+        row = self._room.rows.get(resource)
+        return None if row is None else self._room.capacity[row, self._slots]
+
+    def satisfy(self, condition: Constraint) -> bool:
+        seen: set[str | None] = set()
+        for at, labels in enumerate(self.labels):
+            value = labels.get(condition.label)
+            if value not in seen:
+                seen.add(value)
+                if condition.holds(labels):
+                    self.met_at.append(at)
+                    return True
+        return False
+
+    def values(self, label: str) -> list[str]:
+        return sorted({labels[label] for labels in self.labels if label in labels})
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of all labels."""
+        return sorted({name for labels in self.labels for name in labels})
+
+    def holding(self, spec: JobSpec) -> Array | None:
+        """How many of its tasks each holds when it has nothing else; None: none does."""
+        held: Array | None = None
+        for resource, amount in spec.needs.items():
+            there = self.capacity(resource)
+            if there is None:
+                return None
+            if resource == GPU and amount < WHOLE_GPU:
+                copies = there // WHOLE_GPU * (WHOLE_GPU // amount)
+            else:
+                copies = there // amount
+            held = copies if held is None else held.clip(max=copies)
+        return held
+
+
+def _of_where(places: Places, spec: JobSpec, asked: Collection[str]) -> Iterator[Doubt]:
+    fields = {label: field for field, label in SUGAR.items() if field in asked}
+    for condition in dict.fromkeys(spec.where):
+        if not places.satisfy(condition):
+            field = fields.get(condition.label, "where") if condition.op is Op.EQUAL else "where"
+            yield Doubt(field, _unmet(places, condition))
+
+
+def _of_others(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+    for preference in dict.fromkeys(spec.prefer):
+        if preference.weight > 0 and not places.satisfy(preference.condition):
+            yield Doubt("prefer", f"{_unmet(places, preference.condition)}, so it changes nothing")
+    overs = [("near", one.over) for one in spec.near]
+    overs += [("apart", one.over) for one in spec.apart]
+    overs += [("spread", one.over) for one in spec.spread]
+    for field, label in dict.fromkeys(overs):
+        if not any(label in labels for labels in places.labels):
+            yield Doubt(field, _no_label(places, label))
+
+
+def _unmet(places: Places, condition: Constraint) -> str:
+    known = places.values(condition.label)
+    if condition.label == "node" and condition.op is Op.EQUAL:
+        return f"there is no node {condition.values[0]} now{_nearest(condition.values[0], known)}"
+    if not known:
+        return _no_label(places, condition.label)
+    few = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    return f"no node satisfies '{condition}' now: {condition.label} is {few}"
+
+
+def _no_label(places: Places, label: str) -> str:
+    return f"no node has the label {label} now{_nearest(label, places.names)}"
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = get_close_matches(word, known[:_COMPARED], 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _of_needs(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+    for resource, amount in spec.needs.items():
+        there = places.capacity(resource)
+        most = 0 if there is None else int(there.max())
+        field = resource if resource in _OWN_FIELD else "resources"
+        if not most:
+            yield Doubt(field, f"no node has any {resource} now")
+        elif most < amount:
+            asked, largest = show_amount(resource, amount), show_amount(resource, most)
+            yield Doubt(field, f"no node has {asked} in all; the largest has {largest}")
+
+
+def _of_all_together(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+    """Each wish alone can be met by somebody."""
+    holding = places.holding(spec)
+    wanted = spec.count if spec.gang else 1
+    held = 0
+    admits = _Admits(spec)
+    if holding is not None:
+        likely = [] if spec.gang else [at for at in places.met_at if holding[at]]
+        for at in chain(likely, holding.nonzero()[0].tolist()):
+            if admits.unhindered(places.labels[at], places.taints[at]):
+                held += int(holding[at])
+                if held >= wanted:
+                    return
+    hindered = [admits.untolerated(*said) for said in zip(places.labels, places.taints, strict=True)]
+    taints = [some for some in hindered if some is not None]
+    if not taints:
+        yield Doubt("where", "no node satisfies all of its conditions now, though each is met somewhere")
+    elif all(taints):
+        named = ", ".join(sorted({taint for some in taints for taint in some})[:_SHOWN])
+        yield Doubt("tolerate", f"each node it could run on has a taint it does not tolerate: {named}")
+    else:
+        yield _of_room(spec, held)
+
+
+def _of_room(spec: JobSpec, held: int) -> Doubt:
+    if held:
+        text = f"its {spec.count} tasks start together; all nodes it may use hold {held} of them when empty"
+        return Doubt("gang", text)
+    if spec.where or spec.tolerate:
+        return Doubt("where", "no node that it may use is large enough now")
+    needs = " and ".join(show_amount(resource, amount) for resource, amount in spec.needs.items())
+    return Doubt("cpu", f"no node has {needs} at once")
+
+
+class _Admits:
+    """Does what is said of a node allow it? Nodes of which the same is said are looked at once."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._asked = tuple({one.label for one in spec.where})
+        self._known: dict[tuple[object, ...], tuple[str, ...] | None] = {}
+
+    def unhindered(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
+        return self.untolerated(labels, taints) == ()
+
+    def untolerated(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The taints that keep it away; None where its conditions do."""
+        said = (taints, *[labels.get(label) for label in self._asked])
+        if said not in self._known:
+            admitted = all(one.holds(labels) for one in self._spec.where)
+            self._known[said] = self._those(taints) if admitted else None
+        return self._known[said]
+
+    def _those(self, taints: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(taint for taint in taints if kept_away(self._spec.tolerate, taint))

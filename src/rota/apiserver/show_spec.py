@@ -1,0 +1,113 @@
+"""What a job asks for, as it could be sent again; and the last decision on where it runs."""
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
+from rota.model.amounts import WHOLE_GPU
+from rota.model.attempt import AttemptBlock
+from rota.model.columns import column
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec
+from rota.model.shape import Policy
+
+Json = dict[str, Any]
+
+BLOCKS_LOOKED_AT = 256  # for the last decision, newest first: the largest jobs have many more
+
+
+def spec(wanted: JobSpec) -> Json:
+    needs = dict(wanted.needs)
+    return {
+        "name": wanted.name,
+        "namespace": wanted.namespace,
+        "command": wanted.command,
+        "env": wanted.env,
+        "workdir": wanted.workdir,
+        "count": wanted.count,
+        "parallel": wanted.parallel,
+        "cpu": needs.pop("cpu", 0) / 1000,
+        "memory": needs.pop("memory", 0),
+        "disk": needs.pop("disk", 0),
+        "gpu": devices(needs.pop("gpu", 0)),
+        "resources": needs,
+        "where": [str(constraint) for constraint in wanted.where],
+        "priority": wanted.priority,
+        "retries": wanted.retries,
+        "timeout": wanted.timeout_seconds,
+        "grace": wanted.grace_seconds,
+        "run": wanted.run.value,
+        "when_unschedulable": wanted.when_unschedulable.value,
+        "recovery": wanted.recovery.value,
+        "labels": wanted.labels,
+        **dict(_wishes(wanted)),
+    }
+
+
+def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
+    """Only those it has."""
+    texts = {
+        "prefer": wanted.prefer,
+        "near": wanted.near,
+        "apart": wanted.apart,
+        "spread": wanted.spread,
+        "tolerate": wanted.tolerate,
+    }
+    yield from ((name, [str(one) for one in given]) for name, given in texts.items() if given)
+    if wanted.gang:
+        yield "gang", True
+    if wanted.policy is not Policy.SPREAD:
+        yield "policy", wanted.policy.value
+    if wanted.noise is not None:
+        yield "noise", wanted.noise
+    if not wanted.preemptible:
+        yield "preemptible", False
+    if wanted.evict_at_most is not None:
+        yield "evict_at_most", wanted.evict_at_most
+    if wanted.expect_seconds is not None:
+        yield "expect", wanted.expect_seconds
+    if wanted.deadline_at_ms is not None:
+        yield "deadline", _instant(wanted.deadline_at_ms)
+
+
+def placement(mirror: Mirror, entry: JobEntry) -> Json | None:
+    """The last decision: which node, over which, by how much."""
+    newest = islice(reversed(entry.attempts.values()), BLOCKS_LOOKED_AT)
+    block = max((one for one in newest if one.choice), key=_placed_at_ms, default=None)
+    if block is None or block.choice is None:
+        return None
+    choice = block.choice
+    runner_up = choice.runner_up
+    return {
+        "why": choice.why,
+        "node": node_name(mirror, choice.chosen),
+        "points": choice.points,
+        "fitting": choice.fitting,
+        "runner_up": None if runner_up is None else node_name(mirror, runner_up),
+        "runner_up_points": None if runner_up is None else choice.runner_up_points,
+        "at_ms": _placed_at_ms(block),
+    }
+
+
+def node_name(mirror: Mirror, node_id: NodeId) -> str:
+    entry = mirror.nodes.get(node_id)
+    return entry.spec.name if entry else node_id
+
+
+def devices(thousandths: int) -> float:
+    """GPUs as people write them: 2, or 0.5."""
+    whole, part = divmod(thousandths, WHOLE_GPU)
+    return thousandths / WHOLE_GPU if part else whole
+
+
+def _placed_at_ms(block: AttemptBlock) -> int:
+    return int(column(block, "placed_at_ms").max())
+
+
+def _instant(wall_ms: int) -> str:
+    seconds, thousandths = divmod(wall_ms, 1000)
+    fraction = f".{thousandths:03}" if thousandths else ""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f"{fraction}Z"

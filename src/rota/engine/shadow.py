@@ -1,0 +1,62 @@
+"""A mirror -> a second one of what has not ended, on which anything may be tried without touching it."""
+
+from typing import NamedTuple, Self
+
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId, NodeId
+from rota.model.node import Link, Load
+from rota.model.plan import Record
+from rota.model.shape import Shape
+
+
+class Taken(NamedTuple):
+    """A mirror's contents at one moment: frozen records, and copies of what is not frozen."""
+
+    now_ms: int
+    records: list[Record]
+    seen: list[tuple[NodeId, Link, Load | None]]  # what was observed of nodes, and is in no record
+    run_us: list[tuple[JobId, float]]
+    refusals: dict[Shape, dict[NodeId, tuple[int, str]]]
+
+
+class Shadow(Mirror):
+    """Made from what was taken; that alone has to be done at once, the rest may be done in a thread."""
+
+    @staticmethod
+    def take(mirror: Mirror) -> Taken:
+        refusals = {shape: dict(nodes) for shape, nodes in mirror._refusals.items()}
+        taken = Taken(mirror.now_ms, [mirror.counters], [], [], refusals)
+        records = taken.records
+        records.extend(mirror.clusters.values())
+        records.extend(mirror.namespaces.values())
+        for name, node in mirror.nodes.items():
+            records.append(node.spec)
+            records.extend(one for one in (node.wish, node.status) if one is not None)
+            taken.seen.append((name, node.link, node.load))
+        for job in mirror.jobs.values():
+            if job.status is not None and job.status.ended:
+                continue
+            records.append(job.spec)
+            for part in (job.wish, job.cluster, job.status, job.verdict):
+                if part is not None:
+                    records.append(part)
+            records.extend(job.tasks.values())
+            records.extend(job.attempts.values())
+            records.extend(job.statuses.values())
+            if job.run_us is not None:
+                taken.run_us.append((job.spec.id, job.run_us))
+        return taken
+
+    @classmethod
+    def of(cls, taken: Taken) -> Self:
+        shadow = cls()
+        shadow.now_ms = taken.now_ms
+        shadow.load(taken.records)
+        for node, link, load in taken.seen:
+            shadow.connect(node, link)
+            if load is not None:
+                shadow.measure(node, load)
+        for job, run_us in taken.run_us:
+            shadow.jobs[job].run_us = run_us
+        shadow._refusals = {shape: dict(nodes) for shape, nodes in taken.refusals.items()}
+        return shadow

@@ -1,0 +1,172 @@
+"""Who is before a job in the queue: how many, what they take of the room, what is promised to them."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from rota.model.columns import Array
+from rota.model.job import JobSpec, Turn, Unschedulable
+from rota.model.plan import Instant
+from rota.model.shape import RunMode
+from rota.model.view import JobView, View
+from rota.scheduler.backfill import Promise, promise
+from rota.scheduler.order import Head, Shares, Turns
+from rota.scheduler.place import Seated, Seating
+from rota.scheduler.preempt import Name, find_victims
+
+AHEAD_MAX = 100  # jobs before it that are looked at: an answer takes milliseconds, however long the queue
+_VICTIMS_MAX = 8  # of their tasks, for which others would have to give way
+
+
+def turns_before(view: View, spec: JobSpec) -> list[Turn]:
+    """All jobs that have their turn before it, first in turn first, as shares are now."""
+    shares = Shares(view)
+    mine = shares.of(spec.line.owner)
+    found = []
+    for line, turns in view.waiting():
+        share = shares.of(line.owner)
+        found += [(turn[0], share, turn) for turn in turns[: _before(turns, spec.order, share, mine)]]
+    return [turn for _, _, turn in sorted(found)]
+
+
+def count_before(view: View, spec: JobSpec) -> int:
+    shares = Shares(view)
+    mine = shares.of(spec.line.owner)
+    return sum(_before(turns, spec.order, shares.of(line.owner), mine) for line, turns in view.waiting())
+
+
+def _before(turns: Sequence[Turn], own: Turn, share: tuple[float, float], mine: tuple[float, float]) -> int:
+    """Of a line: all of higher priority; of the same, those that hold less, or as much and came earlier."""
+    if share == mine:
+        return bisect_left(turns, own)
+    return bisect_left(turns, (own[0] + (share < mine),))
+
+
+class Ahead:
+    """A round for those before a job: what they get is taken off the board, the first without gets a promise.
+
+    Who once was first without room stays so until room grows, whatever shares say since: so of those behind
+    it that were submitted earlier, one may have been promised room as well.
+    """
+
+    def __init__(self, view: View, seating: Seating, now: Instant) -> None:
+        self._view = view
+        self._seating = seating
+        self._now = now
+        self._going: set[Name] = set()  # tasks that have to give way to them
+        self._first: JobView | None = None  # without room
+        self._tasks = 1  # of it that have to start at once
+        self.shares = Shares(view)
+        self.promise: Promise | None = None
+
+    def serve(self, job: JobView) -> None:
+        turns = Turns(self.shares, [Head(jobs[0], 0, line, jobs) for line, jobs in self._view.waiting()])
+        its_turn_came = False
+        for _ in range(AHEAD_MAX):
+            head = turns.pop()
+            if head is None or self._first is not None:
+                break
+            if head.job == job.spec.id:
+                its_turn_came = True
+                turns.done(head, goes_on=True)
+            elif its_turn_came and head.turn > job.spec.order:
+                turns.done(head, goes_on=False)
+            else:
+                turns.done(head, self._serve(self._view.jobs[head.job], takes=not its_turn_came))
+        first = self._first
+        if first is not None and first.spec.order < job.spec.order:
+            self.promise = promise(self._view, self._seating, first, self._tasks, self._now)
+
+    def _serve(self, job: JobView, *, takes: bool) -> bool:
+        """Says whether the next in its line may do better, as the round does."""
+        if is_too_late(job, self._now) or job.verdict is not None:
+            return True
+        wanted = may_start(job, self.shares)
+        if wanted <= 0:
+            return self.shares.left(job.spec) != 0
+        ready = self.ready(job, wanted)
+        seated = seat(self._seating, job, len(ready), refusing(self._view, job, self._now))
+        impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
+        if not takes or (impatient and len(seated.seats) < wanted):
+            self._seating.give_back(job, seated.seats)
+        else:
+            self.shares.charge(job.spec, len(seated.seats))
+        left = len(ready) - len(seated.seats)
+        return impatient or not left or self._wait(job, left)
+
+    def ready(self, job: JobView, wanted: int) -> list[int]:
+        """Its tasks that may start, and of many one more than there is room for."""
+        if job.spec.gang:
+            return job.ready(self._now.ms, wanted)
+        return job.ready(self._now.ms, min(wanted, copies(self._seating, job) + 1))
+
+    def _wait(self, job: JobView, left: int) -> bool:
+        spec = job.spec
+        if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
+            return True
+        if (spec.gang or not self._others_give_way(job, left)) and self._fits_somewhere(job):
+            self._first, self._tasks = job, left if spec.gang else 1
+        return spec.gang or bool(self._seating.company.repelled(spec))
+
+    def _fits_somewhere(self, job: JobView) -> bool:
+        """Were the nodes empty."""
+        seating, shape = self._seating, job.spec.shape
+        return bool((seating.board.slots(shape) * seating.rows.eligible(shape)).any())
+
+    def _others_give_way(self, job: JobView, left: int) -> bool:
+        """Room that others leave, or would have to leave, is as good as taken."""
+        used = refusing(self._view, job, self._now)
+        found = 0
+        while found < min(left, _VICTIMS_MAX):
+            eviction = find_victims(self._view, self._seating, job, used, self._going)
+            if eviction is None:
+                break
+            used[eviction.slot] = True
+            self._going |= set(eviction.victims)
+            self._seating.board.take(job.spec.shape, eviction.slot)
+            found += 1
+        return found > 0
+
+
+def may_start(job: JobView, shares: Shares) -> int:
+    """How many of its tasks may start, whatever the nodes say."""
+    wanted = job.tally.pending
+    if job.spec.parallel is not None:
+        wanted = min(wanted, job.spec.parallel - job.tally.live)
+    quota = shares.left(job.spec)
+    if quota is not None and quota < wanted and job.spec.gang:
+        return 0
+    return wanted if quota is None else min(wanted, quota)
+
+
+def is_too_late(job: JobView, now: Instant) -> bool:
+    deadline = job.spec.deadline_at_ms
+    return deadline is not None and not job.attempts and now.wall_ms > deadline - (job.spec.expect_ms or 0)
+
+
+def refusing(view: View, job: JobView, now: Instant) -> Array:
+    """Slots of nodes that refused its shape lately."""
+    barred = np.zeros(view.room.size, np.bool_)
+    refused = view.refused_by(job.spec.shape).items()
+    barred[[view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]] = True
+    return barred
+
+
+def seat(seating: Seating, job: JobView, tasks: int, barred: Array) -> Seated:
+    """As the round does: of a gang all or none."""
+    if not job.spec.gang:
+        return seating.seat(job, tasks, barred)
+    if tasks < job.tally.pending or copies(seating, job) < tasks:
+        return Seated([])
+    seated = seating.seat(job, tasks, barred)
+    if len(seated.seats) == tasks:
+        return seated
+    seating.give_back(job, seated.seats)
+    return Seated([])
+
+
+def copies(seating: Seating, job: JobView) -> int:
+    """How many of its tasks have room, whatever its rules say."""
+    slots = np.nonzero(np.isfinite(seating.rows.of(job.spec.shape)))[0]
+    return int(seating.board.copies(job.spec.shape, slots).sum())

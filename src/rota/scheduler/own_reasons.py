@@ -1,0 +1,105 @@
+"""Why a job waits whatever the nodes offer: its own limit, its namespace's quota, a pause, its deadline."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.columns import column
+from rota.model.limits import BLOCK_TASKS
+from rota.model.namespace import TASKS, Namespace
+from rota.model.phase import Phase
+from rota.model.plan import Instant
+from rota.model.view import JobView, View
+from rota.model.why import Reason
+from rota.scheduler.ahead import is_too_late, may_start
+from rota.scheduler.order import Shares
+from rota.scheduler.words import plain
+
+
+class Own(NamedTuple):
+    """Reasons of its own; `stuck`: with these no node can help."""
+
+    reasons: tuple[Reason, ...]
+    changes: tuple[str, ...]
+    stuck: bool
+    hopeless: bool = False  # they hold for ever
+
+
+class _Short(NamedTuple):
+    """A resource of which its namespace may hold no more."""
+
+    resource: str
+    held: int
+    quota: int
+    asked: int
+
+
+def own_reasons(view: View, job: JobView, shares: Shares, now: Instant) -> Own:
+    full, pauses = _at_its_limit(job), _pauses(job, now)
+    short = list(_short_of_quota(view, job)) if may_start(job, shares) <= 0 and not full else []
+    late = is_too_late(job, now)
+    stuck = late or may_start(job, shares) <= 0 or not job.ready(now.ms, 1)
+    if job.spec.gang and len(job.ready(now.ms, job.tally.pending)) < job.tally.pending:
+        stuck = True
+    reasons = [*full, *(_quota_reason(job, one) for one in short), *pauses]
+    if late:
+        reasons.insert(0, Reason("deadline", 1, 1, "it can no longer be over by its deadline"))
+    changes = [f"would start with parallel > {job.spec.parallel}"] if full else []
+    changes += [_larger_quota(job, short)] if short else []
+    hopeless = late or any(one.asked > one.quota for one in short)
+    return Own(tuple(reasons), () if late else tuple(changes), stuck, hopeless)
+
+
+def _at_its_limit(job: JobView) -> list[Reason]:
+    live, parallel = job.tally.live, job.spec.parallel
+    if parallel is None or live < parallel:
+        return []
+    text = f"{live} of its tasks {'is' if live == 1 else 'are'} under way, and parallel allows {parallel}"
+    return [Reason("parallel", live, parallel, text)]
+
+
+def _short_of_quota(view: View, job: JobView) -> Iterator[_Short]:
+    spec = job.spec
+    held = view.accounts.of_namespace.get(spec.namespace, {})
+    tasks = job.tally.pending if spec.gang else 1
+    needs = {**spec.needs, TASKS: 1}
+    for resource, quota in view.namespaces.get(spec.namespace, Namespace("")).quota.items():
+        asked = needs.get(resource, 0) * tasks
+        if asked and held.get(resource, 0) + asked > quota:
+            yield _Short(resource, held.get(resource, 0), quota, asked)
+
+
+def _quota_reason(job: JobView, short: _Short) -> Reason:
+    resource, all_of_it = short.resource, job.spec.gang and job.tally.pending > 1
+    held, quota, asked = (plain(resource, amount) for amount in (short.held, short.quota, short.asked))
+    who = "its gang asks" if all_of_it else "a task asks"
+    holds = f"namespace {job.spec.namespace} holds {held} of the {quota} {resource} of its quota"
+    text = f"{holds}, {who} for {asked}"
+    return Reason("quota", short.held, short.quota, text)
+
+
+def _larger_quota(job: JobView, short: list[_Short]) -> str:
+    wanted = " ".join(f"{one.resource}={_typed(one.resource, one.held + one.asked)}" for one in short)
+    return f"would start with a larger quota (rota namespace set {job.spec.namespace} {wanted})"
+
+
+def _typed(resource: str, amount: int) -> str:
+    """As the command line takes it, exactly."""
+    return str(amount) if resource in ("memory", "disk") else plain(resource, amount)
+
+
+def _pauses(job: JobView, now: Instant) -> list[Reason]:
+    paused: list[tuple[int, int]] = []
+    for block, task in job.tasks.items():
+        not_before = column(task, "not_before")
+        phase = np.frombuffer(job.phases[block], np.uint8)
+        at = np.nonzero((not_before > now.ms) & (phase == Phase.PENDING))[0]
+        paused += zip(not_before[at].tolist(), (at + block * BLOCK_TASKS).tolist(), strict=True)
+    if not paused:
+        return []
+    until_ms, index = min(paused)
+    text = f"task {index} is tried again in {-((now.ms - until_ms) // 1000)} s"
+    if len(paused) > 1:
+        text = f"{len(paused)} tasks pause after a failure: {text}"
+    return [Reason("pause", len(paused), job.tally.pending, text)]

@@ -1,0 +1,73 @@
+"""Sight: one job, held against every node; Obstacle: one reason, where it holds, what would remove it."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.columns import Array
+from rota.model.job import JobSpec
+from rota.model.view import NodeView, View
+from rota.model.why import Reason
+from rota.scheduler.place import Seating
+from rota.scheduler.words import few, of_nodes
+
+NO_HELP = np.inf
+
+
+class Obstacle(NamedTuple):
+    """One reason, where it holds, and what would remove it there."""
+
+    reason: Reason
+    nodes: Array  # one truth value per node
+    lacks: Callable[[int], str]  # what it is on one node, in few words
+    cost: Array | float = NO_HELP  # how much would have to give way, from 0 on; infinite where nothing helps
+    change: Callable[[int], str] = lambda _: ""
+    lasting: bool = False  # it holds on an empty, open node as well
+
+
+class Sight(NamedTuple):
+    """All nodes, held against one job; columns are in the order of `names`."""
+
+    names: list[str]
+    fits: Array  # how many more of its tasks each has room for now
+    obstacles: list[Obstacle]
+    slots: Array  # of each node in the columns
+    barred: Array  # by slot: nodes that the next round leaves out for it
+
+    @property
+    def lasting(self) -> Array:
+        """Nodes that could not run it, were they empty and open."""
+        found = np.zeros(len(self.names), np.bool_)
+        for one in self.obstacles:
+            if one.lasting:
+                found |= one.nodes
+        return found
+
+
+class Scene:
+    """What every kind of obstacle looks at."""
+
+    def __init__(self, view: View, seating: Seating, spec: JobSpec) -> None:
+        self.view = view
+        self.seating = seating
+        self.board = seating.board
+        self.spec = spec
+        self.nodes: list[NodeView] = list(view.nodes.values())
+        self.names = [node.spec.name for node in self.nodes]
+        self.slots: Array = np.array([view.room.slot[node] for node in view.nodes], np.intp)
+        self.called = np.array([node.status is not None for node in self.nodes], np.bool_)
+
+    def obstacle(self, kind: str, on: Array, text: str, lacks: Callable[[int], str] | str) -> Obstacle:
+        reason = Reason(kind, int(np.count_nonzero(on)), len(self.nodes), text)
+        return Obstacle(reason, on, (lambda _: lacks) if isinstance(lacks, str) else lacks)
+
+    def named(self, kind: str, on: list[bool], verb: tuple[str, str]) -> Iterator[Obstacle]:
+        names = [name for name, here in zip(self.names, on, strict=True) if here]
+        if names:
+            text = f"{of_nodes(len(names), len(self.names), *verb)}: {few(names)}"
+            yield self.obstacle(kind, np.array(on, np.bool_), text, verb[0])
+
+
+def without(what: str) -> Callable[[int], str]:
+    return lambda _: f"without {what}"

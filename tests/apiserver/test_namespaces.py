@@ -1,0 +1,187 @@
+"""Namespaces with quotas, and taints of nodes: what an operator may set, and what is refused, by field."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.apiserver import admit_namespaces
+from rota.apiserver.access import Caller
+from rota.apiserver.admission import wish_node
+from rota.engine.mirror import Mirror
+from rota.identity.tokens import Role
+from rota.model.errors import NotAllowed, NotFound, Rejected
+from rota.model.ids import NodeId
+from rota.model.namespace import Namespace
+from rota.model.node import Eligibility, Link, NodeWish
+from rota.model.plan import NOTHING, Plan
+from rota.scheduler import plan as scheduler
+from rota.store.memory import MemoryStore
+from rota.testing.builders import add_job, add_node, job_spec, placements
+from tests.apiserver.builders import ADA, node, node_status
+from tests.apiserver.serving import serving
+from tests.scheduler.rounds import Rounds
+
+OPERATOR = Caller("olga", Role.OPERATOR, ("team",))
+
+
+def applied(mirror: Mirror, plan: Plan) -> Plan:
+    for record in plan.puts:
+        mirror.apply(record)
+    for key in plan.deletes:
+        mirror.forget(key)
+    return plan
+
+
+def test_a_quota_is_kept_in_the_units_of_the_model() -> None:
+    quota = {"cpu": 1.5, "memory": "2g", "gpu": 0.5, "tasks": 7, "licence": 3}
+    plan = admit_namespaces.set_namespace(Mirror(), "team", {"quota": quota, "weight": 5}, ADA)
+
+    kept = {"cpu": 1500, "gpu": 500, "licence": 3, "memory": 2**31, "tasks": 7}
+    assert plan.puts == (Namespace("team", kept, 5),)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"quota": 7}, "quota"),
+        ({"quota": {"cpu": "lots"}}, "quota.cpu"),
+        ({"quota": {"cpu": -1}}, "quota.cpu"),
+        ({"quota": {"memory": "4 apples"}}, "quota.memory"),
+        ({"quota": {"gpu": "many"}}, "quota.gpu"),
+        ({"quota": {"gpu": float("nan")}}, "quota.gpu"),
+        ({"quota": {"tasks": 1.5}}, "quota.tasks"),
+        ({"quota": {"licence": "x"}}, "quota.licence"),
+        ({"quota": {"a b": 1}}, "quota"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 1001}, "weight"),
+        ({"wait": 1}, "wait"),
+    ],
+)
+def test_bad_input_names_the_field(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        admit_namespaces.set_namespace(Mirror(), "team", body, ADA)
+
+    assert refused.value.field == field
+    assert refused.value.hint
+
+
+def test_a_namespace_belongs_to_the_cluster_not_to_whoever_works_in_it() -> None:
+    with pytest.raises(NotAllowed):
+        admit_namespaces.set_namespace(Mirror(), "team", {}, OPERATOR)
+    with pytest.raises(NotFound):
+        admit_namespaces.delete_namespace(Mirror(), "team", ADA)
+
+
+def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a")
+    applied(rounds.mirror, admit_namespaces.set_namespace(rounds.mirror, "team", {"quota": {"cpu": 0}}, ADA))
+    job = add_job(rounds.mirror, job_spec(namespace="team"))
+    rounds.go()
+    before = placements(rounds.mirror, job)
+    gone = applied(rounds.mirror, admit_namespaces.delete_namespace(rounds.mirror, "team", ADA))
+    rounds.go()
+
+    woken = [key for put in gone.puts for key in scheduler.reconciler().wakes(put)]
+    assert (before, placements(rounds.mirror, job)) == ({}, {0: "a"})
+    assert woken == [scheduler.ROUND]
+    assert rounds.mirror.namespaces == {}
+
+
+# ---- taints
+
+
+def tainted(*taints: str) -> Mirror:
+    mirror = Mirror()
+    add_node(mirror, "a")
+    mirror.apply(NodeWish(NodeId("a"), Eligibility.CORDONED, taints))
+    return mirror
+
+
+def test_taints_are_added_replaced_by_key_and_taken_away() -> None:
+    mirror = tainted("dedicated=ci", "gpu")
+    added = admit_namespaces.taint_node(mirror, "a", {"taint": ["dedicated=ml", "slow"]}, ADA)
+    gone = admit_namespaces.taint_node(mirror, "a", {"untaint": ["dedicated"]}, ADA)
+    again = admit_namespaces.taint_node(mirror, "a", {"taint": ["gpu"]}, ADA)
+
+    assert added.puts == (NodeWish(NodeId("a"), Eligibility.CORDONED, ("dedicated=ml", "gpu", "slow")),)
+    assert gone.puts == (NodeWish(NodeId("a"), Eligibility.CORDONED, ("gpu",)),)
+    assert again.puts == NOTHING.puts
+
+
+def test_a_node_keeps_its_taints_when_it_is_cordoned_drained_and_opened() -> None:
+    mirror = tainted("gpu")
+    for wish in (Eligibility.DRAINING, Eligibility.OPEN, Eligibility.CORDONED):
+        applied(mirror, wish_node(mirror, "a", wish, ADA))
+
+        assert mirror.nodes[NodeId("a")].wish == NodeWish(NodeId("a"), wish, ("gpu",))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "taint"),
+        ({"taint": "gpu"}, "taint"),
+        ({"taint": ["a b"]}, "taint"),
+        ({"taint": ["=x"]}, "taint"),
+        ({"taint": ["x="]}, "taint"),
+        ({"taint": ["*"]}, "taint"),
+        ({"taint": [f"k{number}" for number in range(17)]}, "taint"),
+        ({"untaint": ["slow"]}, "untaint"),
+        ({"labels": {}}, "labels"),
+    ],
+)
+def test_a_bad_taint_names_the_field(body: dict[str, Any], field: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        admit_namespaces.taint_node(tainted("gpu"), "a", body, ADA)
+
+    assert refused.value.field == field
+
+
+# ---- over HTTP
+
+
+async def test_a_namespace_is_set_shown_listed_and_deleted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        made = await server.call("PUT", "/v1/namespaces/team", {"quota": {"cpu": 2, "gpu": 1.5}, "weight": 3})
+        await server.submit(namespace="team")
+        await server.submit(namespace="other")
+        listed = await server.call("GET", "/v1/namespaces")
+        unknown = await server.call("GET", "/v1/namespaces/nobody")
+        viewer = server.token_for(Role.VIEWER, "team")
+        seen = await server.call("GET", "/v1/namespaces", Authorization=viewer)
+        hidden = await server.call("GET", "/v1/namespaces/other", Authorization=viewer)
+        refused = await server.call("PUT", "/v1/namespaces/team", {}, Authorization=viewer)
+        deleted = await server.call("DELETE", "/v1/namespaces/team")
+        again = await server.call("DELETE", "/v1/namespaces/team")
+
+    quota = {"cpu": 2.0, "gpu": 1.5}
+    assert made.json == {"name": "team", "quota": quota, "weight": 3, "held": {}, "waiting": 0}
+    assert [(one["name"], one["waiting"]) for one in listed.json["namespaces"]] == [("other", 1), ("team", 1)]
+    assert (unknown.status, unknown.json["quota"]) == (200, {})
+    assert [one["name"] for one in seen.json["namespaces"]] == ["team"]
+    assert (hidden.status, refused.status) == (404, 403)
+    assert (deleted.status, again.status) == (204, 404)
+
+
+async def test_what_a_namespace_holds_is_shown_against_its_quota(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        mirror = server.engine.mirror
+        mirror.accounts.charge(job_spec(namespace="team").line.owner, (("cpu", 1500), ("gpu", 500)), 2)
+        shown = await server.call("GET", "/v1/namespaces/team")
+
+    assert shown.json["held"] == {"cpu": 3.0, "gpu": 1.0, "tasks": 2}
+
+
+async def test_a_node_is_tainted_over_http(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await server.put("apiserver", node(1))
+        await server.put("watcher", node_status(1))
+        server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Link.UP))
+        made = await server.call("PATCH", "/v1/nodes/laptop", {"taint": ["dedicated=ci"]})
+        await server.call("POST", "/v1/nodes/laptop/drain")
+        shown = await server.call("GET", "/v1/nodes/laptop")
+
+    assert made.json["taints"] == ["dedicated=ci"]
+    assert (shown.json["taints"], shown.json["eligibility"]) == (["dedicated=ci"], "drained")

@@ -1,0 +1,21 @@
+"""The benchmark of placement runs, with a row for every kind of work."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import placement
+
+
+def test_each_kind_of_work_has_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["placement.py", "--quick", "--dir", str(tmp_path)])
+
+    placement.main()
+
+    printed = capsys.readouterr().out
+    assert [case.name for case in placement.CASES if f"\n{case.name} " not in printed] == []
+    assert printed.count("\ndurable") == 2
+    assert list(tmp_path.iterdir()) == []

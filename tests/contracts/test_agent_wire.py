@@ -1,0 +1,38 @@
+"""Orders over the wire between control plane and agent, also with one of them a release behind."""
+
+import pytest
+
+from rota.model.ids import JobId
+from rota.model.shape import RunMode
+from rota.model.sync import JobOrders, Start, Stop, Work
+from rota.wire.agent import orders_from_wire, orders_to_wire
+from rota.wire.generated import agent_pb2 as pb
+
+WORK = Work(
+    "fit", ("true",), {"A": "b"}, None, {"cpu": 500, "gpu": 500}, 4, 10_000, None, RunMode.AT_LEAST_ONCE
+)
+JOB = JobId("7")
+
+
+def over_the_wire(orders: JobOrders) -> JobOrders:
+    return orders_from_wire(pb.JobOrders.FromString(orders_to_wire(orders).SerializeToString()))
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 0b1010, 1 << 63, (1 << 64) - 1])
+def test_orders_arrive_as_they_were_given(gpus: int) -> None:
+    starts = [Start(0, 1, firm=True, gpus=gpus), Start(3, 2, firm=False), Start(4, 1, firm=True, gpus=0b1)]
+    orders = JobOrders(JOB, WORK, starts, [Stop(1, 1)])
+
+    assert over_the_wire(orders) == orders
+
+
+def test_an_order_of_a_server_that_names_no_gpus_leaves_the_choice_to_the_node() -> None:
+    before = pb.JobOrders(job="7", start_index=[0, 1], start_attempt=[1, 1], start_firm=[True, True])
+
+    assert orders_from_wire(before).start == [Start(0, 1, firm=True), Start(1, 1, firm=True)]
+
+
+def test_work_without_gpus_is_ordered_as_it_was_before_there_were_any() -> None:
+    sent = orders_to_wire(JobOrders(JOB, None, [Start(0, 1, firm=True), Start(1, 1, firm=False)], []))
+
+    assert not sent.start_gpus

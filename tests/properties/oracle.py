@@ -1,0 +1,249 @@
+"""Where would a task go? Asked of every node anew, from the definitions alone, in plain Python."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rota.model.job import JobSpec
+from rota.model.limits import NODE_TASKS_MAX
+from rota.model.shape import Constraint, Policy, Spread, Term
+
+WHOLE_GPU = 1000
+SAME_NOISE = 20
+
+
+@dataclass
+class Machine:
+    """A node, as its operator and its last report describe it."""
+
+    capacity: Mapping[str, int]
+    labels: Mapping[str, str]
+    taints: tuple[str, ...] = ()
+    open: bool = True
+    load: float = 0.0
+    measured: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Live:
+    """One task that holds room; `fresh` while the nodes cannot have measured it yet."""
+
+    spec: JobSpec
+    slot: int
+    devices: int
+    fresh: bool = True
+    index: int = 0  # of the task, where it matters
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self.spec.id, self.index
+
+
+class Place(NamedTuple):
+    slot: int
+    devices: int
+
+
+class Oracle:
+    """All nodes and all who live there. Nothing is kept between two questions."""
+
+    def __init__(self, interference: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self.machines: list[Machine] = []
+        self.live: list[Live] = []
+        self.known: set[str] = set()  # resources that any node ever had
+        self.interference = interference or {}
+
+    def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
+        """One task after the other, each on the node that is best then."""
+        found: list[Place] = []
+        while len(found) < wanted and (place := self.best(spec, barred)) is not None:
+            found.append(place)
+            self.live.append(Live(spec, *place))
+        return found
+
+    def best(self, spec: JobSpec, barred: Collection[int] = ()) -> Place | None:
+        points = {slot: self.points(spec, slot) for slot in range(len(self.machines)) if slot not in barred}
+        able = [(-worth, slot) for slot, worth in points.items() if worth is not None]
+        return Place(min(able)[1], self.devices_for(spec, min(able)[1])) if able else None
+
+    def points(self, spec: JobSpec, slot: int) -> float | None:
+        """None where it may not go now."""
+        rules = self.points_of_rules(spec, slot)
+        if rules is None or not self.admits(spec, slot) or not self.fits(spec, slot):
+            return None
+        return self.points_of_state(spec, slot) + self.points_of_wishes(spec, slot) + rules
+
+    # ---- by what is said of the node
+
+    def admits(self, spec: JobSpec, slot: int) -> bool:
+        machine = self.machines[slot]
+        tolerated = all(
+            any(one in ("*", taint, taint.split("=")[0]) for one in spec.tolerate) for taint in machine.taints
+        )
+        return machine.open and tolerated and all(holds(one, machine.labels) for one in spec.where)
+
+    def points_of_wishes(self, spec: JobSpec, slot: int) -> float:
+        labels = self.machines[slot].labels
+        return float(sum(one.weight for one in spec.prefer if holds(one.condition, labels)))
+
+    # ---- by its state
+
+    def fits(self, spec: JobSpec, slot: int) -> bool:
+        if any(self.free(resource, slot) < amount for resource, amount in spec.needs.items() if amount):
+            return False
+        devices, amount = self.free_devices(slot), spec.needs.get("gpu", 0)
+        if 0 < amount < WHOLE_GPU and max(devices, default=0) < amount:
+            return False
+        if amount >= WHOLE_GPU and devices.count(WHOLE_GPU) * WHOLE_GPU < amount:
+            return False
+        return self.free("tasks", slot) > 0
+
+    def free(self, resource: str, slot: int) -> int:
+        """The smaller of what is not reserved and what was measured, less what was placed since."""
+        machine = self.machines[slot]
+        has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
+        before = has - sum(_amount(one, resource) for one in self.on(slot) if not one.fresh)
+        since = sum(_amount(one, resource) for one in self.on(slot) if one.fresh)
+        return min(before, machine.measured.get(resource, before)) - since
+
+    def free_devices(self, slot: int) -> list[int]:
+        free = [WHOLE_GPU] * (self.machines[slot].capacity.get("gpu", 0) // WHOLE_GPU)
+        for one in self.on(slot):
+            for device in range(len(free)):
+                if one.devices >> device & 1:
+                    free[device] -= min(WHOLE_GPU, one.spec.needs["gpu"])
+        return free
+
+    def devices_for(self, spec: JobSpec, slot: int) -> int:
+        """A part goes where the least is left over; whole ones are the first that are free."""
+        amount, free = spec.needs.get("gpu", 0), self.free_devices(slot)
+        if amount == 0:
+            return 0
+        if amount < WHOLE_GPU:
+            tightest = min(left for left in free if left >= amount)
+            return int(2 ** free.index(tightest))
+        whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
+        return int(sum(2**device for device in whole[: amount // WHOLE_GPU]))
+
+    def points_of_state(self, spec: JobSpec, slot: int) -> float:
+        """100 is a whole node, idle against full. The sums are in this order, so that ties are exact."""
+        counted = [resource for resource in ("tasks", "cpu", "memory") if resource in {"tasks", *self.known}]
+        idle = 0.0
+        for resource in counted:
+            has = NODE_TASKS_MAX
+            if resource != "tasks":
+                has = self.machines[slot].capacity.get(resource, 0)
+            idle += self.free(resource, slot) * (1.0 / max(1, has))
+        if spec.policy is Policy.PACK:
+            worth = idle * -50
+        else:
+            worth = min(idle - len(counted), -self.machines[slot].load) * 50
+        worth -= self.disturbance(spec, slot)
+        return worth - (200 if "gpu" not in spec.needs and self.machines[slot].capacity.get("gpu", 0) else 0)
+
+    def disturbance(self, spec: JobSpec, slot: int) -> float:
+        if spec.noise is None:
+            return 0.0
+        costs = {spec.noise: SAME_NOISE, **self.interference.get(spec.noise, {})}
+        return float(sum(costs.get(one.spec.noise, 0) for one in self.on(slot) if one.spec.noise is not None))
+
+    # ---- by its neighbours
+
+    def points_of_rules(self, spec: JobSpec, slot: int) -> float | None:
+        parts = [self.near(spec, term, slot) for term in spec.near]
+        parts += [self.apart(spec, term, slot) for term in spec.apart]
+        parts += [self.spread(spec, rule, slot) for rule in spec.spread]
+        if None in parts or self.repelled(spec, slot):
+            return None
+        return sum(part for part in parts if part is not None)
+
+    def near(self, spec: JobSpec, term: Term, slot: int) -> float | None:
+        there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
+        here = self.domain(term, slot)
+        if term.weight is not None:
+            return term.weight if here is not None and here in there else 0.0
+        first = speaks_of(term, spec, spec) and all(domain is None for domain in there)
+        return 0.0 if here is not None and (here in there or first) else None
+
+    def apart(self, spec: JobSpec, term: Term, slot: int) -> float | None:
+        there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
+        here = self.domain(term, slot)
+        if here is None or here not in there:
+            return 0.0
+        return None if term.weight is None else -term.weight
+
+    def repelled(self, spec: JobSpec, slot: int) -> bool:
+        """Somebody who must be apart from it is there."""
+        return any(
+            term.weight is None
+            and speaks_of(term, one.spec, spec)
+            and self.domain(term, slot) is not None
+            and self.domain(term, slot) == self.domain(term, one.slot)
+            for one in self.live
+            for term in one.spec.apart
+        )
+
+    def spread(self, spec: JobSpec, rule: Spread, slot: int) -> float | None:
+        more = self.ahead_of_emptiest(spec, rule, slot)
+        if rule.weight is not None:
+            return 0.0 if more is None else -float(rule.weight * more)
+        return 0.0 if more is not None and more < rule.skew else None
+
+    def ahead_of_emptiest(self, spec: JobSpec, rule: Spread, slot: int) -> int | None:
+        """How many more of its tasks are in this node's domain than in the emptiest where it might run."""
+        slots = range(len(self.machines))
+        might = {self.domain(rule, one) for one in slots if self.admits(spec, one)} - {None}
+        own = [self.domain(rule, one.slot) for one in self.live if one.spec.id == spec.id]
+        here = self.domain(rule, slot)
+        return own.count(here) - min(own.count(domain) for domain in might) if here in might else None
+
+    def domain(self, term: Term | Spread, slot: int) -> str | None:
+        return self.machines[slot].labels.get(term.over)
+
+    def on(self, slot: int) -> list[Live]:
+        return [one for one in self.live if one.slot == slot]
+
+    # ---- what must hold whatever was decided
+
+    def assert_nothing_is_promised_twice(self) -> None:
+        for slot, machine in enumerate(self.machines):
+            for resource in {"tasks", *self.known}:
+                has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
+                assert sum(_amount(one, resource) for one in self.on(slot)) <= has, (slot, resource)
+            assert all(left >= 0 for left in self.free_devices(slot)), slot
+
+    def broken_rules(self) -> list[tuple[str, str]]:
+        """Pairs of jobs that share a domain although one of them must be apart from the other."""
+        return [
+            (one.spec.id, other.spec.id)
+            for one in self.live
+            for term in one.spec.apart
+            for other in self.live
+            if term.weight is None
+            and other is not one
+            and speaks_of(term, one.spec, other.spec)
+            and self.domain(term, one.slot) is not None
+            and self.domain(term, one.slot) == self.domain(term, other.slot)
+        ]
+
+
+def holds(one: Constraint, labels: Mapping[str, str]) -> bool:
+    value = labels.get(one.label)
+    match one.op.value:
+        case "exists":
+            return value is not None
+        case "==" | "in":
+            return value in one.values
+        case "!=" | "not in":
+            return value not in one.values
+        case _:
+            raise AssertionError("versions are compared in the tests of shapes")
+
+
+def speaks_of(term: Term, holder: JobSpec, other: JobSpec) -> bool:
+    same = holder.namespace == other.namespace
+    return same and holds(term.jobs, {**other.labels, "job": other.name})
+
+
+def _amount(one: Live, resource: str) -> int:
+    return 1 if resource == "tasks" else one.spec.needs.get(resource, 0)

@@ -1,0 +1,157 @@
+"""Where run times are what was said, nobody who is served early delays the start that was promised."""
+
+import heapq
+from typing import Any, NamedTuple
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.model.ids import JobId
+from rota.model.lifecycle import AttemptState
+from rota.scheduler import backfill
+from rota.scheduler.backfill import NEVER_MS, Promise
+from rota.testing.builders import WALL_MS
+from tests.properties.oracle import Machine
+from tests.properties.test_placement_rounds import Cluster
+
+UNKNOWN_SECONDS = 40  # how long work runs of which nobody said it
+
+
+class Coming(NamedTuple):
+    """A job: when it comes, what it asks for, how long it runs."""
+
+    at_ms: int
+    fields: dict[str, Any]
+
+    @property
+    def runs_ms(self) -> int:
+        return int(1000 * (self.fields.get("expect_seconds") or UNKNOWN_SECONDS))
+
+
+class Kept(NamedTuple):
+    job: JobId
+    made_ms: int
+    promised_ms: int
+
+
+class Life:
+    """Time goes from one event to the next: somebody comes, or has ended; then a round is decided."""
+
+    def __init__(self, nodes: list[Machine], coming: list[Coming]) -> None:
+        self.cluster = Cluster(nodes)
+        self.events: list[tuple[int, str, int, int]] = []  # when, what, job, index
+        self.jobs = dict(enumerate(coming, 1))
+        self.promises: list[Kept] = []
+        self.starts: list[tuple[JobId, int]] = []
+        for number, one in self.jobs.items():
+            heapq.heappush(self.events, (one.at_ms, "come", number, 0))
+
+    def run(self) -> None:
+        with mock.patch("rota.scheduler.round.promise", self.promise):
+            while self.events:
+                now_ms = self.events[0][0]
+                while self.events and self.events[0][0] == now_ms:
+                    self.take(*heapq.heappop(self.events)[1:])
+                self.cluster.ms = now_ms - 1
+                self.cluster.round()
+                self.start(now_ms)
+
+    def take(self, what: str, number: int, index: int) -> None:
+        if what == "come":
+            self.cluster.submit(number, self.jobs[number].fields)
+        else:
+            self.cluster.end(JobId(str(number)), index, self.jobs[number].runs_ms)
+
+    def start(self, now_ms: int) -> None:
+        for number, one in self.jobs.items():
+            job = JobId(str(number))
+            entry = self.cluster.mirror.jobs.get(job)
+            for index in self.cluster.tasks(job, AttemptState.OFFERED) if entry else []:
+                started_ms = WALL_MS + now_ms
+                self.cluster.report(job, index, AttemptState.RUNNING, started_at_ms=started_ms)
+                self.starts.append((job, now_ms))
+                heapq.heappush(self.events, (now_ms + one.runs_ms, "end", number, index))
+
+    def promise(self, view: Any, seating: Any, job: Any, wanted: int, now: Any) -> Promise | None:
+        made = backfill.promise(view, seating, job, wanted, now)
+        if made is not None and made.at_ms < NEVER_MS:
+            self.promises.append(Kept(job.spec.id, now.ms, made.at_ms - WALL_MS))
+        return made
+
+    def broken(self) -> list[Kept]:
+        return [
+            one
+            for one in self.promises
+            if not any(job == one.job and one.made_ms <= ms <= one.promised_ms for job, ms in self.starts)
+        ]
+
+
+nodes = st.lists(
+    st.builds(
+        Machine,
+        st.fixed_dictionaries(
+            {"cpu": st.sampled_from([2000, 4000, 8000]), "memory": st.sampled_from([4, 8])}
+        ),
+        st.sampled_from([{"region": "eu"}, {"region": "us"}]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+comings = st.lists(
+    st.builds(
+        Coming,
+        st.sampled_from([0, 0, 1000, 2000, 5000, 9000]),
+        st.fixed_dictionaries(
+            {
+                "needs": st.fixed_dictionaries(
+                    {"cpu": st.sampled_from([500, 1000, 2000, 4000, 8000])},
+                    optional={"memory": st.integers(1, 8)},
+                ),
+                "count": st.integers(1, 4),
+            },
+            optional={
+                "expect_seconds": st.sampled_from([1.0, 2.0, 3.0, 5.0, 10.0, 30.0]),
+                "gang": st.booleans(),
+            },
+        ),
+    ),
+    min_size=2,
+    max_size=9,
+).map(lambda many: sorted(many, key=lambda one: one.at_ms))
+
+
+@settings(max_examples=150, derandomize=True)
+@given(nodes, comings)
+def test_nobody_delays_the_start_that_was_promised(nodes: list[Machine], coming: list[Coming]) -> None:
+    life = Life(nodes, coming)
+    life.run()
+
+    assert not life.broken()
+
+
+@settings(max_examples=80, derandomize=True)
+@given(nodes, comings)
+def test_a_promise_is_kept_when_few_nodes_are_looked_at(nodes: list[Machine], coming: list[Coming]) -> None:
+    life = Life(nodes, coming)
+    with mock.patch.object(backfill, "_CANDIDATES", 1):
+        life.run()
+
+    assert not life.broken()
+
+
+def test_a_promise_is_made_and_kept() -> None:
+    """A long task is served before a short one that does not delay it, and one that would waits."""
+    whole, half = {"cpu": 4000}, {"cpu": 2000}
+    life = Life(
+        [Machine({"cpu": 4000, "memory": 8}, {})],
+        [
+            Coming(0, {"needs": half, "expect_seconds": 10.0}),
+            Coming(1000, {"needs": whole, "expect_seconds": 5.0}),
+            Coming(2000, {"needs": half, "expect_seconds": 20.0}),
+            Coming(3000, {"needs": half, "expect_seconds": 7.0}),
+        ],
+    )
+    life.run()
+
+    assert life.starts == [("1", 0), ("4", 3000), ("2", 10_000), ("3", 15_000)]

@@ -1,0 +1,172 @@
+"""Who has to give way is the least there is: every set on every node is tried, one by one."""
+
+from collections.abc import Iterator
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, JobStatus
+from rota.model.lifecycle import AttemptState, JobState
+from rota.model.limits import PREEMPT_MARGIN
+from rota.model.shape import RunMode
+from tests.properties.oracle import Live, Machine, Oracle
+from tests.properties.test_placement_rounds import STARTED, Cluster, evicted
+
+HIGH = 50
+
+nodes = st.lists(
+    st.builds(
+        Machine,
+        st.fixed_dictionaries(
+            {"cpu": st.sampled_from([2000, 3000, 4000]), "memory": st.sampled_from([4, 6])},
+            optional={"gpu": st.sampled_from([1000, 2000])},
+        ),
+        st.just({}),
+    ),
+    min_size=1,
+    max_size=4,
+)
+needs = st.fixed_dictionaries(
+    {"cpu": st.sampled_from([500, 700, 1000, 2000])},
+    optional={"memory": st.integers(1, 3), "gpu": st.sampled_from([300, 500, 1000])},
+)
+lesser = st.lists(
+    st.fixed_dictionaries(
+        {"needs": needs, "count": st.integers(1, 4), "priority": st.sampled_from([0, 10, 20, 40, 41, 45])},
+        optional={
+            "gang": st.just(True),
+            "preemptible": st.just(False),
+            "evict_at_most": st.integers(0, 2),
+            "run": st.just(RunMode.AT_MOST_ONCE),
+        },
+    ),
+    min_size=1,
+    max_size=5,
+)
+wanted = st.fixed_dictionaries(
+    {"cpu": st.sampled_from([1000, 2000, 3000, 4000])},
+    optional={"memory": st.integers(1, 6), "gpu": st.sampled_from([500, 1000, 2000])},
+)
+
+
+class Unit(NamedTuple):
+    """What goes together: a task, or a whole gang with those of its tasks that are here."""
+
+    spec: JobSpec
+    tasks: frozenset[tuple[JobId, int]]
+    here: tuple[Live, ...]
+
+
+class Harm(NamedTuple):
+    highest: int
+    tasks: int
+    slot: int
+
+
+class Full:
+    """A cluster in which somebody important finds no room."""
+
+    def __init__(self, nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]) -> None:
+        self.cluster = Cluster(nodes)
+        for number, fields in enumerate(lesser, 1):
+            self.cluster.submit(number, fields)
+        self.cluster.round()
+        self.cluster.start_all()
+        for job in self.cluster.mirror.jobs:  # what found no room is out of the way
+            self.cluster.mirror.apply(JobStatus(job, JobState.ASSIGNED))
+        self.before = self.cluster.seen()
+        self.job = self.cluster.submit(99, {"needs": wanted, "priority": HIGH})
+        self.has_room = self.before.best(self.job) is not None
+
+    def units(self, slot: int) -> list[Unit]:
+        """What may go of what is on a node."""
+        mirror = self.cluster.mirror
+        found = {}
+        for job, index in sorted(mirror.nodes[mirror.room.ids[slot]].assigned):
+            spec = mirror.jobs[job].spec
+            tasks = frozenset((job, at) for at in self.cluster.tasks(job)) if spec.gang else {(job, index)}
+            here = [at for one, at in mirror.nodes[mirror.room.ids[slot]].assigned if (one, at) in tasks]
+            if may_go(spec) and all(self.cluster.state(*task) in STARTED for task in tasks):
+                lives = tuple(self.cluster.live(job, at, slot) for at in here)
+                found[frozenset(tasks)] = Unit(spec, frozenset(tasks), lives)
+        return list(found.values())
+
+    def enough(self, slot: int, units: tuple[Unit, ...]) -> bool:
+        """There is room once these are gone, and no job loses more than it allows."""
+        oracle = Oracle()
+        oracle.machines, oracle.known = self.before.machines, self.before.known
+        gone = {live.identity for unit in units for live in unit.here}
+        oracle.live = [one for one in self.before.live if one.identity not in gone]
+        return oracle.fits(self.job, slot) and within_budgets(units)
+
+    def least(self) -> Harm | None:
+        choices = [
+            harm(slot, units)
+            for slot in range(len(self.before.machines))
+            for units in subsets(self.units(slot))
+            if self.enough(slot, units)
+        ]
+        return min(choices, default=None)
+
+
+def may_go(spec: JobSpec) -> bool:
+    once = spec.run is RunMode.AT_MOST_ONCE
+    return spec.preemptible and not once and spec.priority + PREEMPT_MARGIN <= HIGH
+
+
+def within_budgets(units: tuple[Unit, ...]) -> bool:
+    lost: dict[JobId, int] = {}
+    for unit in units:
+        lost[unit.spec.id] = lost.get(unit.spec.id, 0) + len(unit.tasks)
+    most = {unit.spec.id: unit.spec.evict_at_most for unit in units}
+    return all((limit := most[job]) is None or count <= limit for job, count in lost.items())
+
+
+def harm(slot: int, units: tuple[Unit, ...]) -> Harm:
+    highest = max((unit.spec.priority for unit in units), default=-1)
+    return Harm(highest, sum(len(unit.tasks) for unit in units), slot)
+
+
+def subsets(units: list[Unit]) -> Iterator[tuple[Unit, ...]]:
+    return chain.from_iterable(combinations(units, size) for size in range(len(units) + 1))
+
+
+full_clusters = given(nodes, lesser, wanted)
+
+
+@settings(max_examples=150, derandomize=True)
+@full_clusters
+def test_the_least_gives_way(
+    nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]
+) -> None:
+    full = Full(nodes, lesser, wanted)
+    expected = None if full.has_room else full.least()
+    full.cluster.round()
+
+    gone = evicted(full.cluster)
+    if expected is None:
+        assert not gone
+        return
+    units = tuple(one for one in full.units(expected.slot) if one.tasks <= gone)
+    assert {task for unit in units for task in unit.tasks} == gone
+    assert harm(expected.slot, units) == expected
+    assert full.enough(expected.slot, units)
+    for unit in units:
+        assert not full.enough(expected.slot, tuple(one for one in units if one is not unit))
+
+
+@settings(max_examples=40, derandomize=True)
+@full_clusters
+def test_who_others_gave_way_to_gets_the_room(
+    nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]
+) -> None:
+    full = Full(nodes, lesser, wanted)
+    full.cluster.round()
+    waits = bool(evicted(full.cluster))
+    full.cluster.endevicted()
+    full.cluster.round()
+
+    assert not waits or full.cluster.tasks(full.job.id, AttemptState.OFFERED)

@@ -1,0 +1,144 @@
+"""A plan says what the next round would do, on a copy, perhaps with other nodes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.engine.shadow import Shadow
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec, Unschedulable
+from rota.model.namespace import Namespace
+from rota.model.node import Eligibility, NodeWish
+from rota.model.outlook import Evicted, NewNode, Outcome, Outlook, Place, WhatIf
+from rota.model.sync import Said
+from rota.scheduler.what_if import foresee
+from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements, where
+from tests.scheduler.rounds import Rounds
+from tests.scheduler.test_explain_agrees import NODES, QUOTAS, WISHES, cluster, place
+
+
+def plan(rounds: Rounds, spec: JobSpec, what_if: WhatIf | None = None) -> Outlook:
+    return foresee(Shadow.take(rounds.mirror), spec, what_if or WhatIf(), at(0))
+
+
+@pytest.fixture
+def rounds() -> Rounds:
+    """One node of two cores, of which one is used."""
+    made = Rounds()
+    add_node(made.mirror, "a", {"cpu": 2000, "memory": 8 * GIB})
+    add_job(made.mirror, job_spec(1, expect_seconds=60.0, priority=10))
+    made.go()
+    made.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    return made
+
+
+def test_what_fits_would_start_now(rounds: Rounds) -> None:
+    assert plan(rounds, job_spec(9)) == Outlook(Outcome.NOW, "would start now on a", 1, (Place("a", 1),))
+
+
+def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) -> None:
+    outlook = plan(rounds, job_spec(9, count=3, priority=10))
+
+    assert (outlook.outcome, outlook.starts) == (Outcome.NOW, 1)
+    assert outlook.sentence.startswith(
+        "1 of 3 tasks would start now on a (1); 2 of 3 tasks wait: 1 of 1 nodes"
+    )
+    assert outlook.why is not None
+    assert [reason.kind for reason in outlook.why.reasons] == ["cpu"]
+
+
+def test_what_does_not_fit_now_would_wait_and_says_until_when(rounds: Rounds) -> None:
+    outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=10))
+
+    assert outlook.outcome is Outcome.WAIT
+    assert outlook.sentence == "would wait: 1 of 1 nodes has too little free cpu: largest free 1, asked 2"
+    assert outlook.why is not None
+    assert (outlook.why.position, outlook.why.starts_at_ms) == (1, at(60_000).wall_ms)
+
+
+def test_what_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> None:
+    small = plan(rounds, job_spec(9, needs={"cpu": 3000}))
+    elsewhere = plan(rounds, job_spec(9, where=(where("region", "==", "eu"),)))
+    gang = plan(rounds, job_spec(9, count=3, gang=True))
+    late = plan(rounds, job_spec(9, deadline_at_ms=at(0).wall_ms - 1))
+
+    outcomes = [one.outcome for one in (small, elsewhere, gang, late)]
+    assert outcomes == [Outcome.NEVER] * 4
+    assert small.sentence == ("would never start: 1 of 1 nodes has too little cpu in all: largest 2, asked 3")
+
+
+def test_what_asks_for_more_than_its_quota_would_never_start(rounds: Rounds) -> None:
+    rounds.mirror.apply(Namespace("team", {"cpu": 500}))
+
+    assert plan(rounds, job_spec(9, namespace="team")).outcome is Outcome.NEVER
+
+
+def test_what_does_not_wait_would_be_rejected(rounds: Rounds) -> None:
+    outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, when_unschedulable=Unschedulable.REJECT))
+
+    assert outlook.outcome is Outcome.NEVER
+    assert outlook.sentence.startswith("would be rejected: 1 of 1 nodes has too little free cpu")
+
+
+def test_a_closed_node_is_a_reason_to_wait_not_for_ever(rounds: Rounds) -> None:
+    rounds.mirror.apply(NodeWish(NodeId("a"), Eligibility.CORDONED))
+
+    assert plan(rounds, job_spec(9)).outcome is Outcome.WAIT
+
+
+def test_without_nodes_nothing_can_run() -> None:
+    assert plan(Rounds(), job_spec(9)).sentence == "would never start: no node has joined"
+
+
+def test_what_has_to_give_way_is_told(rounds: Rounds) -> None:
+    outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=90))
+
+    assert outlook.outcome is Outcome.NOW
+    assert outlook.sentence == "would start as soon as 1 task of lower priority has given way on a"
+    assert outlook.evicts == (Evicted(job_spec(1).id, "default", ((0, 0),)),)
+
+
+def test_new_nodes_may_be_thought_of(rounds: Rounds) -> None:
+    add_node(rounds.mirror, "new-1", {"cpu": 500})
+    more = NewNode({"cpu": 8000}, {"region": "eu"}, count=2)
+    wanted = job_spec(9, count=2, needs={"cpu": 8000}, where=(where("region", "==", "eu"),))
+
+    outlook = plan(rounds, wanted, WhatIf(add_nodes=(more,)))
+
+    assert outlook.places == (Place("new-2", 1, new=True), Place("new-3", 1, new=True))
+
+
+def test_who_waits_already_uses_new_nodes_first(rounds: Rounds) -> None:
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 8000}))
+    rounds.go()
+
+    outlook = plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf((NewNode({"cpu": 8000}),)))
+
+    assert outlook.outcome is Outcome.WAIT
+
+
+def test_nodes_may_be_thought_away(rounds: Rounds) -> None:
+    add_node(rounds.mirror, "b")
+
+    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("b"),))).places == (Place("a", 1),)
+    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("a"), NodeId("b")))).outcome is Outcome.NEVER
+
+
+@given(st.lists(NODES, max_size=5), st.lists(WISHES, max_size=4), WISHES, QUOTAS)
+@settings(max_examples=100, deadline=None)
+def test_a_plan_says_what_the_next_round_does(
+    nodes: list[dict[str, Any]], others: list[dict[str, Any]], wishes: dict[str, Any], quota: dict[str, int]
+) -> None:
+    rounds = cluster(nodes, others, quota)
+    spec = job_spec(99, **wishes)
+    outlook = plan(rounds, spec)
+    placed = place(rounds, add_job(rounds.mirror, spec))
+
+    there: dict[str, int] = {}
+    for node in placements(rounds.mirror, spec.id).values():
+        there[node] = there.get(node, 0) + 1
+    if not outlook.evicts:
+        assert {place.node: place.tasks for place in outlook.places} == there
+    assert bool(placed) <= (outlook.outcome is Outcome.NOW)

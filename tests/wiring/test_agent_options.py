@@ -1,0 +1,35 @@
+"""What an agent is told of its GPUs."""
+
+from pathlib import Path
+
+import pytest
+
+from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
+from rota.wiring.agent import settings_of
+
+
+def told(tmp_path: Path, **options: object) -> AgentConfig:
+    return agent_config(AgentOptions(data_dir=str(tmp_path), **options), {"ROTA_SERVER_ADDR": "127.0.0.1:1"})  # type: ignore[arg-type]  # options of several types
+
+
+def test_devices_are_declared_whole_and_counted_in_thousandths(tmp_path: Path) -> None:
+    config = told(tmp_path, resources={"gpu": "2", "licence": "3"}, gpu_model="A100", labels={"rack": "r1"})
+    settings = settings_of(config, tmp_path)
+
+    assert settings.declared == {"gpu": 2000, "licence": 3}
+    assert settings.labels == {"rack": "r1", "gpu_model": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"resources": {"gpu": "0.5"}}, "resources.gpu"),
+        ({"resources": {"gpu": "65"}}, "resources.gpu"),
+        ({"gpu_model": "A100", "labels": {"gpu_model": "T4"}}, "gpu_model"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tmp_path: Path, options: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        told(tmp_path, **options)
+
+    assert refused.value.field == key
