@@ -85,4 +85,4 @@ def empty(machines: list[tuple[int, int, int, str]]) -> GpuNodes:
     models = tuple(dict.fromkeys(model for *_, model in machines))
     devices = np.where(np.arange(gpus.max()) < gpus[:, None], DEVICE_MILLI, 0)
     model = np.array([models.index(model) for *_, model in machines])
-    return GpuNodes(cpu.copy(), cpu, memory, devices, gpus, model, models)
+    return GpuNodes(cpu, memory, devices, model, models)

@@ -212,7 +212,7 @@ def test_without_a_mix_the_fullest_node_is_taken() -> None:
 
 def test_no_nodes_have_no_scores() -> None:
     nothing = np.zeros(0, np.int64)
-    nodes = GpuNodes(nothing, nothing, nothing, np.zeros((0, 8), np.int64), nothing, nothing, MODELS)
+    nodes = GpuNodes(nothing, nothing, np.zeros((0, 8), np.int64), nothing, MODELS)
 
     ranked = rank(Demand.of({Ask(1, 1, 500): 1}), Ask(1, 1, 500), nodes)
 
@@ -235,10 +235,8 @@ def columns(nodes: list[One], width: int = 4) -> GpuNodes:
     cpu = np.array([node.cpu for node in nodes], np.int64)
     return GpuNodes(
         cpu_free=cpu,
-        cpu_total=cpu,
         memory_free=np.array([node.memory for node in nodes], np.int64),
         devices=devices,
-        count=np.array([len(node.devices) for node in nodes], np.int64),
         model=np.array([MODELS.index(node.model) if node.model else -1 for node in nodes], np.int64),
         models=MODELS,
     )

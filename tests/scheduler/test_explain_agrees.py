@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rota.engine.mirror import Mirror
-from rota.model.amounts import parse_cpu, parse_seconds, parse_size, WHOLE_GPU
+from rota.model.amounts import WHOLE_GPU, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState

@@ -27,6 +27,8 @@ DECIDE_AGAIN_MAX = (
 )
 LOOKAHEAD_US = 60_000  # work a node may hold beyond its room: two report intervals and a commit
 LOOKAHEAD_TASKS_MAX = 256  # the same, in tasks per node
+DEMAND_JOBS = 1_000  # the last jobs, by which GPU nodes are judged: a mix that drifts is followed
+DEMAND_JOBS_STEP = 128  # jobs after which that is looked at again: it costs some tens of milliseconds
 GPUS_MAX = 64  # of one node: more than any machine has, and an attempt's fit one number
 NODE_TASKS_MAX = 10_000  # live attempts on one node, also of tasks that ask for nothing
 ROWS_KEPT = 1_000  # shapes whose points on every node are kept: 80 MB at ten thousand nodes

@@ -182,6 +182,11 @@ class Nodes:
     def __len__(self) -> int:
         return int(self.slots.size)
 
+    def some(self, places: Array) -> "Nodes":
+        """Those at these places among them."""
+        ahead = None if self.ahead is None else self.ahead[places]
+        return Nodes(self._board, self.shape, self.slots[places], ahead)
+
     @cached_property
     def amounts(self) -> Array:
         """What is free, one row per resource in the board's order."""
@@ -219,6 +224,10 @@ class Nodes:
         """The share of its cpu in use, as the node measured it."""
         found: Array = self._board.load.take(self.slots)
         return found
+
+    @property
+    def room(self) -> Room:
+        return self._board.room
 
     @property
     def any_gpu(self) -> bool:

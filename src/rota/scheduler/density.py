@@ -35,10 +35,8 @@ class GpuNodes(NamedTuple):
     """Columns of the n nodes to look at."""
 
     cpu_free: Array  # int64[n], in milli-cores
-    cpu_total: Array
     memory_free: Array  # int64[n], in bytes
     devices: Array  # int64[n, D]: free milli of each device, 0 where there is none
-    count: Array  # type: ignore[assignment]  # tuples have a method of that name
     model: Array  # index into `models`, -1 where unknown
     models: tuple[str, ...]
 

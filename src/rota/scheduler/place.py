@@ -8,7 +8,7 @@ from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.shape import Shape
 from rota.model.view import JobView, View
-from rota.scheduler.board import Board
+from rota.scheduler.board import Board, Nodes
 from rota.scheduler.rows import Pick, Plugins, Rows, Run
 from rota.scheduler.rules import Company, Domains, Terms
 from rota.scheduler.scores import NEVER
@@ -48,6 +48,8 @@ class Seating:
     def begin(self, view: View) -> None:
         """A new round: take over what happened since the last one."""
         self.board.sync()
+        if self.board.devices.shape[1]:
+            self.rows.gpus.learn(view)
         self.company = Company(view.neighbours, view.room.size)
 
     def seat(self, job: JobView, wanted: int, barred: Array | None = None) -> Seated:
@@ -115,7 +117,7 @@ class Seating:
         return seats
 
     def _take(self, shape: Shape, slot: int, terms: Terms) -> Seat:
-        devices = choose_devices(self.board, shape, slot) if self.board.devices.shape[1] else 0
+        devices = choose_devices(self.rows, shape, slot) if self.board.devices.shape[1] else 0
         self.board.take(shape, slot, 1, devices)
         terms.picked(slot)
         return Seat(slot, devices)
@@ -152,14 +154,15 @@ def _best_head(streams: list[_Stream], added: list[float], wanted: int) -> _Stre
     return found
 
 
-def choose_devices(board: Board, shape: Shape, slot: int) -> int:
-    """A part goes where the least is left over; whole ones are the first that are free."""
+def choose_devices(rows: Rows, shape: Shape, slot: int) -> int:
+    """A part goes where the policy says; whole ones are the first that are free."""
     amount = dict(shape.needs).get(GPU, 0)
     if not amount:
         return 0
-    free: list[int] = board.devices[slot].tolist()
     if amount < WHOLE_GPU:
-        return 1 << min((left, device) for device, left in enumerate(free) if left >= amount)[1]
+        ranked = rows.gpus.rank(Nodes(rows.board, shape, np.array([slot])))
+        return 1 << int(ranked.device[0])
+    free: list[int] = rows.board.devices[slot].tolist()
     whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
     return sum(1 << device for device in whole[: amount // WHOLE_GPU])
 

@@ -11,6 +11,7 @@ from rota.model.limits import ROWS_KEPT
 from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
 from rota.scheduler.filters import Filter, fits, floor
+from rota.scheduler.gpus import Gpus
 from rota.scheduler.scores import NEVER, Interference, Score, filling, points, said
 
 _AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
@@ -34,7 +35,7 @@ class Row:
         self.points: Array = np.zeros(0)
         self.said: Array | None = None  # points for what is said of the nodes
         self.floor: Array = np.zeros((0, 1), np.int64)
-        self.labels_version = -1
+        self.version = (-1, -1)  # of the labels, and of what is asked of GPU nodes
         self.position = -1  # of the board's log
 
 
@@ -43,6 +44,7 @@ class Rows:
         self.board = board
         self.plugins = plugins or Plugins()
         self._rows: dict[Shape, Row] = {}
+        self.gpus = Gpus()
         self._filling: tuple[int, ...] = ()
 
     def of(self, shape: Shape) -> Array:
@@ -63,7 +65,7 @@ class Rows:
         row = self._rows[shape]
         nodes = Nodes(self.board, shape, slots, ahead)
         able = fits(nodes, row.floor)
-        found = points(nodes, self._filling, self.plugins.interference)
+        found = points(nodes, self._filling, self.plugins.interference, self.gpus)
         if row.said is not None:
             found += row.said.take(slots)
         for one in self.plugins.filters:
@@ -80,14 +82,15 @@ class Rows:
 
     def _sync(self, shape: Shape, row: Row) -> None:
         board = self.board
-        if row.position == board.position and row.labels_version == board.room.labels_version:
+        version = (board.room.labels_version, self.gpus.version)
+        if row.position == board.position and row.version == version:
             return
         changed = board.since(row.position)
-        if changed is None or row.labels_version != board.room.labels_version:
+        if changed is None or row.version != version:
             self._filling = filling(board)
             row.floor = floor(board, shape)
             row.said = said(board.room, shape)
-            row.labels_version = board.room.labels_version
+            row.version = version
             row.points = self.score(shape, np.arange(board.size))
         else:
             row.points[changed] = self.score(shape, changed)

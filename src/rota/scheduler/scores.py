@@ -12,9 +12,11 @@ from rota.model.room import Room
 from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
 from rota.scheduler.filters import admitted
+from rota.scheduler.gpus import Gpus
 
 NEVER = -np.inf
 _HALF = 50.0  # points of cpu, and of memory
+_MILLI_A_POINT = 10.0  # thousandths of a GPU that are a point: a whole one is a whole node
 _GPU_NODE = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
 SAME_NOISE = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
 
@@ -49,7 +51,7 @@ def filling(board: Board) -> tuple[int, ...]:
     return tuple(row for row in rows if row is not None)
 
 
-def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference) -> Array:
+def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference, gpus: Gpus) -> Array:
     """Of nodes that fit, by their state alone. Added up in one order, so that every way there is exact."""
     shape = nodes.shape
     idle = nodes.shares[filling[0]]
@@ -59,10 +61,20 @@ def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference) -
         found: Array = idle * -_HALF
     else:
         found = np.minimum(idle - len(filling), -nodes.load) * _HALF
+    if nodes.any_gpu:
+        found = _on_gpu_nodes(nodes, found, gpus)
     if shape.noise is not None:
         found -= _disturbance(nodes, shape.noise, interference)
-    if nodes.any_gpu and not any(resource == GPU for resource, _ in shape.needs):
-        found -= _GPU_NODE * (nodes.capacity(GPU) > 0)
+    return found
+
+
+def _on_gpu_nodes(nodes: Nodes, found: Array, gpus: Gpus) -> Array:
+    """Nodes with GPUs are judged by how well these fill up, whatever the policy."""
+    there = np.nonzero(nodes.capacity(GPU) > 0)[0]
+    if there.size:
+        density = gpus.rank(nodes.some(there)).score / _MILLI_A_POINT
+        asks_none = not any(resource == GPU and amount for resource, amount in nodes.shape.needs)
+        found[there] = density - _GPU_NODE if asks_none else density
     return found
 
 

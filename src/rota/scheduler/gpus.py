@@ -1,0 +1,78 @@
+"""What is asked of GPU nodes lately, learnt from the jobs themselves; and the density policy on the board."""
+
+from collections import Counter
+
+import numpy as np
+
+from rota.model.amounts import CPU, GPU, MEMORY
+from rota.model.columns import Array
+from rota.model.ids import JobId
+from rota.model.limits import DEMAND_JOBS, DEMAND_JOBS_STEP
+from rota.model.room import Room
+from rota.model.shape import Op, Shape
+from rota.model.view import View
+from rota.scheduler.board import Nodes
+from rota.scheduler.density import Ask, Demand, GpuNodes, Ranked, rank
+
+MODEL = "gpu_model"  # the label
+
+
+class Gpus:
+    """The demand by which GPU nodes are judged. It changes now and then, and with it every row."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._demand = Demand.of({})
+        self._arrivals: Counter[Ask] = Counter()
+        self._due = 0  # the number of jobs at which to look again
+        self._asks: dict[Shape, Ask] = {}
+        self._models: tuple[int, tuple[str, ...], Array] = (-1, (), np.zeros(0, np.intp))
+
+    def learn(self, view: View) -> None:
+        """Of the last jobs, often while there are few, then every so many."""
+        last = view.counters.jobs
+        if last < self._due:
+            return
+        self._due = last + max(1, min(last, DEMAND_JOBS_STEP))
+        arrivals: Counter[Ask] = Counter()
+        for number in range(max(1, last - DEMAND_JOBS + 1), last + 1):
+            job = view.jobs.get(JobId(str(number)))
+            if job is not None:
+                arrivals[ask_of(job.spec.shape)] += job.spec.count
+        if arrivals != self._arrivals:
+            self._arrivals, self._demand = arrivals, Demand.of(arrivals)
+            self._asks.clear()
+            self.version += 1
+
+    def rank(self, nodes: Nodes) -> Ranked:
+        """How well the shape sits on nodes that have GPUs."""
+        ask = self._asks.get(nodes.shape)
+        if ask is None:
+            ask = self._asks[nodes.shape] = ask_of(nodes.shape)
+        names, models = self._models_of(nodes.room)
+        columns = GpuNodes(
+            cpu_free=nodes.free(CPU),
+            memory_free=nodes.free(MEMORY),
+            devices=nodes.devices,
+            model=models[nodes.slots],
+            models=names,
+        )
+        return rank(self._demand, ask, columns)
+
+    def _models_of(self, room: Room) -> tuple[tuple[str, ...], Array]:
+        version, names, index = self._models
+        if version != room.labels_version or index.size != room.size:
+            said = [labels.get(MODEL) for labels in room.labels]
+            names = tuple(sorted({model for model in said if model is not None}))
+            places = {model: at for at, model in enumerate(names)}
+            index = np.array([-1 if model is None else places[model] for model in said], np.intp)
+            self._models = (room.labels_version, names, index)
+        return names, index
+
+
+def ask_of(shape: Shape) -> Ask:
+    """What it wants of a GPU node; which models, as far as conditions say so in so many words."""
+    needs = dict(shape.needs)
+    named = [one.values for one in shape.where if one.label == MODEL and one.op in (Op.EQUAL, Op.IN)]
+    models = named[0] if named else ()
+    return Ask(needs.get(CPU, 0), needs.get(MEMORY, 0), needs.get(GPU, 0), models)

@@ -1,0 +1,108 @@
+"""GPUs by the thousandth: which devices, never more than there is, and nodes that fill up."""
+
+from typing import Any
+
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId
+from rota.model.job import Counters
+from rota.model.sync import Said
+from rota.testing.builders import GIB, add_job, add_node, job_spec, placements, where
+from tests.scheduler.rounds import Rounds
+
+BOX = {"cpu": 64_000, "memory": 256 * GIB, "gpu": 4000}
+
+
+def submit(rounds: Rounds, number: int, gpu: int, **fields: Any) -> JobId:
+    rounds.mirror.apply(Counters(jobs=number))
+    needs = {"cpu": 1000, "memory": GIB, **({"gpu": gpu} if gpu else {})}
+    return add_job(rounds.mirror, job_spec(number, **{"needs": needs} | fields))
+
+
+def devices(mirror: Mirror, job: JobId) -> list[int]:
+    return list(mirror.jobs[job].attempts[0].gpus.values())
+
+
+def test_parts_that_fit_together_share_a_device() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    half = submit(rounds, 1, 500, count=4)
+    rounds.go()
+
+    assert devices(rounds.mirror, half) == [1, 1, 2, 2]
+
+
+def test_whole_devices_are_wholly_free_and_each_has_one_owner() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    part = submit(rounds, 1, 300)
+    whole = submit(rounds, 2, 2000)
+    rounds.go()
+    third = submit(rounds, 3, 2000)
+    rounds.go(10)
+
+    assert devices(rounds.mirror, part) == [0b0001]
+    assert devices(rounds.mirror, whole) == [0b0110]
+    assert placements(rounds.mirror, third) == {}
+
+
+def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX | {"gpu": 2000})
+    large = submit(rounds, 1, 600, count=2)
+    half = submit(rounds, 2, 500)
+    rounds.go()
+    before = placements(rounds.mirror, half)
+    rounds.said("a", 1, Said.EXITED, (1, 1), exit_code=0)
+    rounds.go(10)
+
+    assert devices(rounds.mirror, large) == [1, 2]
+    assert (before, placements(rounds.mirror, half)) == ({}, {0: "a"})
+    assert devices(rounds.mirror, half) == [2]
+
+
+def test_what_ended_gives_its_devices_back() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX | {"gpu": 1000})
+    first = submit(rounds, 1, 1000)
+    rounds.go()
+    second = submit(rounds, 2, 1000)
+    rounds.go(10)
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.go(20)
+
+    assert devices(rounds.mirror, first) == devices(rounds.mirror, second) == [1]
+    assert rounds.mirror.room.devices[0].tolist() == [1000]
+
+
+def test_a_model_can_be_asked_for() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX, labels={"gpu_model": "T4"})
+    add_node(rounds.mirror, "b", BOX, labels={"gpu_model": "A100"})
+    job = submit(rounds, 1, 1000, where=(where("gpu_model", "==", "A100"),))
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "b"}
+
+
+def test_what_asks_for_no_gpu_stays_away_from_nodes_that_have_some_while_others_fit() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    add_node(rounds.mirror, "b", {"cpu": 2000, "memory": 8 * GIB})
+    job = submit(rounds, 1, 0, count=3)
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "b", 1: "b", 2: "a"}
+
+
+def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> None:
+    rounds = Rounds()
+    for node in ("a", "b"):
+        add_node(rounds.mirror, node, BOX)
+    submit(rounds, 1, 4000, expect_seconds=1.0)
+    rounds.go()
+    taken = placements(rounds.mirror, JobId("1"))[0]
+    rounds.said(taken, 1, Said.EXITED, (0, 1), exit_code=0)
+    parts = [submit(rounds, number, 250) for number in range(2, 10)]
+    rounds.go(10)
+
+    assert len({placements(rounds.mirror, job)[0] for job in parts}) == 1
