@@ -398,6 +398,21 @@ def test_room_promised_to_the_head_of_the_queue_is_told_with_how_short_it_would_
 
     assert answer.sentence == "waits: 1 of 1 nodes is promised to job 2, the head of the queue"
     assert answer.changes == ("would start on a with expect <= 60s",)
+    assert answer.starts_at_ms is None
+
+
+def test_who_is_held_back_starts_when_the_head_of_the_queue_has_ended() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, expect_seconds=60.0))
+    add_job(rounds.mirror, job_spec(3))
+    rounds.go()
+
+    assert asked(rounds, 2).starts_at_ms == at(60_000).wall_ms
+    assert asked(rounds, 3).starts_at_ms == at(120_000).wall_ms
 
 
 def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:

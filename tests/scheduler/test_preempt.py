@@ -52,7 +52,7 @@ def test_the_fewest_tasks_give_way_and_the_preemptor_starts_when_they_have_ended
     rounds.go(20)
 
     assert evicted(rounds) == [("2", 0)]
-    assert plan.why == "task 0 of job 2 give way to job 3: priority 60 over 50"
+    assert plan.why == "task 0 of job 2 gives way to job 3: priority 60 over 50"
     assert (before, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
 
 

@@ -51,6 +51,7 @@ class Study(NamedTuple):
     sight: Sight
     own: Own
     scarce: list[Reason]  # nodes fit, but not enough of them at once
+    head: JobId | None  # who was promised room that it would use
 
 
 def study(
@@ -66,7 +67,8 @@ def study(
     sight = look(view, seating, job, promised, now)
     own = own_reasons(view, job, ahead.shares, now)
     scarce = [] if own.stuck else _scarce(seating, job, sight, now)
-    return Study(seating, sight, own, scarce)
+    barred = any(one.reason.kind == "promised" for one in sight.obstacles)
+    return Study(seating, sight, own, scarce, promised.job if promised is not None and barred else None)
 
 
 def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
@@ -91,7 +93,7 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
         _changes(job, known),
         before + 1,
         () if own.stuck or sight.fits.any() else _misses(sight),
-        starts_at_ms(view, known.seating, job, now) if known_when else None,
+        starts_at_ms(view, known.seating, job, known.head, now) if known_when else None,
     )
 
 

@@ -44,8 +44,11 @@ class _End(NamedTuple):
     given: tuple[int, ...]
 
 
-def starts_at_ms(view: View, seating: Seating, job: JobView, now: Instant) -> int | None:
-    """Wall clock, about; None where nobody knows, or it would take too long to find out."""
+def starts_at_ms(view: View, seating: Seating, job: JobView, head: JobId | None, now: Instant) -> int | None:
+    """Wall clock, about; None where nobody knows, or it would take too long to find out.
+
+    `head` is who was promised the room that it would use: it starts no sooner.
+    """
     slots = _slots(seating, job)
     if count_before(view, job.spec) > _AHEAD_MAX or not slots.size or _depends_on_others(job):
         return None
@@ -53,8 +56,11 @@ def starts_at_ms(view: View, seating: Seating, job: JobView, now: Instant) -> in
     if ends is None:
         return None
     before = turns_before(view, job.spec)
-    others = [_Demand(seating, view.jobs[JobId(str(turn[2]))], slots) for turn in before]
-    return _Course(seating, slots, others, ends, now).until(_Demand(seating, job, slots), gang=job.spec.gang)
+    names = [JobId(str(turn[2])) for turn in before]
+    demands = {name: _Demand(seating, view.jobs[name], slots) for name in names}
+    course = _Course(seating, slots, list(demands.values()), ends, now)
+    first = demands.get(head) if head is not None else None
+    return course.until(_Demand(seating, job, slots), first, gang=job.spec.gang)
 
 
 def _depends_on_others(job: JobView) -> bool:
@@ -100,8 +106,8 @@ class _Course:
         self._now_ms = now.wall_ms
         heapq.heapify(self._ends)
 
-    def until(self, own: _Demand, *, gang: bool) -> int | None:
-        """When it starts: one task of it, or all of a gang."""
+    def until(self, own: _Demand, first: _Demand | None, *, gang: bool) -> int | None:
+        """When it starts, one task of it or all of a gang; not before the first, if there is one."""
         wanted = own.left if gang else 1
         rooms = [own.copies(free) if here else 0 for free, here in zip(self._free, own.at, strict=True)]
         for _ in range(_ENDS_MAX):
@@ -113,7 +119,7 @@ class _Course:
                 free[row] += amount
             self._serve_others(end)
             rooms[end.node] = own.copies(free) if own.at[end.node] else 0
-            if sum(rooms) >= wanted:
+            if sum(rooms) >= wanted and (first is None or first.left <= 0):
                 return max(end.at_ms, self._now_ms)
         return None
 

@@ -360,12 +360,13 @@ class Round:
             blocks.evict(self._view.jobs[job_id], index)
         for job_id, indices in by_job.items():
             ranges = Ranges(indices)
-            tasks = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job_id}"
+            s, es = ("s", "") if len(indices) > 1 else ("", "s")
+            tasks = f"task{s} {ranges} of job {job_id}"
             if job_id == preemptor.spec.id:
-                reason = f"{tasks} stop: the gang starts again as a whole"
+                reason = f"{tasks} stop{es}: the gang starts again as a whole"
             else:
                 high, low = preemptor.spec.priority, self._view.jobs[job_id].spec.priority
-                reason = f"{tasks} give way to job {preemptor.spec.id}: priority {high} over {low}"
+                reason = f"{tasks} give{es} way to job {preemptor.spec.id}: priority {high} over {low}"
             yield Event("task.evicted", reason, job=job_id, indices=tuple(ranges.pairs))
 
     def _choice(self, placed: Placed) -> Choice:

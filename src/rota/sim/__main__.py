@@ -103,7 +103,7 @@ def _work_off(options: argparse.Namespace) -> int:
         workload = workload.with_nodes(options.nodes)
     for left_out in workload.left_out:
         print(f"not used as it stands: {left_out}", file=sys.stderr)
-    done = replay(workload, Settings(options.seed, options.hours, options.faults, options.servers))
+    done = replay(workload, _settings(options))
     shown = figures(done.rows, workload.cpu_milli)
     print(f"{workload.name}: {workload.size:,} nodes, seed {options.seed}")
     print(table({"Rota": shown}), end="")
@@ -115,6 +115,10 @@ def _work_off(options: argparse.Namespace) -> int:
         Path(options.plot).write_text(drawn, encoding="utf-8")
         print(f"plotted in {options.plot}")
     return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    return Settings(options.seed, options.hours, options.faults, options.servers, options.first_come)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=_whole, help="instead of as many as the workload says")
     add("--servers", type=_whole, default=1, help="that share one store")
     add("--hours", type=_hours, default=24.0, help="in which jobs come; all of them are worked off")
+    add("--first-come", action="store_true", help="nobody overtakes: the queue without backfill")
     add("--faults", action="store_true", help="let things go wrong while the workload is worked off")
     add("--plot", metavar="FILE.svg", help="draw utilisation and waiting tasks over time")
     return parser

@@ -8,6 +8,7 @@ from rota.model.job import Counters
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
+from rota.scheduler.round import Settings
 from rota.sim.checks import Checks
 from rota.sim.election import Election
 from rota.sim.host import Door
@@ -28,6 +29,7 @@ class Size(NamedTuple):
     nodes: tuple[NodeGroup, ...]
     servers: int = 1
     lost_ms: int = LOST_MS
+    placement: Settings = Settings()
 
 
 class Cluster:
@@ -37,7 +39,8 @@ class Cluster:
         self.medium = Medium(world, self.network)
         self.checks = Checks(world)
         self.servers = [
-            Server(world, f"server-{n}", self.medium, size.lost_ms) for n in range(1, size.servers + 1)
+            Server(world, f"server-{n}", self.medium, size.lost_ms, size.placement)
+            for n in range(1, size.servers + 1)
         ]
         self.election = Election(world, self.network, self.medium, self.servers)
         self.users = Users(world, self.network, self.servers)

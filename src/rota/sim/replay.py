@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from rota.model.ids import JobId
+from rota.scheduler import round as placement
 from rota.sim.checks import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.faults import befall, draw
@@ -16,6 +17,8 @@ from rota.sim.load import HOUR_MS, Arrival, Workload
 from rota.sim.scenario import all_ended
 from rota.sim.world import World
 
+LOOK_MS = 60_000  # how often what overlaps is looked at
+QUIET_TICK_MS = 4_000  # of a server: just short enough not to pass for a stall, months are long
 AFTER_MS = 7 * 24 * HOUR_MS  # how long after the last arrival all must have ended
 
 
@@ -24,6 +27,7 @@ class Settings(NamedTuple):
     hours: float = 24.0
     faults: bool = False
     servers: int = 1
+    first_come: bool = False  # nobody overtakes: the queue without backfill
 
 
 class Replayed(NamedTuple):
@@ -39,7 +43,10 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     """Everything that is promised is checked on the way: raises Broken."""
     began = time.perf_counter()
     world = World(settings.seed, keep_trace=False)
-    cluster = Cluster(world, Size(workload.nodes, settings.servers))
+    order = placement.Settings(backfill=not settings.first_come)
+    cluster = Cluster(world, Size(workload.nodes, settings.servers, placement=order))
+    for server in cluster.servers:
+        server.tick_ms = QUIET_TICK_MS
     records = _Records(cluster)
     cluster.start()
     coming = _Coming(cluster, workload.arrivals(Random(f"{settings.seed}/workload"), settings.hours))
@@ -49,10 +56,10 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
 
     def look() -> None:
         cluster.checks.look_at_overlaps()
-        world.after(1000, look)
+        world.after(LOOK_MS, look)
 
     look()
-    while not (coming.over and all_ended(cluster)) and world.now_ms < coming.last_ms + AFTER_MS:
+    while not _over(coming, cluster) and world.now_ms < coming.last_ms + AFTER_MS:
         world.run(world.now_ms + 60_000)
     users = cluster.users
     if refused := world.counts["user: a submit was refused"]:
@@ -61,6 +68,12 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - began
     return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib)
+
+
+def _over(coming: "_Coming", cluster: Cluster) -> bool:
+    """Asked every minute: what is cheap to know comes first."""
+    busy = any(server.leads and server.mirror.unfinished for server in cluster.servers)
+    return coming.over and not busy and all_ended(cluster)
 
 
 class _Coming:

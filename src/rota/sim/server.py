@@ -16,7 +16,9 @@ from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.node import Link
 from rota.model.plan import Instant
 from rota.model.sync import Report
+from rota.scheduler import deadline
 from rota.scheduler import plan as scheduler
+from rota.scheduler.round import Settings
 from rota.sim.medium import Medium
 from rota.sim.network import Stream
 from rota.sim.session import Session
@@ -35,10 +37,13 @@ RESTART_MS = 1_500  # a supervisor starts it again
 class Server(Process):
     """Answers only while it leads. Whether it may is the business of whoever calls lead()."""
 
-    def __init__(self, world: World, name: str, medium: Medium, lost_ms: int) -> None:
+    def __init__(
+        self, world: World, name: str, medium: Medium, lost_ms: int, placement: Settings | None = None
+    ) -> None:
         super().__init__(world, name, Clock(world))
         self.medium = medium
         self.leads = False
+        self.tick_ms = TICK_MS
         self.epoch = 0
         self.revision = 0
         self.loop = Loop(Mirror(), [])
@@ -46,7 +51,8 @@ class Server(Process):
         self._reconcilers: Sequence[Reconciler] = [
             assign.RECONCILER,
             controllers.RECONCILER,
-            scheduler.reconciler(),
+            scheduler.reconciler(placement),
+            deadline.RECONCILER,
             liveness.reconciler(lost_ms),
         ]
         self._sessions: dict[NodeId, Session] = {}
@@ -278,7 +284,7 @@ class Server(Process):
 
     def _rest(self) -> None:
         next_at = self.loop.next_at()
-        delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(1, next_at - self.now().ms))
+        delay_ms = self.tick_ms if next_at is None else min(self.tick_ms, max(1, next_at - self.now().ms))
         rest = self._rests
         self.after(delay_ms, lambda: self._step() if rest == self._rests else None)
 
