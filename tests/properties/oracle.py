@@ -1,12 +1,16 @@
 """Where would a task go? Asked of every node anew, from the definitions alone, in plain Python."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
 
 from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.shape import Constraint, Policy, Spread, Term
+from rota.scheduler.density import Demand, GpuNodes, Ranked, rank
+from rota.scheduler.gpus import ask_of
 
 WHOLE_GPU = 1000
 SAME_NOISE = 20
@@ -52,6 +56,7 @@ class Oracle:
         self.live: list[Live] = []
         self.known: set[str] = set()  # resources that any node ever had
         self.interference = interference or {}
+        self.demand: Callable[[], Demand] = lambda: Demand.of({})
 
     def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
         """One task after the other, each on the node that is best then."""
@@ -115,18 +120,20 @@ class Oracle:
         return free
 
     def devices_for(self, spec: JobSpec, slot: int) -> int:
-        """A part goes where the least is left over; whole ones are the first that are free."""
+        """A part goes where density says; whole ones are the first that are free."""
         amount, free = spec.needs.get("gpu", 0), self.free_devices(slot)
         if amount == 0:
             return 0
         if amount < WHOLE_GPU:
-            tightest = min(left for left in free if left >= amount)
-            return int(2 ** free.index(tightest))
+            return int(2 ** int(self.density(spec, slot).device[0]))
         whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
         return int(sum(2**device for device in whole[: amount // WHOLE_GPU]))
 
     def points_of_state(self, spec: JobSpec, slot: int) -> float:
         """100 is a whole node, idle against full. The sums are in this order, so that ties are exact."""
+        if self.machines[slot].capacity.get("gpu", 0):
+            worth = float(self.density(spec, slot).score[0]) / 10
+            return worth - (0 if spec.needs.get("gpu") else 200) - self.disturbance(spec, slot)
         counted = [resource for resource in ("tasks", "cpu", "memory") if resource in {"tasks", *self.known}]
         idle = 0.0
         for resource in counted:
@@ -135,11 +142,14 @@ class Oracle:
                 has = self.machines[slot].capacity.get(resource, 0)
             idle += self.free(resource, slot) * (1.0 / max(1, has))
         if spec.policy is Policy.PACK:
-            worth = idle * -50
-        else:
-            worth = min(idle - len(counted), -self.machines[slot].load) * 50
-        worth -= self.disturbance(spec, slot)
-        return worth - (200 if "gpu" not in spec.needs and self.machines[slot].capacity.get("gpu", 0) else 0)
+            return idle * -50 - self.disturbance(spec, slot)
+        return min(idle - len(counted), -self.machines[slot].load) * 50 - self.disturbance(spec, slot)
+
+    def density(self, spec: JobSpec, slot: int) -> Ranked:
+        """What is good for GPUs has its own tests; here it is asked of one node at a time, anew each time."""
+        cpu, memory = (np.array([self.free(resource, slot)]) for resource in ("cpu", "memory"))
+        devices = np.array([self.free_devices(slot)])
+        return rank(self.demand(), ask_of(spec.shape), GpuNodes(cpu, memory, devices, np.array([-1]), ()))
 
     def disturbance(self, spec: JobSpec, slot: int) -> float:
         if spec.noise is None:

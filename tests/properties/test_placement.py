@@ -13,7 +13,7 @@ from rota.engine.mirror import Mirror
 from rota.model import room
 from rota.model.attempt import Choice, StatusBlock
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec
+from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -26,7 +26,7 @@ from rota.testing import records
 from rota.testing.builders import add_job, node_status
 from tests.properties.oracle import Live, Machine, Oracle, Place
 
-EXAMPLES = 150
+EXAMPLES = 100
 INTERFERENCE: Mapping[str, Mapping[str, int]] = {"disk": {"net": 7}, "net": {"net": 0, "disk": 3}}
 NODE_LABELS = ("region", "rack", "ssd")
 
@@ -122,7 +122,8 @@ changes = st.one_of(
     happening("measure", second=st.integers(0, 3000), value=st.none() | st.integers(0, 8)),
     happening("join", value=machines),
 )
-steps = st.lists(seats | seats | changes, max_size=20)
+one_change = changes.map(lambda step: step)  # as one choice against another, not as seven
+steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short stories would see little
 
 
 # ---- the world in which it happens, seen by both
@@ -137,6 +138,7 @@ class World:
         self.unsubmitted = [self.spec(number, fields) for number, fields in enumerate(jobs, 1)]
         self.specs = list(self.unsubmitted)
         self.seating = Seating(self.mirror, Plugins(interference=INTERFERENCE))
+        self.oracle.demand = lambda: self.seating.rows.gpus._demand
         self.begun: dict[JobId, list[Live]] = {}  # in this round: what each job was given
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
 
@@ -161,8 +163,11 @@ class World:
     def seat(self, spec: JobSpec, wanted: int) -> None:
         """Both are asked; they must say the same."""
         if spec in self.unsubmitted:
+            self.end_round()  # nobody comes in the middle of one
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
+            self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))
+            self.seating.begin(self.mirror)
         if spec.id in self.begun:
             self.end_round()
         known = len(self.oracle.live)
@@ -277,7 +282,7 @@ def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step
     return world
 
 
-worlds = given(st.lists(machines, min_size=1, max_size=8), st.lists(specs, min_size=1, max_size=4), steps)
+worlds = given(st.lists(machines, min_size=3, max_size=8), st.lists(specs, min_size=2, max_size=5), steps)
 
 
 @settings(max_examples=EXAMPLES, derandomize=True)
@@ -286,6 +291,32 @@ def test_each_pick_is_the_best_of_all_nodes(
     nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]
 ) -> None:
     play(nodes, jobs, happens)
+
+
+social = st.fixed_dictionaries(
+    {
+        "needs": st.just({"cpu": 100}),
+        "labels": st.sampled_from([{"app": "web"}, {"app": "db"}, {}]),
+        "apart": st.lists(
+            st.builds(Term, selectors, overs, st.sampled_from([None, None, 33])), max_size=2
+        ).map(tuple),
+    },
+    optional={"near": terms},
+)
+
+
+@settings(max_examples=EXAMPLES, derandomize=True)
+@given(
+    st.lists(machines, min_size=3, max_size=8),
+    st.lists(social, min_size=3, max_size=5),
+    st.lists(seats | seats | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25),
+)
+def test_who_must_be_apart_from_whom_is_asked_of_both(
+    nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]
+) -> None:
+    world = play(nodes, jobs, happens)
+
+    assert not world.oracle.broken_rules()
 
 
 @contextmanager

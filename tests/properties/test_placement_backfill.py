@@ -96,7 +96,7 @@ nodes = st.lists(
         st.sampled_from([{"region": "eu"}, {"region": "us"}]),
     ),
     min_size=1,
-    max_size=4,
+    max_size=3,
 )
 comings = st.lists(
     st.builds(
@@ -105,19 +105,19 @@ comings = st.lists(
         st.fixed_dictionaries(
             {
                 "needs": st.fixed_dictionaries(
-                    {"cpu": st.sampled_from([500, 1000, 2000, 4000, 8000])},
+                    {"cpu": st.sampled_from([500, 1000, 1500, 2000, 4000])},
                     optional={"memory": st.integers(1, 8)},
                 ),
                 "count": st.integers(1, 4),
+                "expect_seconds": st.sampled_from([1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 30.0, None]),
             },
             optional={
-                "expect_seconds": st.sampled_from([1.0, 2.0, 3.0, 5.0, 10.0, 30.0]),
                 "gang": st.booleans(),
             },
         ),
     ),
-    min_size=2,
-    max_size=9,
+    min_size=6,
+    max_size=14,
 ).map(lambda many: sorted(many, key=lambda one: one.at_ms))
 
 

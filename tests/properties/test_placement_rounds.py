@@ -16,7 +16,7 @@ from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
 from rota.model.plan import Plan
-from rota.model.shape import RunMode
+from rota.model.shape import Constraint, Op, RunMode, Spread
 from rota.model.task import TaskBlock
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
@@ -148,15 +148,15 @@ jobs = st.lists(
             },
         ),
     ),
-    min_size=1,
-    max_size=8,
+    min_size=4,
+    max_size=9,
 )
 quotas = st.dictionaries(
     st.sampled_from(["default", "other"]),
     st.dictionaries(st.sampled_from(["tasks", "cpu", "memory"]), st.sampled_from([2, 4, 2000, 3000])),
 )
 ends = st.lists(st.integers(0, 30), max_size=3)
-lives = given(st.lists(machines, min_size=1, max_size=6), jobs, quotas, st.lists(ends, max_size=6))
+lives = given(st.lists(machines, min_size=2, max_size=5), jobs, quotas, st.lists(ends, max_size=6))
 
 
 def live_through(
@@ -271,6 +271,22 @@ def test_who_waits_on_a_node_counts_against_the_quota(quota: int, others: int, a
         cluster.round()
 
         check_quotas(cluster, cluster.seen())
+
+
+def test_spread_holds_beside_a_promise() -> None:
+    """Where a node takes only some because the rest is promised, the others are counted with those."""
+    racks = [{"rack": "r1"}, {"rack": "r1"}, {"rack": "r2"}]
+    cluster = Cluster([Machine({"cpu": 9000, "memory": 8}, rack) for rack in racks])
+    cluster.submit(1, {"needs": {"cpu": 4000}, "count": 3, "expect_seconds": 10.0})
+    cluster.round()
+    cluster.start_all()
+    only_there = Constraint("rack", Op.EQUAL, ("r2",))
+    cluster.submit(2, {"needs": {"cpu": 8000}, "expect_seconds": 10.0, "where": (only_there,)})
+    spread = cluster.submit(3, {"needs": {"cpu": 1000}, "count": 8, "spread": (Spread("rack", 1),)})
+    cluster.round()
+
+    on = list(placements(cluster.mirror, spread.id).values())
+    assert (on.count("n0") + on.count("n1"), on.count("n2")) == (2, 1)
 
 
 @settings(max_examples=30, derandomize=True)

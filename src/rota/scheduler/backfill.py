@@ -36,20 +36,25 @@ class Promise(NamedTuple):
     slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
     at_ms: int  # wall clock; NEVER_MS where nobody knows
 
-    def caps(self, spec: JobSpec, now: Instant) -> dict[int, int]:
-        """How many tasks of a later job fit beside the head, by slot; nothing if they are over by then."""
+    def kept_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
+        """By slot, how much of what is free now a later job may not use; nothing if it is over by then."""
         expect_ms = spec.expect_ms
         if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
             return {}
-        needs = [(TASKS, 1), *((resource, amount) for resource, amount in spec.shape.needs if amount)]
-        return {
-            slot: max(0, min(left.get(resource, 0) // amount for resource, amount in needs))
-            for slot, left in self.slots.items()
-        }
+        found: dict[int, Array] = {}
+        for slot, left in self.slots.items():
+            beside = np.array([left.get(resource, 0) for resource in board.rows], np.int64)
+            found[slot] = np.maximum(0, board.free[:, slot] - beside)
+        return found
 
-    def bars(self, spec: JobSpec, now: Instant) -> list[int]:
+    def bars(self, spec: JobSpec, board: Board, now: Instant) -> list[int]:
         """Slots where nothing of a later job fits beside the head."""
-        return [slot for slot, most in self.caps(spec, now).items() if most == 0]
+        needs = board.needs(spec.shape)
+        return [
+            slot
+            for slot, kept in self.kept_from(spec, board, now).items()
+            if not _copies(board.free[:, slot] - kept, needs)
+        ]
 
     def lend(self, spec: JobSpec, slot: int) -> None:
         """A later job that stays has taken some of what is left beside the head."""

@@ -87,6 +87,11 @@ class Board:
                 self.devices[slot, device] -= part * times
         self._touch(slot)
 
+    def shift(self, slot: int, amounts: Array) -> None:
+        """More (negative: less) of everything is free there, for a while."""
+        self.free[:, slot] += amounts
+        self._touch(slot)
+
     def copies(self, shape: Shape, slots: Array) -> Array:
         """How many more tasks of this shape each of these nodes has room for; GPUs apart."""
         most: Array = np.maximum(0, self.free[0, slots])

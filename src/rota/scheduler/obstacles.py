@@ -28,7 +28,7 @@ def look(view: View, seating: Seating, job: JobView, promised: Promise | None, n
     scene = Scene(view, seating, job.spec)
     shape, room = job.spec.shape, view.room
     refused = {node: said for node, (until_ms, said) in view.refused_by(shape).items() if until_ms > now.ms}
-    held_back = [] if promised is None else promised.bars(job.spec, now)
+    held_back = [] if promised is None else promised.bars(job.spec, seating.board, now)
     barred = np.zeros(room.size, np.bool_)
     barred[[*(room.slot[node] for node in refused), *held_back]] = True
     terms = seating.terms(job)

@@ -27,7 +27,7 @@ from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
 from rota.scheduler.order import Head, Shares, Turns
-from rota.scheduler.place import Seat, Seated, Seating
+from rota.scheduler.place import Seated, Seating
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
 from rota.scheduler.rows import Plugins
 
@@ -136,33 +136,36 @@ class Round:
         wanted = self._wanted(job)
         if wanted <= 0:
             return self._shares.left(job.spec) != 0 or self._block(job)
-        promised = self._promised(job)
-        caps = {} if promised is None else promised.caps(job.spec, self._now)
-        barred = self._barred(job, caps)
+        held_back = self._held_back(job)
+        barred = self._barred(job)
         ready = job.ready(self._now.ms, min(wanted, self._most(job)))
         self._hold_nominated(-1, job)
-        seated = self._seat(job, len(ready), barred, caps)
+        for slot, amounts in held_back.items():
+            self._seating.board.shift(slot, -amounts)
+        seated = self._seat(job, len(ready), barred)
+        for slot, amounts in held_back.items():
+            self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
         if impatient and len(seated.seats) < wanted:  # once it has begun, its retries wait like anybody's
             self._reject(job, seated)
             return True
         self._enter(job, ready, seated)
         self._hold_nominated(1, job)
-        barred[list(caps)] = True  # who waits on a node might take what the head is waiting for
+        barred[list(held_back)] = True  # who waits on a node might take what the head is waiting for
         left = self._look_ahead(job, ready[len(seated.seats) :], barred)
-        return not left or bool(caps) or self._wait(job, left)
+        return not left or bool(held_back) or self._wait(job, left)
 
-    def _seat(self, job: JobView, tasks: int, barred: Array, caps: dict[int, int]) -> Seated:
+    def _held_back(self, job: JobView) -> dict[int, Array]:
+        """What of each node is promised to the head of the queue, and not to be had for this one."""
+        promised = self._promised(job)
+        board = self._seating.board
+        return {} if promised is None else promised.kept_from(job.spec, board, self._now)
+
+    def _seat(self, job: JobView, tasks: int, barred: Array) -> Seated:
         gang = job.spec.gang
         if gang and (tasks < job.tally.pending or self._too_many(job, tasks)):
             return Seated([])
         seated = self._seating.seat(job, tasks, barred if barred.any() else None)
-        while over := _over(seated.seats, caps):  # on nodes where only some fit beside the head of the queue
-            self._seating.give_back(job, [seated.seats[at] for at in over])
-            barred[[seated.seats[at].slot for at in over]] = True
-            kept = [seat for at, seat in enumerate(seated.seats) if at not in over]
-            more = self._seating.seat(job, len(over), barred)
-            seated = seated._replace(seats=[*kept, *more.seats])
         if gang and len(seated.seats) < tasks:
             self._seating.give_back(job, seated.seats)
             return Seated([])
@@ -192,14 +195,12 @@ class Round:
             return 0
         return wanted if quota is None else min(wanted, quota)
 
-    def _barred(self, job: JobView, caps: dict[int, int]) -> Array:
-        """Nodes that refused its shape lately, and those that are promised to the head of the queue."""
+    def _barred(self, job: JobView) -> Array:
+        """Nodes that refused its shape lately."""
         room = self._view.room
         refused = self._view.refused_by(job.spec.shape)
-        slots = [room.slot[node] for node, (until_ms, _) in refused.items() if until_ms > self._now.ms]
-        slots += [slot for slot, most in caps.items() if most == 0]
         barred = np.zeros(room.size, np.bool_)
-        barred[slots] = True
+        barred[[room.slot[node] for node, (until_ms, _) in refused.items() if until_ms > self._now.ms]] = True
         return barred
 
     def _enter(self, job: JobView, ready: list[int], seated: Seated) -> None:
@@ -217,16 +218,9 @@ class Round:
 
     def _look_ahead(self, job: JobView, ready: list[int], barred: Array) -> list[int]:
         """Short tasks may wait on the node, so that a freed slot needs no round trip; returns who is left."""
-        spec = job.spec
-        short = job.run_us is not None and job.run_us <= SHORT_RUN_US
-        if (
-            not ready
-            or not short
-            or spec.run is not RunMode.AT_LEAST_ONCE
-            or GPU in spec.needs
-            or spec.rules != NO_RULES
-        ):
+        if not ready or not self._may_look_ahead(job):
             return ready
+        spec = job.spec
         board = self._seating.board
         allowed = self._seating.rows.eligible(spec.shape)
         slots = np.where(allowed & ~barred, board.slots(spec.shape), 0)
@@ -240,6 +234,13 @@ class Round:
             first = Seated([], fitting=int(np.count_nonzero(copies)))
             self._placed.append(Placed(job, ready[: len(chosen)], nodes, [0] * len(nodes), LOOKAHEAD, first))
         return ready[len(chosen) :]
+
+    def _may_look_ahead(self, job: JobView) -> bool:
+        """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
+        spec = job.spec
+        plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
+        short = job.run_us is not None and job.run_us <= SHORT_RUN_US
+        return plain and short and self._shares.left(spec) is None
 
     def _wait(self, job: JobView, left: list[int]) -> bool:
         """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
@@ -282,7 +283,7 @@ class Round:
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
         at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
-        barred = self._barred(job, {})
+        barred = self._barred(job)
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
             going = {name for _, eviction in self._evicted for name in eviction.victims}
             barred[self._slots_of(going)] = True
@@ -374,18 +375,6 @@ class Round:
         runner_up = None if first.runner_up is None else self._view.room.ids[first.runner_up]
         points, others = round(first.points, 2), round(first.runner_up_points, 2)
         return Choice(_why(placed), placed.nodes[0], first.fitting, runner_up, points, others)
-
-
-def _over(seats: list[Seat], caps: dict[int, int]) -> list[int]:
-    """Positions of what is more than a node may get."""
-    count: dict[int, int] = {}
-    found = []
-    for at, seat in enumerate(seats):
-        if seat.slot in caps:
-            count[seat.slot] = count.get(seat.slot, 0) + 1
-            if count[seat.slot] > caps[seat.slot]:
-                found.append(at)
-    return found
 
 
 def _why(placed: Placed) -> str:

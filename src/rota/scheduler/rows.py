@@ -58,7 +58,11 @@ class Rows:
         self.of(shape)
         said = self._rows[shape].said
         there: Array = self.board.room.open[: self.board.size]
-        return there if said is None else there & (said != NEVER)
+        if said is not None:
+            there = there & (said != NEVER)
+        for one in self.plugins.filters:
+            there = there & one.allows(Nodes(self.board, shape, np.arange(self.board.size)))
+        return there
 
     def score(self, shape: Shape, slots: Array, ahead: Array | None = None) -> Array:
         """Points on some nodes, thought of as holding some more of the same already."""
