@@ -20,6 +20,9 @@ class Counted(NamedTuple):
     holders: list[Repulsion]
 
 
+NOWHERE = Counted([], [])
+
+
 class Neighbours:
     """Live attempts per slot, counted for each term that a job which has not ended has.
 
@@ -53,6 +56,8 @@ class Neighbours:
         self.version += 1
 
     def counted(self, spec: JobSpec) -> Counted:
+        if not self.members:
+            return NOWHERE
         here = [one for one in self.members if one[0] == spec.namespace and one[1].holds(spec.known_as)]
         return Counted(here, [one for one in _repulsions(spec) if one in self.holders])
 
@@ -66,6 +71,8 @@ class Neighbours:
 
     def repelled(self, namespace: str, known_as: Mapping[str, str]) -> list[Repulsion]:
         """Terms of jobs by which such a job is kept away."""
+        if not self.holders:
+            return []
         return [one for one in self.holders if one[0] == namespace and one[1].jobs.holds(known_as)]
 
     def widen(self, width: int) -> None:
