@@ -129,11 +129,7 @@ def fragmentation(demand: Demand, nodes: GpuNodes) -> Array:
 
 def _room(ask: Ask, nodes: GpuNodes) -> Array:
     """bool[n, places]: where the ask fits."""
-    fits = np.full(len(nodes.cpu_free), True)  # of what is not asked for there may be less than none
-    if ask.cpu_milli:
-        fits &= nodes.cpu_free >= ask.cpu_milli
-    if ask.memory:
-        fits &= nodes.memory_free >= ask.memory
+    fits = (nodes.cpu_free >= ask.cpu_milli) & (nodes.memory_free >= ask.memory)
     if ask.models:
         fits &= np.array([*(model in ask.models for model in nodes.models), False])[nodes.model]
     if ask.shares:

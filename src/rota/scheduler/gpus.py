@@ -51,8 +51,8 @@ class Gpus:
             ask = self._asks[nodes.shape] = ask_of(nodes.shape)
         names, models = self._models_of(nodes.room)
         columns = GpuNodes(
-            cpu_free=nodes.free(CPU),
-            memory_free=nodes.free(MEMORY),
+            cpu_free=np.maximum(0, nodes.free(CPU)),  # of what is not asked for there may be less than none
+            memory_free=np.maximum(0, nodes.free(MEMORY)),
             devices=nodes.devices,
             model=models[nodes.slots],
             models=names,
