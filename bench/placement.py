@@ -207,7 +207,7 @@ def _gangs(stage: Stage, count: int, size: int) -> None:
     for _ in range(count):
         job = stage.job(count=size, gang=True)
         assert len(stage.seat(job, size)) in (0, size)
-    stage.rescan(job)
+    stage.rescan(stage.job())
 
 
 def _mixed(number: int) -> dict[str, Any]:

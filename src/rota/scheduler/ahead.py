@@ -3,16 +3,13 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-import numpy as np
-
-from rota.model.columns import Array
 from rota.model.job import JobSpec, Turn, Unschedulable
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import Promise, promise
-from rota.scheduler.order import Head, Shares, Turns
-from rota.scheduler.place import Seated, Seating
+from rota.scheduler.order import Head, Shares, Turns, may_start
+from rota.scheduler.place import Seating, refusing
 from rota.scheduler.preempt import Name, find_victims
 
 AHEAD_MAX = 100  # jobs before it that are looked at: an answer takes milliseconds, however long the queue
@@ -86,7 +83,7 @@ class Ahead:
         if wanted <= 0:
             return self.shares.left(job.spec) != 0
         ready = self.ready(job, wanted)
-        seated = seat(self._seating, job, len(ready), refusing(self._view, job, self._now))
+        seated = self._seating.seat(job, len(ready), refusing(self._view, job, self._now))
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
         if not takes or (impatient and len(seated.seats) < wanted):
             self._seating.give_back(job, seated.seats)
@@ -99,20 +96,15 @@ class Ahead:
         """Its tasks that may start, and of many one more than there is room for."""
         if job.spec.gang:
             return job.ready(self._now.ms, wanted)
-        return job.ready(self._now.ms, min(wanted, copies(self._seating, job) + 1))
+        return job.ready(self._now.ms, min(wanted, self._seating.copies(job) + 1))
 
     def _wait(self, job: JobView, left: int) -> bool:
         spec = job.spec
         if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
             return True
-        if (spec.gang or not self._others_give_way(job, left)) and self._fits_somewhere(job):
+        if (spec.gang or not self._others_give_way(job, left)) and self._seating.fits_somewhere(job):
             self._first, self._tasks = job, left if spec.gang else 1
         return spec.gang or bool(self._seating.company.repelled(spec))
-
-    def _fits_somewhere(self, job: JobView) -> bool:
-        """Were the nodes empty."""
-        seating, shape = self._seating, job.spec.shape
-        return bool((seating.board.slots(shape) * seating.rows.eligible(shape)).any())
 
     def _others_give_way(self, job: JobView, left: int) -> bool:
         """Room that others leave, or would have to leave, is as good as taken."""
@@ -129,44 +121,6 @@ class Ahead:
         return found > 0
 
 
-def may_start(job: JobView, shares: Shares) -> int:
-    """How many of its tasks may start, whatever the nodes say."""
-    wanted = job.tally.pending
-    if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.tally.live)
-    quota = shares.left(job.spec)
-    if quota is not None and quota < wanted and job.spec.gang:
-        return 0
-    return wanted if quota is None else min(wanted, quota)
-
-
 def is_too_late(job: JobView, now: Instant) -> bool:
     deadline = job.spec.deadline_at_ms
     return deadline is not None and not job.attempts and now.wall_ms > deadline - (job.spec.expect_ms or 0)
-
-
-def refusing(view: View, job: JobView, now: Instant) -> Array:
-    """Slots of nodes that refused its shape lately."""
-    barred = np.zeros(view.room.size, np.bool_)
-    refused = view.refused_by(job.spec.shape).items()
-    barred[[view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]] = True
-    return barred
-
-
-def seat(seating: Seating, job: JobView, tasks: int, barred: Array) -> Seated:
-    """As the round does: of a gang all or none."""
-    if not job.spec.gang:
-        return seating.seat(job, tasks, barred)
-    if tasks < job.tally.pending or copies(seating, job) < tasks:
-        return Seated([])
-    seated = seating.seat(job, tasks, barred)
-    if len(seated.seats) == tasks:
-        return seated
-    seating.give_back(job, seated.seats)
-    return Seated([])
-
-
-def copies(seating: Seating, job: JobView) -> int:
-    """How many of its tasks have room, whatever its rules say."""
-    slots = np.nonzero(np.isfinite(seating.rows.of(job.spec.shape)))[0]
-    return int(seating.board.copies(job.spec.shape, slots).sum())

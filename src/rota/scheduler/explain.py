@@ -12,7 +12,7 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.model.why import Miss, Reason, Why
-from rota.scheduler.ahead import Ahead, count_before, seat
+from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
 from rota.scheduler.obstacles import look
 from rota.scheduler.own_reasons import Own, own_reasons
@@ -102,7 +102,7 @@ def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[
     wanted = job.tally.pending
     if not job.spec.gang or not sight.fits.any():
         return []
-    seated = seat(seating, job, len(job.ready(now.ms, wanted)), sight.barred)
+    seated = seating.seat(job, len(job.ready(now.ms, wanted)), sight.barred)
     if len(seated.seats) == wanted:
         seating.give_back(job, seated.seats)
         return []

@@ -10,7 +10,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec, Turn
 from rota.model.namespace import TASKS, Namespace
 from rota.model.shape import Line, Owner
-from rota.model.view import View
+from rota.model.view import JobView, View
 
 _NO_QUOTA = Namespace("")
 
@@ -123,3 +123,14 @@ class Turns:
 
     def _share(self, owner: Owner) -> tuple[float, float]:
         return (0.0, 0.0) if self._alone else self._shares.of(owner)
+
+
+def may_start(job: JobView, shares: Shares) -> int:
+    """How many of its tasks may start, whatever the nodes say."""
+    wanted = job.tally.pending
+    if job.spec.parallel is not None:
+        wanted = min(wanted, job.spec.parallel - job.tally.live)
+    quota = shares.left(job.spec)
+    if quota is not None and quota < wanted and job.spec.gang:
+        return 0
+    return wanted if quota is None else min(wanted, quota)

@@ -12,8 +12,8 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.model.why import Reason
-from rota.scheduler.ahead import is_too_late, may_start
-from rota.scheduler.order import Shares
+from rota.scheduler.ahead import is_too_late
+from rota.scheduler.order import Shares, may_start
 from rota.scheduler.words import plain
 
 

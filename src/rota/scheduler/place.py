@@ -6,6 +6,7 @@ import numpy as np
 
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import Array
+from rota.model.plan import Instant
 from rota.model.shape import Shape
 from rota.model.view import JobView, View
 from rota.scheduler.board import Board, Nodes
@@ -53,7 +54,31 @@ class Seating:
         self.company = Company(view.neighbours, view.room.size)
 
     def seat(self, job: JobView, wanted: int, barred: Array | None = None) -> Seated:
-        """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question."""
+        """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question.
+
+        Of a gang all that are pending, or none.
+        """
+        if not job.spec.gang:
+            return self._seat(job, wanted, barred)
+        if wanted < job.tally.pending or self.copies(job) < wanted:
+            return Seated([])
+        seated = self._seat(job, wanted, barred)
+        if len(seated.seats) == wanted:
+            return seated
+        self.give_back(job, seated.seats)
+        return Seated([])
+
+    def copies(self, job: JobView) -> int:
+        """How many of its tasks have room, whatever its rules say."""
+        slots = np.nonzero(self.rows.of(job.spec.shape) > NEVER)[0]
+        return int(self.board.copies(job.spec.shape, slots).sum())
+
+    def fits_somewhere(self, job: JobView) -> bool:
+        """Were the nodes empty."""
+        shape = job.spec.shape
+        return bool((self.board.slots(shape) * self.rows.eligible(shape)).any())
+
+    def _seat(self, job: JobView, wanted: int, barred: Array | None) -> Seated:
         terms = self.terms(job)
         shape = job.spec.shape
         worth = _worth(self.rows.of(shape), terms.points() if terms else None, barred)
@@ -152,6 +177,14 @@ def _best_head(streams: list[_Stream], added: list[float], wanted: int) -> _Stre
         if head is not None and (best is None or (head.points + more, -head.slot) > best):
             best, found = (head.points + more, -head.slot), stream
     return found
+
+
+def refusing(view: View, job: JobView, now: Instant) -> Array:
+    """Slots of nodes that refused its shape lately."""
+    barred = np.zeros(view.room.size, np.bool_)
+    refused = view.refused_by(job.spec.shape).items()
+    barred[[view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]] = True
+    return barred
 
 
 def choose_devices(rows: Rows, shape: Shape, slot: int) -> int:

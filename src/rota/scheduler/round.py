@@ -26,8 +26,8 @@ from rota.model.view import JobView, View
 from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
-from rota.scheduler.order import Head, Shares, Turns
-from rota.scheduler.place import Seated, Seating
+from rota.scheduler.order import Head, Shares, Turns, may_start
+from rota.scheduler.place import Seated, Seating, refusing
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
 from rota.scheduler.rows import Plugins
 
@@ -133,16 +133,16 @@ class Round:
             self._pauses.append(pause)
         if job.verdict is not None:
             return True
-        wanted = self._wanted(job)
+        wanted = may_start(job, self._shares)
         if wanted <= 0:
             return self._shares.left(job.spec) != 0 or self._block(job)
         held_back = self._held_back(job)
-        barred = self._barred(job)
+        barred = refusing(self._view, job, self._now)
         ready = job.ready(self._now.ms, min(wanted, self._most(job)))
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        seated = self._seat(job, len(ready), barred)
+        seated = self._seating.seat(job, len(ready), barred if barred.any() else None)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
@@ -161,22 +161,6 @@ class Round:
         board = self._seating.board
         return {} if promised is None else promised.kept_from(job.spec, board, self._now)
 
-    def _seat(self, job: JobView, tasks: int, barred: Array) -> Seated:
-        gang = job.spec.gang
-        if gang and (tasks < job.tally.pending or self._too_many(job, tasks)):
-            return Seated([])
-        seated = self._seating.seat(job, tasks, barred if barred.any() else None)
-        if gang and len(seated.seats) < tasks:
-            self._seating.give_back(job, seated.seats)
-            return Seated([])
-        return seated
-
-    def _too_many(self, job: JobView, tasks: int) -> bool:
-        """More than there is room for, whatever the rules say: known without placing any."""
-        points = self._seating.rows.of(job.spec.shape)
-        slots = np.nonzero(np.isfinite(points))[0]
-        return int(self._seating.board.copies(job.spec.shape, slots).sum()) < tasks
-
     def _most(self, job: JobView) -> int:
         """One more than can be placed now, to see that it is full."""
         if job.tally.pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang:
@@ -184,24 +168,6 @@ class Round:
         board = self._seating.board
         copies = board.copies(job.spec.shape, np.arange(board.size))
         return int(copies.sum()) + LOOKAHEAD_TASKS_MAX * board.size + 1
-
-    def _wanted(self, job: JobView) -> int:
-        """How many of its tasks may start, whatever the nodes say."""
-        wanted = job.tally.pending
-        if job.spec.parallel is not None:
-            wanted = min(wanted, job.spec.parallel - job.tally.live)
-        quota = self._shares.left(job.spec)
-        if quota is not None and (quota < wanted and job.spec.gang):
-            return 0
-        return wanted if quota is None else min(wanted, quota)
-
-    def _barred(self, job: JobView) -> Array:
-        """Nodes that refused its shape lately."""
-        room = self._view.room
-        refused = self._view.refused_by(job.spec.shape)
-        barred = np.zeros(room.size, np.bool_)
-        barred[[room.slot[node] for node, (until_ms, _) in refused.items() if until_ms > self._now.ms]] = True
-        return barred
 
     def _enter(self, job: JobView, ready: list[int], seated: Seated) -> None:
         if not seated.seats:
@@ -252,16 +218,11 @@ class Round:
         if left and not spec.gang:
             left = self._preempt(job, left)
         nominated = spec.id in self._memory.nominated
-        if left and not nominated and self._memory.first is None and self._fits_somewhere(job):
+        if left and not nominated and self._memory.first is None and self._seating.fits_somewhere(job):
             self._memory.first = First(spec.id, len(left) if spec.gang else 1)
         if spec.gang or self._seating.company.repelled(spec):
             return True  # the next one may be smaller, or nobody keeps it away
         return self._block(job)
-
-    def _fits_somewhere(self, job: JobView) -> bool:
-        """Were the nodes empty."""
-        seating, shape = self._seating, job.spec.shape
-        return bool((seating.board.slots(shape) * seating.rows.eligible(shape)).any())
 
     def _promised(self, job: JobView) -> Promise | None:
         """What the first without room was promised, as far as it concerns this one."""
@@ -283,7 +244,7 @@ class Round:
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
         at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
-        barred = self._barred(job)
+        barred = refusing(self._view, job, self._now)
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
             going = {name for _, eviction in self._evicted for name in eviction.victims}
             barred[self._slots_of(going)] = True
