@@ -183,6 +183,9 @@ class Nodes:
         self.shape = shape
         self.slots = slots
         self.ahead = ahead
+        self.amounts: Array = board.free.take(slots, axis=1)  # what is free, one row per resource
+        if ahead is not None:
+            self.amounts -= np.outer(board.needs(shape), ahead)
 
     def __len__(self) -> int:
         return int(self.slots.size)
@@ -192,17 +195,8 @@ class Nodes:
         ahead = None if self.ahead is None else self.ahead[places]
         return Nodes(self._board, self.shape, self.slots[places], ahead)
 
-    @cached_property
-    def amounts(self) -> Array:
-        """What is free, one row per resource in the board's order."""
-        free: Array = self._board.free.take(self.slots, axis=1)
-        if self.ahead is not None:
-            free -= np.outer(self._board.needs(self.shape), self.ahead)
-        return free
-
-    @cached_property
     def shares(self) -> Array:
-        """The same, as shares of what each node has."""
+        """What is free as shares of what each node has, one row per resource in the board's order."""
         shares: Array = self.amounts * self._board.per_capacity.take(self.slots, axis=1)
         return shares
 

@@ -49,7 +49,7 @@ def admitted(room: Room, shape: Shape) -> Array:
 
 def fits(nodes: Nodes, floor: Array) -> Array:
     """Is there room for one more? `floor` is the least that has to be free, row by row."""
-    room: Array = np.all(nodes.amounts >= floor, axis=0)
+    room: Array = np.logical_and.reduce(nodes.amounts >= floor, axis=0)
     for resource, amount in nodes.shape.needs:
         if resource == GPU and amount:
             room &= fits_devices(nodes.devices, amount)

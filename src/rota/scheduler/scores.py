@@ -54,9 +54,10 @@ def filling(board: Board) -> tuple[int, ...]:
 def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference, gpus: Gpus) -> Array:
     """Of nodes that fit, by their state alone. Added up in one order, so that every way there is exact."""
     shape = nodes.shape
-    idle = nodes.shares[filling[0]]
+    shares = nodes.shares()
+    idle = shares[filling[0]]
     for row in filling[1:]:
-        idle = idle + nodes.shares[row]
+        idle = idle + shares[row]
     if shape.policy is Policy.PACK:
         found: Array = idle * -_HALF
     else:
