@@ -288,14 +288,14 @@ def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:
         find_node(mirror, "hos")
 
 
-def test_a_wish_that_is_already_so_writes_nothing() -> None:
+def test_a_wish_that_is_already_so_writes_nothing_but_is_answered_only_by_who_leads() -> None:
     mirror = Mirror()
     mirror.apply(node(1))
     plan = admission.wish_node(mirror, "laptop", Eligibility.CORDONED, ADA)
     applied(mirror, plan)
 
     assert len(plan.puts) == len(plan.events) == 1
-    assert admission.wish_node(mirror, "n1", Eligibility.CORDONED, ADA).puts == ()
+    assert admission.wish_node(mirror, "n1", Eligibility.CORDONED, ADA) == Plan(answer="n1", fenced=True)
 
 
 @pytest.mark.parametrize("state", list(NodeState))

@@ -73,7 +73,7 @@ def test_a_claim_is_entered_with_all_it_says() -> None:
         (Said.STOPPED, {}, AttemptState.STOPPED),
         (Said.TIMED_OUT, {}, AttemptState.TIMED_OUT),
         (Said.LOST, {}, AttemptState.LOST),
-        (Said.UNKNOWN, {}, AttemptState.LOST),
+        (Said.UNKNOWN, {}, AttemptState.WITHDRAWN),
         (Said.REFUSED, {}, AttemptState.REFUSED),
         (Said.WITHDRAWN, {}, AttemptState.WITHDRAWN),
     ],
@@ -83,6 +83,23 @@ def test_each_word_on_an_offer_means_one_state(
 ) -> None:
     mirror = placed()
     say(mirror, said, (0, 1), **fields)
+
+    assert states(mirror) == [state]
+
+
+@pytest.mark.parametrize(
+    ("before", "state"),
+    [
+        (Said.QUEUED, AttemptState.WITHDRAWN),
+        (Said.ACCEPTED, AttemptState.WITHDRAWN),
+        (Said.RUNNING, AttemptState.LOST),
+        (Said.STOPPING, AttemptState.LOST),
+    ],
+)
+def test_what_a_node_does_not_know_is_lost_only_if_it_ran_there(before: Said, state: AttemptState) -> None:
+    mirror = placed()
+    say(mirror, before, (0, 1))
+    say(mirror, Said.UNKNOWN, (0, 1))
 
     assert states(mirror) == [state]
 

@@ -46,7 +46,9 @@ class Desk:
                 self._unsent[name] = claim
                 if claim.said >= SAID_FIRST_END:
                     self._live.pop(name, None)
-                    if claim.said != Said.REFUSED:
+                    if claim.said == Said.REFUSED:
+                        self._introduced.pop(one.job, None)  # it may not even have kept the work
+                    else:
                         self._results[name] = claim
                     self._urgent = True
                 else:

@@ -94,7 +94,7 @@ def wish_node(view: View, ref: str, eligibility: Eligibility, caller: Caller) ->
     node = find_node(view, ref)
     wish = node.wish or NodeWish(node.spec.id)
     if wish.eligibility is eligibility:
-        return Plan(answer=node.spec.id)
+        return Plan(answer=node.spec.id, fenced=True)
     why = f"{caller.name} wants node {node.spec.name} to be {eligibility}"
     event = Event("node.changed", why, node=node.spec.id, state=eligibility.value)
     changed = msgspec.structs.replace(wish, eligibility=eligibility)

@@ -81,6 +81,7 @@ class AttemptEvent(StrEnum):
     REFUSED = "refused"
     WITHDRAWN = "withdrawn"
     FORGOTTEN = "forgotten by its node"
+    UNKNOWN = "unknown to its node"
     NODE_LOST = "node lost"
 
 
@@ -154,17 +155,22 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {  # owner: watcher
     (_A.OFFERED, _AE.STARTED): _A.RUNNING,
     (_A.OFFERED, _AE.REFUSED): _A.REFUSED,
     (_A.OFFERED, _AE.WITHDRAWN): _A.WITHDRAWN,
+    (_A.OFFERED, _AE.UNKNOWN): _A.WITHDRAWN,  # the offer never arrived
     (_A.OFFERED, _AE.STOP_ORDERED): _A.STOPPING,
     (_A.QUEUED, _AE.TAKEN): _A.ACCEPTED,
     (_A.QUEUED, _AE.STARTED): _A.RUNNING,
     (_A.QUEUED, _AE.REFUSED): _A.REFUSED,
     (_A.QUEUED, _AE.WITHDRAWN): _A.WITHDRAWN,
+    (_A.QUEUED, _AE.UNKNOWN): _A.WITHDRAWN,
     (_A.QUEUED, _AE.STOP_ORDERED): _A.STOPPING,
     (_A.ACCEPTED, _AE.STARTED): _A.RUNNING,
     (_A.ACCEPTED, _AE.REFUSED): _A.REFUSED,  # it could not be started: a full disk, no process to spare
     (_A.ACCEPTED, _AE.WITHDRAWN): _A.WITHDRAWN,
+    (_A.ACCEPTED, _AE.UNKNOWN): _A.WITHDRAWN,
     (_A.ACCEPTED, _AE.STOP_ORDERED): _A.STOPPING,
+    (_A.RUNNING, _AE.UNKNOWN): _A.LOST,
     (_A.RUNNING, _AE.STOP_ORDERED): _A.STOPPING,
+    (_A.STOPPING, _AE.UNKNOWN): _A.LOST,
     (_A.STOPPING, _AE.WITHDRAWN): _A.STOPPED,  # it was still waiting on the node
 }
 

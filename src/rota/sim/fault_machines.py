@@ -104,7 +104,14 @@ def _leaves(cluster: Cluster, fault: Fault) -> Act:
     machine = disturbed_machine(cluster, fault)
     if machine.on and machine.agent.runs and machine.agent.welcomed:
         machine.agent.leave()
-    return lambda: None if machine.on else machine.switch_on()
+
+    def back() -> None:
+        if not machine.on:
+            machine.switch_on()
+        elif machine.agent.leaving:  # it ends its work first
+            cluster.world.after(1000, back)
+
+    return back
 
 
 def _disk_full(cluster: Cluster, fault: Fault) -> Act:

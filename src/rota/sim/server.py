@@ -75,6 +75,7 @@ class Server(Process):
     def start(self) -> None:
         self.begin()
         self.leads = False
+        self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
         self._sessions.clear()
         self._busy = self._poked = self._deaf = False
 
@@ -354,7 +355,8 @@ class Server(Process):
         self._poke()
 
     def _collect(self, session: Session) -> None:
-        session.orders += session.told.orders(self.mirror, session.node)
+        if session.greeted:  # before, what its restart has ended still counts as assigned
+            session.orders += session.told.orders(self.mirror, session.node)
         if session.orders:
             self._speak_to(session)
 

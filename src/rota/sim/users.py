@@ -34,6 +34,7 @@ class Users(Process):
         self.submitted_ms: dict[JobId, int] = {}
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
+        self.wishes: dict[str, Eligibility] = {}  # by node
         self.answered: Callable[[str, JobId], None] = lambda *_: None
         self.waiting = 0
         self._luck = world.luck("users")
@@ -73,8 +74,10 @@ class Users(Process):
         self.insist(lambda view, now: admission.delete(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
     def wish(self, node: str, eligibility: Eligibility) -> None:
+        """Whichever of his calls gets through, and however late, says what he wishes by then."""
+        self.wishes[node] = eligibility
         self.insist(
-            lambda view, now: admission.wish_node(view, node, eligibility, ADMIN),  # noqa: ARG005
+            lambda view, now: admission.wish_node(view, node, self.wishes[node], ADMIN),  # noqa: ARG005
             lambda _: None,
         )
 

@@ -99,7 +99,7 @@ _EVENTS = {
     Said.STOPPED: AttemptEvent.STOPPED,
     Said.TIMED_OUT: AttemptEvent.OVERTIME,
     Said.LOST: AttemptEvent.FORGOTTEN,
-    Said.UNKNOWN: AttemptEvent.FORGOTTEN,
+    Said.UNKNOWN: AttemptEvent.UNKNOWN,
     Said.REFUSED: AttemptEvent.REFUSED,
     Said.WITHDRAWN: AttemptEvent.WITHDRAWN,
 }

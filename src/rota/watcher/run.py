@@ -52,6 +52,7 @@ class Session:
     heard_n: int = 0
     stored_n: int = 0
     stored_told: int = 0
+    greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
 
     def say(self, word: pb.ToNode) -> None:
@@ -167,13 +168,14 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.hear(node))
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
+            session.greeted = True
+            await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except RotaError as error:
             self._part(session)
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         session.stored_n = first.n
         session.say(self._welcome(node))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
-        self._collect(session)
         return session
 
     async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
@@ -274,7 +276,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 session.wake.set()
 
     def _collect(self, session: Session) -> None:
-        orders = session.told.orders(self._engine.mirror, session.node)
+        orders = session.told.orders(self._engine.mirror, session.node) if session.greeted else []
         if orders:
             session.orders += orders
             session.wake.set()

@@ -1,0 +1,34 @@
+"""What an agent hands on to its keeper: each job's work with its first order, and again if it was refused."""
+
+from rota.agent.desk import Desk
+from rota.agent.plan import Facts
+from rota.model.ids import JobId
+from rota.model.sync import JobOrders, Said, Start, work_of
+from rota.testing.builders import claims, job_spec
+
+WELL = Facts(frozenset(), leaving=False)
+
+
+def order(desk: Desk, index: int, *, described: bool = False) -> JobOrders:
+    """An order to start that task of job 1, as the keeper is told it."""
+    work = work_of(job_spec()) if described else None
+    orders = [JobOrders(JobId("1"), work, [Start(index, 1, firm=True)], [])]
+    desk.learn(orders)
+    (handed_on,) = desk.obey(orders, WELL)
+    return handed_on
+
+
+def test_a_keeper_is_told_a_jobs_work_once() -> None:
+    desk = Desk()
+    first, second = order(desk, 0, described=True), order(desk, 1)
+
+    assert first.work == work_of(job_spec())
+    assert second.work is None
+
+
+def test_a_keeper_that_refused_is_told_the_work_again() -> None:
+    desk = Desk()
+    order(desk, 0, described=True)
+    desk.note([claims(1, Said.REFUSED, (0, 1), reason="cannot write the journal")])
+
+    assert order(desk, 1).work == work_of(job_spec())

@@ -1,0 +1,133 @@
+"""The door for agents: a node is told what is on disk, and nothing before its hello is."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from rota.engine.reconciler import Reconciler
+from rota.engine.run import Engine
+from rota.identity.authority import Authority
+from rota.model.attempt import AttemptBlock
+from rota.model.ids import NodeId
+from rota.model.plan import NOTHING, OWNERS, Plan, Record
+from rota.model.sync import Hello
+from rota.store.memory import MemoryStore
+from rota.testing.builders import hello
+from rota.watcher import liveness
+from rota.watcher.run import PLACE, AgentDoor, Context
+from rota.wire import agent as wire
+from rota.wire.generated import agent_pb2 as pb
+from tests.engine.driving import running, turns
+from tests.engine.gated_store import GatedStore
+from tests.watcher.placed import ONE, A, placed
+
+PLACES_NOTHING = Reconciler(PLACE[0], "scheduler", lambda _: (), lambda *_: NOTHING, lambda _: ())
+
+
+class Door(AgentDoor):
+    async def _who(self, context: Context) -> NodeId:
+        del context  # nobody has to show a certificate here
+        return A
+
+
+class Line:
+    """A node's end of a stream: it says hello and then listens."""
+
+    def __init__(self, word: Hello) -> None:
+        self.heard: list[pb.ToNode] = []
+        self._word = word
+
+    async def says(self) -> AsyncIterator[pb.FromNode]:
+        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._word))
+        await asyncio.Event().wait()
+
+    async def write(self, word: pb.ToNode) -> None:
+        self.heard.append(word)
+
+    @property
+    def welcomed(self) -> bool:
+        return any(word.HasField("welcome") for word in self.heard)
+
+    @property
+    def starts(self) -> list[tuple[int, int]]:
+        orders = [wire.orders_from_wire(one) for word in self.heard for one in word.orders.jobs]
+        return [(start.index, start.attempt) for one in orders for start in one.start]
+
+
+def records() -> Iterator[Record]:
+    """A node, a job, and its one task offered to that node."""
+    mirror = placed()
+    node, job = mirror.nodes[A], mirror.jobs[ONE]
+    for record in (node.spec, node.status, job.spec, job.cluster, job.status, job.attempts[0]):
+        assert record is not None
+        yield record
+
+
+async def put(engine: Engine, record: Record) -> None:
+    await engine.ask(OWNERS[type(record)], lambda *_: Plan((record,)))
+
+
+@asynccontextmanager
+async def calling(store: GatedStore, line: Line) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
+    """An engine that knows all but where the task goes, and a call that has yet to be made."""
+    async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        *known, placement = records()
+        for record in known:
+            await put(engine, record)
+        calls: list[asyncio.Task[None]] = []
+
+        def call() -> None:
+            calls.append(group.create_task(door.Connect(line.says(), cast(Context, line))))
+
+        assert isinstance(placement, AttemptBlock)
+        yield engine, call, placement
+        for one in calls:
+            one.cancel()
+
+
+@pytest.fixture
+async def store(tmp_path: Any) -> AsyncIterator[GatedStore]:
+    gated = GatedStore(MemoryStore(tmp_path))
+    yield gated
+    await gated.close()
+
+
+async def test_a_node_that_restarted_is_not_told_to_start_what_its_restart_has_ended(
+    store: GatedStore,
+) -> None:
+    line = Line(hello("a", boot_id="boot-2"))
+    async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
+        store.gate.clear()
+        group.create_task(put(engine, placement))
+        await store.at_the_gate.wait()
+        call()  # while a commit is under way that gave it work
+        await turns()
+        store.gate.set()
+        await turns()
+
+        assert line.welcomed
+        assert line.starts == []
+
+
+async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
+    line = Line(hello("a"))
+    async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
+        store.gate.clear()
+        call()
+        await store.at_the_gate.wait()
+        group.create_task(put(engine, placement))
+        await turns()
+        store.gate.set()
+        store.gate.clear()  # its hello is through, what comes next is not
+        await turns()
+
+        assert line.starts == []
+        store.gate.set()
+        await turns()
+
+        assert line.welcomed
+        assert line.starts == [(0, 1)]
