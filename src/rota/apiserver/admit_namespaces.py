@@ -67,7 +67,7 @@ def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
     if len(taints) > TAINTS_MAX:
         raise BadField("taint", f"the node would have {len(taints)}", f"a node has at most {TAINTS_MAX}")
     if taints == wish.taints:
-        return Plan(answer=node.spec.id)
+        return Plan(answer=node.spec.id, fenced=True)
     why = f"{caller.name} sets the taints of node {node.spec.name}: {', '.join(taints) or 'none'}"
     event = Event("node.changed", why, node=node.spec.id, state=wish.eligibility.value)
     changed = msgspec.structs.replace(wish, taints=taints)

@@ -1,6 +1,5 @@
 """One row of points per shape, rescored only where nodes changed; and whole runs of equal tasks at once."""
 
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ class Plugins(NamedTuple):
 
     filters: tuple[Filter, ...] = ()
     scores: tuple[Score, ...] = ()
-    interference: Interference = MappingProxyType({})
+    interference: Interference | None = None
 
 
 class Row:
@@ -43,6 +42,7 @@ class Rows:
     def __init__(self, board: Board, plugins: Plugins | None = None) -> None:
         self.board = board
         self.plugins = plugins or Plugins()
+        self._interference: Interference = self.plugins.interference or {}
         self._rows: dict[Shape, Row] = {}
         self.gpus = Gpus()
         self._filling: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class Rows:
         row = self._rows[shape]
         nodes = Nodes(self.board, shape, slots, ahead)
         able = fits(nodes, row.floor)
-        found = points(nodes, self._filling, self.plugins.interference, self.gpus)
+        found = points(nodes, self._filling, self._interference, self.gpus)
         if row.said is not None:
             found += row.said.take(slots)
         for one in self.plugins.filters:
