@@ -116,7 +116,8 @@ class _Records:
 
     @property
     def rows(self) -> list[Ran]:
-        return list(self._rows.values())
+        submitted = self._cluster.users.submitted_ms  # known once the answer has arrived, be it after the end
+        return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
 
     def _born(self, machine: str, child: Child) -> None:
         self._checks.born(machine, child)
@@ -126,9 +127,6 @@ class _Records:
         self._checks.died(machine, child)
         job, index, attempt = child.key
         spec = self._checks.known[f"job/{job}/spec"]
-        submitted_ms = self._cluster.users.submitted_ms[JobId(job)]
         began_ms = self._began.pop(child.key)
         cpu = spec.needs.get("cpu", 0)
-        self._rows[job, index] = Ran(
-            job, index, cpu, submitted_ms, began_ms, self._cluster.world.now_ms, attempt
-        )
+        self._rows[job, index] = Ran(job, index, cpu, 0, began_ms, self._cluster.world.now_ms, attempt)
