@@ -50,6 +50,8 @@ soak: venv ## a workload on a real cluster under chaos, then everything is check
 
 bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/placement.py
+	$(BIN)/python bench/density.py
 
 proto: venv ## regenerate src/rota/wire/generated from proto/
 	$(BIN)/python proto/generate.py

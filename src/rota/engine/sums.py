@@ -32,12 +32,12 @@ class Sums:
         job.on[node] = job.on.get(node, 0) + live
         if not job.on[node]:
             del job.on[node]
-        if self._neighbours.members:
-            self._neighbours.count(self._counted(job), slot, live)
+        if self._neighbours.members or self._neighbours.own:
+            self._neighbours.count(job.spec.id, self._counted(job), slot, live)
 
     def begin(self, spec: JobSpec, jobs: Iterable[JobEntry]) -> None:
         """A job has come: where are those its terms name, if nobody had such terms before?"""
-        if not spec.near and not spec.apart:
+        if not (spec.near or spec.apart or spec.spread):
             return
         for selector in self._neighbours.begin(spec, self._room.width):
             column = self._neighbours.members[selector]
@@ -47,7 +47,7 @@ class Sums:
                         column[self._room.slot[node]] += count
 
     def end(self, spec: JobSpec) -> None:
-        if spec.near or spec.apart:
+        if spec.near or spec.apart or spec.spread:
             self._neighbours.end(spec)
 
     def _lend(self, job: JobEntry, slot: int, move: Move) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.columns import Array
+from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.shape import Constraint, Term
 
@@ -32,11 +33,14 @@ class Neighbours:
     def __init__(self) -> None:
         self.members: dict[Selector, Array] = {}  # attempts of jobs that a term names
         self.holders: dict[Repulsion, Array] = {}  # attempts of jobs that keep others away
+        self.own: dict[JobId, Array] = {}  # attempts of a job that wants to be spread
         self.version = 0  # grows whenever another set of terms is counted
         self._users: dict[Selector | Repulsion, int] = {}
 
     def begin(self, spec: JobSpec, width: int) -> list[Selector]:
         """A job has terms: returns the selectors that nobody had before, to be counted for the first time."""
+        if spec.spread:
+            self.own[spec.id] = np.zeros(width, np.int64)
         new = [selector for selector in _selectors(spec) if self._use(selector)]
         for selector in new:
             self.members[selector] = np.zeros(width, np.int64)
@@ -47,6 +51,7 @@ class Neighbours:
         return new
 
     def end(self, spec: JobSpec) -> None:
+        self.own.pop(spec.id, None)
         for selector in _selectors(spec):
             if self._leave(selector):
                 del self.members[selector]
@@ -61,7 +66,9 @@ class Neighbours:
         here = [one for one in self.members if one[0] == spec.namespace and one[1].holds(spec.known_as)]
         return Counted(here, [one for one in _repulsions(spec) if one in self.holders])
 
-    def count(self, counted: Counted, slot: int, times: int) -> None:
+    def count(self, job: JobId, counted: Counted, slot: int, times: int) -> None:
+        if job in self.own:
+            self.own[job][slot] += times
         for selector in counted.members:
             if selector in self.members:
                 self.members[selector][slot] += times
@@ -78,6 +85,7 @@ class Neighbours:
     def widen(self, width: int) -> None:
         self.members = {name: _longer(column, width) for name, column in self.members.items()}
         self.holders = {name: _longer(column, width) for name, column in self.holders.items()}
+        self.own = {name: _longer(column, width) for name, column in self.own.items()}
 
     def _use(self, name: Selector | Repulsion) -> bool:
         self._users[name] = self._users.get(name, 0) + 1

@@ -85,6 +85,13 @@ class Company:
             self._holders[repulsion] = self._neighbours.holders[repulsion][: self._size].copy()
         return self._holders[repulsion]
 
+    def own(self, job: JobId) -> Array:
+        """Attempts of the job itself."""
+        column: Array = self._neighbours.own[job][: self._size].copy()
+        for slot, count in self.seated.get(job, {}).items():
+            column[slot] += count
+        return column
+
     def counted(self, spec: JobSpec) -> Counted:
         return self._neighbours.counted(spec)
 
@@ -118,7 +125,7 @@ class Terms:
         for repulsion in company.repelled(spec):
             self._add(Apart(self._count(repulsion[1], company.holders(repulsion)), repulsion[1], None))
         for rule in spec.spread:
-            self._add(Even(self._count(rule, self._own(job)), rule, eligible))
+            self._add(Even(self._count(rule, company.own(spec.id)), rule, eligible))
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -158,15 +165,6 @@ class Terms:
         division = self._domains.by(term.over)
         live = np.bincount(division.domain, column, division.domains + 1)
         return Counts(division.domain, live.astype(np.float64))  # without nodes NumPy counts in integers
-
-    def _own(self, job: JobView) -> Array:
-        room = self._domains.room
-        column = np.zeros(room.size, np.int64)
-        for node, count in job.on.items():
-            column[room.slot[node]] = count
-        for slot, count in self._company.seated.get(job.spec.id, {}).items():
-            column[slot] += count
-        return column
 
 
 class Counts(NamedTuple):
