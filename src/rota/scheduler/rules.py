@@ -72,6 +72,7 @@ class Company:
         self._neighbours = neighbours
         self._size = size
         self.seated: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
+        self._own: dict[JobId, Array] = {}
         self._members: dict[Selector, Array] = {}
         self._holders: dict[Repulsion, Array] = {}
 
@@ -86,11 +87,10 @@ class Company:
         return self._holders[repulsion]
 
     def own(self, job: JobId) -> Array:
-        """Attempts of the job itself."""
-        column: Array = self._neighbours.own[job][: self._size].copy()
-        for slot, count in self.seated.get(job, {}).items():
-            column[slot] += count
-        return column
+        """Attempts of the job itself, where it wants to be spread."""
+        if job not in self._own:
+            self._own[job] = self._neighbours.own[job][: self._size].copy()
+        return self._own[job]
 
     def counted(self, spec: JobSpec) -> Counted:
         return self._neighbours.counted(spec)
@@ -102,6 +102,8 @@ class Company:
         """A task of the job takes its place (-1: leaves it)."""
         here = self.seated.setdefault(job, {})
         here[slot] = here.get(slot, 0) + times
+        if job in self._neighbours.own:
+            self.own(job)[slot] += times
         for selector in counted.members:
             self.members(selector)[slot] += times
         for repulsion in counted.holders:
