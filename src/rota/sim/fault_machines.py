@@ -125,11 +125,14 @@ def _disk_full(cluster: Cluster, fault: Fault) -> Act:
 
 
 def _refuses(cluster: Cluster, fault: Fault) -> Act:
-    machine = any_machine(cluster, fault)
-    machine.refuses = frozenset({"/data"})
+    """One of them lacks a directory, or all do: whoever serves it is away."""
+    machines = [any_machine(cluster, fault)] if fault.how < 0.7 else list(cluster.machines)
+    for machine in machines:
+        machine.refuses = frozenset({"/data"})
 
     def mend() -> None:
-        machine.refuses = frozenset()
+        for machine in machines:
+            machine.refuses = frozenset()
 
     return mend
 
