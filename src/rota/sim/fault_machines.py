@@ -87,7 +87,7 @@ def _keeper_frozen(cluster: Cluster, fault: Fault) -> Act:
 
 def _cloned(cluster: Cluster, fault: Fault) -> Act:
     machine = disturbed_machine(cluster, fault)
-    twin = machine.clone(f"{machine.name}-clone{len(cluster.machines)}")
+    twin = machine.clone()
     cluster.add(twin)
     twin.switch_on()
 

@@ -180,6 +180,9 @@ class SimKernel(Kernel):
         del group
         return False
 
+    def has_ended(self, pid: int) -> bool:
+        return pid != 0 and self._processes.children[pid].status is not None
+
     def bury_stray(self, pid: int) -> None:
         self._processes.children.pop(pid, None)
 

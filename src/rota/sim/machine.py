@@ -17,6 +17,7 @@ class Machine(Host):
         self.scrapped = False
         self.keeper = Keeper(self)
         self.agent = Agent(self, self.keeper)
+        self.clones = 0  # made of it
 
     def switch_on(self) -> None:
         if self.scrapped:
@@ -46,10 +47,12 @@ class Machine(Host):
             self.agent.thaw()
             self.network.look(self.agent.name)
 
-    def clone(self, name: str) -> "Machine":
-        """Another machine made of this one's image: the same identity, another boot."""
+    def clone(self) -> "Machine":
+        """Another machine made of this one's image: the same identity, a boot and a name of its own."""
+        self.clones += 1
+        name = f"{self.name}-clone{self.clones}"
         twin = Machine(self.world, self.network, name, self.capacity, self.labels)
-        twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000
+        twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000 * self.clones
         twin.disk = copy.copy(self.disk)
         twin.epoch_seen = self.epoch_seen
         twin.habits, twin.born, twin.died = self.habits, self.born, self.died
