@@ -98,6 +98,8 @@ class JobEntry:
         return found
 
     def next_ready_ms(self, now_ms: int) -> int | None:
+        if not self.again:
+            return None
         pauses = (at_ms for block in self.again.values() for at_ms in block.values())
         return min((at_ms for at_ms in pauses if at_ms > now_ms), default=None)
 

@@ -194,8 +194,9 @@ class _Batch:
         self.fenced = False
 
     def put(self, record: Record) -> None:
-        self.deletes.pop(record.key, None)
-        self.puts[record.key] = record
+        key = record.key
+        self.deletes.pop(key, None)
+        self.puts[key] = record
 
     def delete(self, key: Key) -> None:
         self.puts.pop(key, None)

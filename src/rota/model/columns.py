@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 _CODES: Mapping[str, Any] = {"u1": "B", "u2": "H", "u4": "I", "i2": "h", "i8": "q"}
+_DTYPES = {name: np.dtype(name) for name in _CODES}  # NumPy takes long to read a name
 FEW = 16  # tasks: up to here a plain loop beats NumPy's cost per call
 
 
@@ -35,7 +36,11 @@ def _widths(kind: type[Columned]) -> dict[str, int]:
 
 def column(record: Any, name: str) -> Array:
     """One column, read-only, without a copy."""
-    return np.frombuffer(getattr(record, name), record.COLUMNS[name])
+    return np.frombuffer(getattr(record, name), _dtype(record, name))
+
+
+def _dtype(record: Any, name: str) -> np.dtype[Any]:
+    return _DTYPES[record.COLUMNS[name]]
 
 
 def ints(record: Any, name: str) -> "memoryview[int] | bytes":
@@ -65,6 +70,14 @@ def where(mask: Array) -> list[int]:
     return found
 
 
+def indexer(positions: list[int]) -> slice | Array:
+    """For ascending positions: neighbours are reached fastest as a slice."""
+    first, last = positions[0], positions[-1]
+    if last - first == len(positions) - 1:
+        return slice(first, last + 1)
+    return np.array(positions, np.intp)
+
+
 class Draft(Generic[B]):
     """A record being changed: columns are copied when first asked for, and packed again by done()."""
 
@@ -75,7 +88,8 @@ class Draft(Generic[B]):
     def __getitem__(self, name: str) -> Array:
         array = self._open.get(name)
         if array is None:
-            array = self._open[name] = column(self.record, name).copy()
+            data = bytearray(getattr(self.record, name))  # of its own, to be written
+            array = self._open[name] = np.frombuffer(data, _dtype(self.record, name))
         return array
 
     def fill(self, name: str, positions: list[int], values: list[int]) -> None:

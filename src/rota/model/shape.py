@@ -94,7 +94,7 @@ class Spread(msgspec.Struct, frozen=True):
         return f"{self.over} skew {self.skew}" + ("" if self.weight is None else f" weight {self.weight}")
 
 
-class Shape(msgspec.Struct, frozen=True):
+class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     """What a task needs of a node, whatever runs elsewhere. Tasks of one shape share one row of scores."""
 
     needs: tuple[tuple[str, int], ...]
@@ -107,7 +107,7 @@ class Shape(msgspec.Struct, frozen=True):
     policy: Policy = Policy.SPREAD
 
 
-class Rules(msgspec.Struct, frozen=True):
+class Rules(msgspec.Struct, frozen=True, cache_hash=True):
     """What a task needs of its neighbours and siblings: what no node can tell by itself."""
 
     near: tuple[Term, ...] = ()
@@ -116,14 +116,14 @@ class Rules(msgspec.Struct, frozen=True):
     gang: bool = False
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True, cache_hash=True):
     """Who is charged for what a job holds."""
 
     namespace: str
     user: str
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(msgspec.Struct, frozen=True, cache_hash=True):
     """Jobs that wait for the same: while the first of them fits nowhere, none does."""
 
     shape: Shape

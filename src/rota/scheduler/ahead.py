@@ -3,13 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from rota.model.columns import Array
 from rota.model.job import JobSpec, Turn, Unschedulable
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.order import Head, Shares, Turns, may_start
-from rota.scheduler.place import Seating, refusing
+from rota.scheduler.place import Seating, barring, refusing
 from rota.scheduler.preempt import Name, find_victims
 
 AHEAD_MAX = 100  # jobs before it that are looked at: an answer takes milliseconds, however long the queue
@@ -83,7 +84,7 @@ class Ahead:
         if wanted <= 0:
             return self.shares.left(job.spec) != 0
         ready = self.ready(job, wanted)
-        seated = self._seating.seat(job, len(ready), refusing(self._view, job, self._now))
+        seated = self._seating.seat(job, len(ready), self._barred(job))
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
         if not takes or (impatient and len(seated.seats) < wanted):
             self._seating.give_back(job, seated.seats)
@@ -91,6 +92,9 @@ class Ahead:
             self.shares.charge(job.spec, len(seated.seats))
         left = len(ready) - len(seated.seats)
         return impatient or not left or self._wait(job, left)
+
+    def _barred(self, job: JobView) -> Array:
+        return barring(self._view, refusing(self._view, job, self._now))
 
     def ready(self, job: JobView, wanted: int) -> list[int]:
         """Its tasks that may start, and of many one more than there is room for."""
@@ -108,7 +112,7 @@ class Ahead:
 
     def _others_give_way(self, job: JobView, left: int) -> bool:
         """Room that others leave, or would have to leave, is as good as taken."""
-        used = refusing(self._view, job, self._now)
+        used = self._barred(job)
         found = 0
         while found < min(left, _VICTIMS_MAX):
             eviction = find_victims(self._view, self._seating, job, used, self._going)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.attempt import EVICTED, AttemptBlock, Choice, OldAttempt
-from rota.model.columns import Draft
+from rota.model.columns import Draft, indexer
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.view import JobView
@@ -77,19 +77,20 @@ class _BlockDraft:
         self._choice = self._record.choice
 
     def place(self, group: Group, flags: int, choice: Choice, wall_ms: int) -> None:
-        draft, positions = self._draft, group.positions
-        before = draft["number"][positions]
-        for position, number in zip(positions, before.tolist(), strict=True):
-            if number:
-                self._supersede(position, number)
-        draft["number"][positions] = before + 1
-        draft["tries"][positions] = 0 if self._wanted is None else self._wanted[positions]
-        draft["node"][positions] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
-        draft["flags"][positions] = flags
-        draft["placed_at_ms"][positions] = wall_ms
-        for position, devices in zip(positions, group.devices, strict=True):
-            if devices:
-                self._gpus[position] = devices
+        draft, at = self._draft, indexer(group.positions)
+        before = draft["number"][at].tolist()
+        if any(before):
+            for position, number in zip(group.positions, before, strict=True):
+                if number:
+                    self._supersede(position, number)
+        draft["number"][at] += 1
+        draft["tries"][at] = 0 if self._wanted is None else self._wanted[at]
+        draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
+        draft["flags"][at] = flags
+        draft["placed_at_ms"][at] = wall_ms
+        if any(group.devices):
+            devices = zip(group.positions, group.devices, strict=True)
+            self._gpus.update((position, chosen) for position, chosen in devices if chosen)
         self._choice = choice
 
     def evict(self, position: int) -> None:

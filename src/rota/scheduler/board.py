@@ -1,11 +1,11 @@
 """Board: the nodes' columns as the scheduler works on them, with what it has just placed taken off."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
-from rota.model.amounts import GPU, WHOLE_GPU
+from rota.model.amounts import CPU, GPU, MEMORY, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.namespace import TASKS
@@ -29,6 +29,7 @@ class Board:
         self._logged = 0
         self._read = -1  # of the room's changes; nothing yet
         self.rows: dict[str, int] = {}
+        self.filling: tuple[int, ...] = ()  # rows of what makes a node idle or full
 
     @property
     def size(self) -> int:
@@ -85,11 +86,13 @@ class Board:
             part = min(dict(shape.needs)[GPU], WHOLE_GPU)
             for device in bits(devices):
                 self.devices[slot, device] -= part * times
+        self.idle[slot] = self._idle(slot)
         self._touch(slot)
 
     def shift(self, slot: int, amounts: Array) -> None:
         """More (negative: less) of everything is free there, for a while."""
         self.free[:, slot] += amounts
+        self.idle[slot] = self._idle(slot)
         self._touch(slot)
 
     def copies(self, shape: Shape, slots: Array) -> Array:
@@ -120,11 +123,22 @@ class Board:
         capacity = np.vstack([np.full(size, NODE_TASKS_MAX), room.capacity[:, :size]])
         self.capacity = capacity
         self.per_capacity = 1.0 / np.maximum(1, capacity)  # dividing is slow
+        filling = (self.rows.get(resource) for resource in (TASKS, CPU, MEMORY))
+        self.filling = tuple(row for row in filling if row is not None)
+        self.idle = self._idle(slice(size))
         self.devices = room.free_devices()
         self.load = room.load[:size].copy()
         self.queued = room.queued[:size].copy()
         self.noise = {kind: column[:size].copy() for kind, column in room.noise.items()}
         self._forget_log()
+
+    def _idle(self, slots: Array | slice | int) -> Array:
+        """Shares that are free of what makes a node idle or full, added up in one order: always exact."""
+        first, *rest = self.filling
+        idle: Array = self.free[first, slots] * self.per_capacity[first, slots]
+        for row in rest:
+            idle = idle + self.free[row, slots] * self.per_capacity[row, slots]
+        return idle
 
     def _tasks(self, slots: Array | slice) -> Array:
         """How many more tasks nodes take: closed ones none."""
@@ -139,6 +153,7 @@ class Board:
         self.free[1:, slots] = free
         self.capacity[1:, slots] = room.capacity[:, slots]
         self.per_capacity[1:, slots] = 1.0 / np.maximum(1, room.capacity[:, slots])
+        self.idle[slots] = self._idle(slots)
         self.load[slots] = room.load[slots]
         self.queued[slots] = room.queued[slots]
         if room.devices.shape[1]:
@@ -195,10 +210,18 @@ class Nodes:
         ahead = None if self.ahead is None else self.ahead[places]
         return Nodes(self._board, self.shape, self.slots[places], ahead)
 
-    def shares(self) -> Array:
-        """What is free as shares of what each node has, one row per resource in the board's order."""
-        shares: Array = self.amounts * self._board.per_capacity.take(self.slots, axis=1)
-        return shares
+    def idle(self) -> Array:
+        """What is free of cpu, of memory and of places for tasks: the shares of what each node has, added."""
+        board = self._board
+        if self.ahead is None:
+            return board.idle.take(self.slots)
+        shares = self.amounts * board.per_capacity.take(self.slots, axis=1)
+        return reduce(np.add, [shares[row] for row in board.filling])
+
+    @property
+    def wholly_idle(self) -> int:
+        """The same of a node on which nothing runs."""
+        return len(self._board.filling)
 
     def free(self, resource: str) -> Array:
         row = self._board.row(resource)

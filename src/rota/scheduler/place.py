@@ -1,5 +1,6 @@
 """Tasks of one job onto nodes: every node considered, the best first, its rules and its gang obeyed."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -82,14 +83,16 @@ class Seating:
         terms = self.terms(job)
         shape = job.spec.shape
         worth = _worth(self.rows.of(shape), terms.points() if terms else None, barred)
-        best = _best_two(worth)
-        if best is None or wanted <= 0:
-            return Seated([])
+        seated = _best_two(worth)
+        if not seated.fitting or wanted <= 0:
+            return seated
         if wanted == 1:
-            return best._replace(seats=[self._take(shape, best.slot, terms)])
-        if not terms or terms.still:
-            return best._replace(seats=self._run(shape, wanted, terms, barred))
-        return best._replace(seats=self._walk(shape, wanted, terms, barred))
+            seated.seats.append(self._take(shape, seated.slot, terms))
+        elif not terms or terms.still:
+            seated.seats.extend(self._run(shape, wanted, terms, barred))
+        else:
+            seated.seats.extend(self._walk(shape, wanted, terms, barred))
+        return seated
 
     def give_back(self, job: JobView, seats: list[Seat]) -> None:
         """As if they had never been taken."""
@@ -179,11 +182,16 @@ def _best_head(streams: list[_Stream], added: list[float], wanted: int) -> _Stre
     return found
 
 
-def refusing(view: View, job: JobView, now: Instant) -> Array:
+def refusing(view: View, job: JobView, now: Instant) -> list[int]:
     """Slots of nodes that refused its shape lately."""
-    barred = np.zeros(view.room.size, np.bool_)
     refused = view.refused_by(job.spec.shape).items()
-    barred[[view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]] = True
+    return [view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]
+
+
+def barring(view: View, slots: Iterable[int]) -> Array:
+    """The nodes of these slots, and no others."""
+    barred = np.zeros(view.room.size, np.bool_)
+    barred[list(slots)] = True
     return barred
 
 
@@ -205,16 +213,16 @@ def _worth(points: Array, added: Array | None, barred: Array | None) -> Array:
     return worth if barred is None else np.where(barred, NEVER, worth)
 
 
-def _best_two(worth: Array) -> Seated | None:
-    """How many fit, the best of them and who comes second."""
-    fitting = int(np.count_nonzero(worth > NEVER))
+def _best_two(worth: Array) -> Seated:
+    """How many fit, the best of them and who comes second; nobody is seated yet."""
+    fitting = int(np.count_nonzero(np.isfinite(worth)))
     if not fitting:
-        return None
+        return Seated([])
     best = int(worth.argmax())
-    points = float(worth[best])
+    points = worth.item(best)
     if fitting == 1:
         return Seated([], best, 1, points)
     worth[best] = NEVER  # for a moment
     second = int(worth.argmax())
     worth[best] = points
-    return Seated([], best, fitting, points, second, float(worth[second]))
+    return Seated([], best, fitting, points, second, worth.item(second))

@@ -27,7 +27,7 @@ from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
 from rota.scheduler.order import Head, Shares, Turns, may_start
-from rota.scheduler.place import Seated, Seating, refusing
+from rota.scheduler.place import Seated, Seating, barring, refusing
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
 from rota.scheduler.rows import Plugins
 
@@ -137,12 +137,12 @@ class Round:
         if wanted <= 0:
             return self._shares.left(job.spec) != 0 or self._block(job)
         held_back = self._held_back(job)
-        barred = refusing(self._view, job, self._now)
+        refused = refusing(self._view, job, self._now)
         ready = job.ready(self._now.ms, min(wanted, self._most(job)))
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        seated = self._seating.seat(job, len(ready), barred if barred.any() else None)
+        seated = self._seating.seat(job, len(ready), barring(self._view, refused) if refused else None)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
@@ -151,8 +151,10 @@ class Round:
             return True
         self._enter(job, ready, seated)
         self._hold_nominated(1, job)
-        barred[list(held_back)] = True  # who waits on a node might take what the head is waiting for
-        left = self._look_ahead(job, ready[len(seated.seats) :], barred)
+        if len(seated.seats) == len(ready):
+            return True
+        kept_off = barring(self._view, [*refused, *held_back])  # who waits there might take what is promised
+        left = self._look_ahead(job, ready[len(seated.seats) :], kept_off)
         return not left or bool(held_back) or self._wait(job, left)
 
     def _held_back(self, job: JobView) -> dict[int, Array]:
@@ -184,7 +186,7 @@ class Round:
 
     def _look_ahead(self, job: JobView, ready: list[int], barred: Array) -> list[int]:
         """Short tasks may wait on the node, so that a freed slot needs no round trip; returns who is left."""
-        if not ready or not self._may_look_ahead(job):
+        if not self._may_look_ahead(job):
             return ready
         spec = job.spec
         board = self._seating.board
@@ -244,7 +246,7 @@ class Round:
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
         at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
-        barred = refusing(self._view, job, self._now)
+        barred = barring(self._view, refusing(self._view, job, self._now))
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
             going = {name for _, eviction in self._evicted for name in eviction.victims}
             barred[self._slots_of(going)] = True

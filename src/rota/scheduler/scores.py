@@ -5,9 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from rota.model.amounts import CPU, GPU, MEMORY
+from rota.model.amounts import GPU
 from rota.model.columns import Array
-from rota.model.namespace import TASKS
 from rota.model.room import Room
 from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
@@ -45,28 +44,27 @@ def said(room: Room, shape: Shape) -> Array | None:
     return found
 
 
-def filling(board: Board) -> tuple[int, ...]:
-    """Rows of what makes a node idle or full: cpu, memory, and a little the number of tasks."""
-    rows = (board.row(resource) for resource in (TASKS, CPU, MEMORY))
-    return tuple(row for row in rows if row is not None)
-
-
-def points(nodes: Nodes, filling: tuple[int, ...], interference: Interference, gpus: Gpus) -> Array:
-    """Of nodes that fit, by their state alone. Added up in one order, so that every way there is exact."""
+def points(nodes: Nodes, interference: Interference, gpus: Gpus) -> Array:
+    """Of nodes that fit, by their state alone."""
     shape = nodes.shape
-    shares = nodes.shares()
-    idle = shares[filling[0]]
-    for row in filling[1:]:
-        idle = idle + shares[row]
     if shape.policy is Policy.PACK:
-        found: Array = idle * -_HALF
+        found: Array = nodes.idle() * -_HALF
     else:
-        found = np.minimum(idle - len(filling), -nodes.load) * _HALF
+        found = np.minimum(nodes.idle() - nodes.wholly_idle, -nodes.load)
+        found *= _HALF
     if nodes.any_gpu:
         found = _on_gpu_nodes(nodes, found, gpus)
     if shape.noise is not None:
         found -= _disturbance(nodes, shape.noise, interference)
     return found
+
+
+def point(board: Board, shape: Shape, slot: int) -> float:
+    """The same of one node, where neither GPUs nor noise play a part."""
+    idle = float(board.idle[slot])
+    if shape.policy is Policy.PACK:
+        return idle * -_HALF
+    return min(idle - len(board.filling), -float(board.load[slot])) * _HALF
 
 
 def _on_gpu_nodes(nodes: Nodes, found: Array, gpus: Gpus) -> Array:

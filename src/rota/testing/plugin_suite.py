@@ -125,7 +125,7 @@ def _answers(name: str, ask: Ask, nodes: Nodes) -> list[Any]:
 
 
 def _said(nodes: Nodes) -> list[Any]:
-    arrays = (nodes.slots, nodes.amounts, nodes.shares(), nodes.load, nodes.devices)
+    arrays = (nodes.slots, nodes.amounts, nodes.idle(), nodes.load, nodes.devices)
     return [*(array.tolist() for array in arrays), [dict(labels) for labels in nodes.labels]]
 
 

@@ -22,7 +22,7 @@ _TOLD = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the use
 
 def guarded(main: Coroutine[Any, Any, None]) -> int:
     """Run it; the user's and the world's errors become a line on stderr and an exit code."""
-    _be_swift()
+    be_swift()
     try:
         uvloop.run(main)
     except BaseExceptionGroup as group:
@@ -67,7 +67,7 @@ def log_to(descriptor: int) -> None:
     )
 
 
-def _be_swift() -> None:
+def be_swift() -> None:
     """We make many small objects and few cycles: collect rarely; and hand the interpreter on promptly."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
