@@ -1,10 +1,11 @@
 """How fast placement decides: every node considered, in memory, and end to end with durable commits.
 
-python bench/placement.py [--nodes 100,1000,5000,10000] [--durable 1000,5000] [--repeat 3] [--dir DIR] [--quick]
+python bench/placement.py [--nodes 100,1000,5000,10000] [--durable 1000,5000] [--repeat 3] [--quick]
 
 Beside each figure stands what kube-scheduler's own benchmark asks of it at 5,000 nodes (scheduler_perf's
 thresholds, pods a second, which include its API server and etcd), and how much faster than scoring every
-node anew each time. A row is measured several times, and the median shown: machines are noisy. `cpu/s` counts this process' CPU seconds, which a busy machine does not spoil.
+node anew each time. A row is measured several times, and the median shown: machines are noisy. `cpu/s`
+counts this process' CPU seconds, which a busy machine does not spoil.
 """
 
 import argparse
