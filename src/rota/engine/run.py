@@ -147,11 +147,12 @@ class Engine:
         self._speak(decided)
 
     def _speak(self, decided: Decided) -> None:
-        self._let_read()
-        decided.answer()
+        """It is on disk. Nodes hear first: what they have to start takes longest."""
         if decided.commits:
             self._tell(decided)
             log.debug("committed", revision=self.revision, records=len(decided.puts), why=decided.whys)
+        self._let_read()
+        decided.answer()
 
     def _tell(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
