@@ -29,8 +29,8 @@ def main() -> None:
         return
     rows = []
     print(
-        f"{'nodes':>7} {'tasks':>10} {'seconds':>9} {'CPU s':>9} {'MiB':>7} {'tasks/s':>9} {'CPU ms/task':>12}"
-        f" {'cluster time':>14}"
+        f"{'nodes':>7} {'tasks':>10} {'seconds':>9} {'CPU s':>9} {'MiB':>7} {'tasks/s':>9}"
+        f" {'CPU ms/task':>12} {'cluster time':>14}"
     )
     for nodes in map(int, options.nodes.split(",")):
         command = [sys.executable, __file__, "--one", str(nodes), "--tasks", str(options.tasks)]
