@@ -212,4 +212,4 @@ async def test_an_end_is_told_when_nobody_of_the_group_writes_any_more(keeper: K
     sizes = [len(await read(keeper.root, request(index))) for index in range(24)]
     segments = [path for path in (keeper.root / "logs/7").glob("*.out") if path.stat().st_size]
     assert sum(path.stat().st_size for path in segments) == sum(sizes)  # no byte without an owner
-    assert len(keeper.segments("7")) <= 2 * 12  # shared, but for those that were still being written to
+    assert len(keeper.segments("7")) <= 2 * 4

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rota.apiserver import watch
-from rota.apiserver.watch import BEGINNING, Changes, Gone, Position
+from rota.apiserver import feed, watch
+from rota.apiserver.feed import BEGINNING, Feed, Gone, Happened, Position
+from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.model.errors import BadField
 from rota.model.ids import JobId
@@ -29,8 +30,8 @@ async def put(engine: Engine, status: JobStatus) -> None:
     await engine.ask("controllers", lambda _view, _now: Plan((status,)))
 
 
-async def take(changes: Changes, position: Position, count: int) -> list[watch.Happened]:
-    found: list[watch.Happened] = []
+async def take(changes: Changes, position: Position, count: int) -> list[Happened]:
+    found: list[Happened] = []
     async with asyncio.timeout(5), aclosing(changes.events_after(position)) as pages:
         async for page in pages:
             found += page
@@ -87,15 +88,15 @@ async def test_a_reader_waits_for_what_is_to_come(tmp_path: Path) -> None:
 async def test_memory_is_bounded_and_older_events_come_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "EVENTS_IN_MEMORY", 4)
-    monkeypatch.setattr(watch, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(watch, "Feed", lambda: Feed(4))
+    monkeypatch.setattr(feed, "ROWS_AT_ONCE", 3)
     async with running(MemoryStore(tmp_path), []) as engine:
         changes = Changes(engine)
         for number in range(30):
             await happen(engine, str(number))
         everything = await take(changes, BEGINNING, 30)
 
-        assert len(changes._rows) <= 8
+        assert len(changes._feed.rows) <= 8
     assert [one.event.why for one in everything] == [str(number) for number in range(30)]
 
 

@@ -39,6 +39,7 @@ PURE = (
     "rota.apiserver.admit_namespaces",
     "rota.apiserver.admit_plan",
     "rota.apiserver.access",
+    "rota.apiserver.feed",
     "rota.keeper.devices",
     "rota.keeper.rules",
     "rota.wiring.chaos",

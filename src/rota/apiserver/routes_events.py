@@ -10,8 +10,8 @@ from rota.apiserver import answers, show
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import answer, api_of, caller_of
 from rota.apiserver.api import Api
+from rota.apiserver.feed import BEGINNING, Happened, Position
 from rota.apiserver.finding import find_job, find_node, may_hear
-from rota.apiserver.watch import BEGINNING, Happened, Position
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import JobId

@@ -11,15 +11,16 @@ import structlog
 from rota.apiserver import access, admission, fields, show
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.api import Api, wall_ms, who_calls
+from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
 from rota.apiserver.follow import follow
 from rota.apiserver.logs import Chunk, Wanted
-from rota.apiserver.watch import Position
 from rota.identity.audit import AuditEntry
 from rota.model.errors import Bug, Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.lifecycle import JobState
 from rota.model.limits import BODY_BYTES_MAX
+from rota.model.plan import Plan
 from rota.model.subscriber import Subscriber
 from rota.wire.controller import event_to_wire, output_to_wire, stage_to_wire
 from rota.wire.generated import controller_pb2 as pb
@@ -137,16 +138,17 @@ class ControllerDoor(ControllerServicer):
         """Where a subscriber stands: moved on to `at`; or, the first time it is heard of, from now on."""
         access.require_role(caller, Action.SUBSCRIBE)
         engine, name = self._api.engine, admission.subscriber_name(caller, subscriber)
-        known = await engine.read(lambda mirror: mirror.subscribers.get(name))
-        if at is None and known is not None:
-            return known
-        position = at or self._api.changes.now()
-        kept: Subscriber = await engine.ask(
-            "apiserver",
-            lambda _, __: admission.acknowledge(
-                engine.mirror.subscribers, name, position.revision, position.index
-            ),
-        )
+        now = self._api.changes.now()
+
+        def decide(*_: object) -> Plan:
+            known = engine.mirror.subscribers
+            return (
+                standing(known, name, now)
+                if at is None
+                else admission.acknowledge(known, name, at.revision, at.index)
+            )
+
+        kept: Subscriber = await engine.ask("apiserver", decide)
         return kept
 
     @asynccontextmanager

@@ -101,7 +101,10 @@ class Engine:
             self._woken.set()
 
     def listen(self, listener: Callable[[Committed], None]) -> None:
-        """Called after each commit, in order, before anybody else can decide."""
+        """Called after each commit, in order, before anybody else can decide.
+
+        And after everything was read again, with nothing: more may have been written than was told.
+        """
         self._listeners.append(listener)
 
     @property
@@ -147,10 +150,13 @@ class Engine:
         self._let_read()
         decided.answer()
         if decided.commits:
-            committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
-            for listener in self._listeners:
-                listener(committed)
+            self._tell(decided)
             log.debug("committed", revision=self.revision, records=len(decided.puts), why=decided.whys)
+
+    def _tell(self, decided: Decided) -> None:
+        committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
+        for listener in self._listeners:
+            listener(committed)
 
     async def _rest(self) -> None:
         """Until something comes in, something is due, or it is time to show that we did not stall."""
@@ -190,6 +196,8 @@ class Engine:
                 self._refuse_all(again)
         self._ahead = False
         self._let_read()
+        # It may have been written all the same, and then nobody has heard of it.
+        self._tell(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
 
     def _give_up(self, decided: Decided, error: RotaError) -> None:
         """Somebody else leads: nothing is decided here any more, and nobody shall wait for it."""

@@ -48,6 +48,10 @@ class Kernel:
     def has_members(self, group: int) -> bool:
         return trees.has_members(group)
 
+    def has_ended(self, pid: int) -> bool:
+        """Whether a child is a zombie; 0: it was not born yet."""
+        return pid != 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def bury_stray(self, pid: int) -> None:
         """An orphan that came to us, or a spawn that failed and was reaped already."""
         with contextlib.suppress(ChildProcessError):

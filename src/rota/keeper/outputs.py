@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rota.keeper.index import Extent, end_line, find_end, find_start, start_line
@@ -80,6 +80,16 @@ class Outputs:
         out_bytes, out_is_final = self._length(segment.path + b".out")
         err_bytes, err_is_final = self._length(segment.path + b".err")
         return Measure(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
+
+    def last(self, segment: Segment, is_dying: Callable[[], bool]) -> Measure | None:
+        """How far they reach when whoever wrote is gone; None: it is dying, and lets go of them in a moment.
+
+        A dying process is no longer known as one of ours before it closes its files.
+        """
+        found = self.measure(segment)
+        if found.is_final:
+            return found
+        return None if is_dying() else self.measure(segment)  # who still wrote then may be gone by now
 
     def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
         """The attempt has ended. What is long, or may still be written to, nobody gets again."""

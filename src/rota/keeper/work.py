@@ -138,14 +138,10 @@ class Work:
                 self._kernel.signal_group(pid, SIGKILL)
             attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
             if attempt.ending is None:
-                written = self._outputs.measure(attempt.segment)
-                if not written.is_final and not self._kernel.has_members(pid):
-                    written = self._outputs.measure(attempt.segment)  # whoever still wrote then is gone
-                elif not written.is_final:
-                    attempt.asked = True  # its group has been killed and is about to go
-                if not attempt.asked:
+                if written := self._written(attempt):
                     self._finish(attempt, written)
                     return True
+                attempt.asked = True  # its group has been killed and is about to go
             self._look(attempt, self._kernel.now_ns())
             return False
 
@@ -200,6 +196,8 @@ class Work:
             now = self._kernel.now_ns()
             leader = attempt.outcome is None
             if leader and attempt.ending is None:
+                if self._kernel.has_ended(attempt.pid):
+                    return 0, []  # in time; the reaper has only not come to it yet
                 self._begin_end(attempt, "timed_out", now)
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
@@ -208,8 +206,8 @@ class Work:
                 rest = [pid for pid, group in tree if group == attempt.pid]
             else:
                 rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
-            if was_gone and not rest:
-                self._finish(attempt, self._outputs.measure(attempt.segment))
+            if was_gone and not rest and (written := self._written(attempt)):
+                self._finish(attempt, written)
                 return 0, []
             signum = self._next_signal(attempt, now)
             if leader and signum:
@@ -231,17 +229,14 @@ class Work:
         """Remember a job's spec; why nothing of it can start, if so."""
         if self.quitting:
             return "the keeper is stopping"
-        known = self.memory.specs.get(job)
-        if known is None and spec is None:
-            return "unknown job"
-        if spec and spec.run is Run.ONE_AT_A_TIME:
-            return "this node cannot hold run leases yet"
-        if spec and known is None:
-            try:
-                self._journal.write([lines.spec_line(job, spec)])
-            except OSError as error:
-                return f"cannot write the journal: {os.strerror(error.errno or 0)}"
+        if spec and job not in self.memory.specs:
             self.memory.specs[job] = spec
+            self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
+        known = self.memory.specs.get(job)
+        if known is None:
+            return "unknown job"
+        if known.run is Run.ONE_AT_A_TIME:
+            return "this node cannot hold run leases yet"
         return None
 
     def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
@@ -339,7 +334,8 @@ class Work:
     def _stop(self, key: Key) -> None:
         attempt = self.running.get(key)
         if attempt:
-            if attempt.ending is None and attempt.outcome is None:
+            over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
+            if attempt.ending is None and not over:
                 self._begin_end(attempt, "stopped", self._kernel.now_ns())
                 self._look(attempt, self._kernel.now_ns())
         elif self._room.withdraw(key):
@@ -373,6 +369,13 @@ class Work:
             heapq.heapify(self._due)
         heapq.heappush(self._due, (when_ns, attempt.key))
         self.something_due.notify()
+
+    def _written(self, attempt: Running) -> Measure | None:
+        """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+        is_patient = attempt.pause_ns < LAST_LOOK_NS
+        return self._outputs.last(
+            attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
+        )
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None

@@ -1,7 +1,5 @@
 """A machine of a node: its agent and its keeper, and what can befall them."""
 
-import copy
-
 from rota.sim.agent import Agent
 from rota.sim.host import Host
 from rota.sim.keeper import Keeper
@@ -17,6 +15,7 @@ class Machine(Host):
         self.scrapped = False
         self.keeper = Keeper(self)
         self.agent = Agent(self, self.keeper)
+        self.clones = 0  # made of it
 
     def switch_on(self) -> None:
         if self.scrapped:
@@ -46,11 +45,13 @@ class Machine(Host):
             self.agent.thaw()
             self.network.look(self.agent.name)
 
-    def clone(self, name: str) -> "Machine":
-        """Another machine made of this one's image: the same identity, another boot."""
+    def clone(self) -> "Machine":
+        """Another machine made of this one's image: the same identity, a boot and a name of its own."""
+        self.clones += 1
+        name = f"{self.name}-clone{self.clones}"
         twin = Machine(self.world, self.network, name, self.capacity, self.labels)
-        twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000
-        twin.disk = copy.copy(self.disk)
+        twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000 * self.clones
+        twin.disk = self.disk.copy()
         twin.epoch_seen = self.epoch_seen
         twin.habits, twin.born, twin.died = self.habits, self.born, self.died
         twin.agent.dial = self.agent.dial

@@ -1,0 +1,51 @@
+"""A commit that was written and said to have failed: whoever listens hears that more may be there."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rota.engine import run
+from rota.engine.run import Committed
+from rota.model.errors import Unavailable
+from rota.store.memory import MemoryStore
+from tests.engine.deaf_store import DeafStore
+from tests.engine.driving import jobs, running, submit, turns
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def deaf(tmp_path: Path) -> AsyncIterator[DeafStore]:
+    store = DeafStore(MemoryStore(tmp_path))
+    yield store
+    await store.close()
+
+
+async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) -> None:
+    heard: list[Committed] = []
+    async with running(deaf) as engine:
+        engine.listen(heard.append)
+        deaf.answers_lost = 1
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(1))
+        await turns()
+
+        assert await engine.read(jobs) == ["1"]
+        (told,) = heard
+        assert (told.revision, told.events, told.decided.commits) == (1, (), False)
+
+
+async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> None:
+    heard: list[Committed] = []
+    async with running(deaf) as engine:
+        engine.listen(heard.append)
+        deaf.answers_lost = 1
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(1))
+        await engine.ask("apiserver", submit(2))
+
+        assert [(one.revision, one.decided.commits) for one in heard] == [(1, False), (2, True)]
