@@ -79,6 +79,31 @@ def _agent_frozen(cluster: Cluster, fault: Fault) -> Act:
     return thaw
 
 
+def _frozen_as_it_calls(cluster: Cluster, fault: Fault) -> Act:
+    """Its stream breaks, and it sleeps before it is welcomed again."""
+    machine = disturbed_machine(cluster, fault)
+    agent, asleep = machine.agent, False
+
+    def sleep() -> None:
+        nonlocal asleep
+        agent.called = nothing
+        if not agent.frozen:
+            asleep = True
+            agent.freeze()
+            cluster.network.look(machine.name)
+
+    def wake() -> None:
+        agent.called = nothing
+        if asleep and agent.alive:
+            agent.thaw()
+            cluster.network.look(machine.name)
+
+    if agent.runs and agent.stream is not None:
+        agent.called = sleep
+        agent.hang_up("its connection broke")
+    return wake
+
+
 def _keeper_frozen(cluster: Cluster, fault: Fault) -> Act:
     machine = any_machine(cluster, fault)
     machine.keeper.freeze()
@@ -167,6 +192,7 @@ KINDS: dict[str, Befall] = {
     "zone gone": _zone_gone,
     "machine frozen": _frozen,
     "agent frozen": _agent_frozen,
+    "agent frozen as it calls": _frozen_as_it_calls,
     "keeper frozen": _keeper_frozen,
     "machine cloned": _cloned,
     "node leaves": _leaves,

@@ -14,10 +14,12 @@ from rota.keeper.wire import Spec
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
+from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.network import Network
 from rota.sim.server import Server
+from rota.sim.witness import MISSING
 from rota.sim.world import Clock, Process, World
 
 ADMIN = Caller("sim", Role.ADMIN, ("*",))
@@ -63,6 +65,16 @@ class Users(Process):
             lambda view, now: admission.submit(view, arrival.spec, ADMIN, key, now),
             done,
         )
+
+    def err(self, body: dict[str, Any], key: str) -> None:
+        """A submit that must be refused: the key has made something else."""
+
+        def done(answer: Any) -> None:
+            if not isinstance(answer, Rejected):
+                raise Broken(f"submit {key} with another body was answered with {answer}")
+            self.world.count("user: a wrong submit was refused")
+
+        self.insist(lambda view, now: admission.submit(view, body, ADMIN, key, now), done)
 
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
@@ -125,6 +137,6 @@ class Users(Process):
         behaviour = self.behaviours[spec.name]
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}")
         run_ms = behaviour.run_ms(luck)
-        fails = luck.random() < behaviour.fail_share and key[2] == 1
+        fails = luck.random() < behaviour.fail_share and key[2] <= behaviour.fail_attempts
         deaf = luck.random() < behaviour.deaf_share
-        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == "missing")
+        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)
