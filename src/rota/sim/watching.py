@@ -96,9 +96,9 @@ class Watching:
             self._tell(reader, found)
         elif found is None:
             reader.busy = True
-            after = feed.stored_after(reader.position)
+            after, asked_at = feed.stored_after(reader.position), self.revision
             self._medium.read_events(
-                self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, self.revision, answer)
+                self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, asked_at, answer)
             )
 
     def _resume(self, reader: _Reader, asked_at: int, answer: Answer) -> None:
