@@ -3,11 +3,27 @@
 from rota.apiserver.feed import Position
 from rota.engine.loop import Decided
 from rota.model.plan import Event, Instant
-from rota.sim.medium import Medium
+from rota.sim.medium import Done, Medium
 from rota.sim.network import Network
 from rota.sim.watching import Watching
 from rota.sim.words import Page, Watch
 from rota.sim.world import Clock, Process, World
+from rota.store import codec
+from rota.store.protocol import EventRow
+
+NEWS = (Event("test", "something happened"),)
+
+
+class SlowMedium(Medium):
+    """Answers when it is told to."""
+
+    def read_events(self, server: Process, after: int, most: int, done: Done) -> None:
+        del server, after, most
+        self.asked.append(done)
+
+    def __init__(self, world: World, network: Network) -> None:
+        super().__init__(world, network)
+        self.asked: list[Done] = []
 
 
 def test_what_is_committed_while_the_store_is_asked_is_told_all_the_same() -> None:
@@ -16,15 +32,17 @@ def test_what_is_committed_while_the_store_is_asked_is_told_all_the_same() -> No
     reader, server = (Process(world, name, Clock(world)) for name in ("reader", "server"))
     reader.begin()
     server.begin()
-    watching = Watching(server, Medium(world, network), lambda *_: None)
+    medium = SlowMedium(world, network)
+    watching = Watching(server, medium, lambda *_: None)
     watching.miss(1)
     stream = network.open(reader, server)
     heard: list[object] = []
     stream.down.hear = heard.append
-    watching.open(stream, Watch(None, None))  # the store is asked, and has nothing newer
-    decided = Decided(Instant(0, 0), {}, {}, (Event("test", "something happened"),), (), [], [], fenced=False)
-    watching.hear(decided, 2)
-    world.run(60_000)
+    watching.open(stream, Watch(None, None))
+    watching.hear(Decided(Instant(0, 0), {}, {}, NEWS, (), [], [], fenced=False), 2)
+    medium.asked.pop()([])  # what it had before that
+    medium.asked.pop()([EventRow(2, codec.encode_events(0, NEWS))])
+    world.run(1000)
 
     pages = [word for word in heard if isinstance(word, Page)]
     assert [happened.at for page in pages for happened in page.events] == [Position(2, 0)]
