@@ -33,13 +33,15 @@ def test_what_is_committed_while_the_store_is_asked_is_told_all_the_same() -> No
     reader.begin()
     server.begin()
     medium = SlowMedium(world, network)
-    watching = Watching(server, medium, lambda *_: None)
-    watching.miss(1)
+    revisions = [1]
+    watching = Watching(server, medium, lambda *_: None, lambda: revisions[-1])
+    watching.miss()
     stream = network.open(reader, server)
     heard: list[object] = []
     stream.down.hear = heard.append
     watching.open(stream, Watch(None, None))
-    watching.hear(Decided(Instant(0, 0), {}, {}, NEWS, (), [], [], fenced=False), 2)
+    revisions.append(2)
+    watching.hear(Decided(Instant(0, 0), {}, {}, NEWS, (), [], [], fenced=False))
     medium.asked.pop()([])  # what it had before that
     medium.asked.pop()([EventRow(2, codec.encode_events(0, NEWS))])
     world.run(1000)

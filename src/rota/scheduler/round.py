@@ -206,7 +206,8 @@ class Round:
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
         short = job.run_us is not None and job.run_us <= SHORT_RUN_US
-        return plain and short and self._shares.left(spec) is None
+        free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
+        return plain and short and free
 
     def _wait(self, job: JobView, left: list[int]) -> bool:
         """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""

@@ -6,7 +6,7 @@ from typing import Any
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
-from rota.engine.run import batch_of
+from rota.engine.run import batch_of, prove
 from rota.model.errors import Deposed, RotaError, Transient, Unavailable
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.plan import Instant
@@ -160,7 +160,7 @@ class Engine(Process):
         self.medium.read(self, done)
 
     def _open(self, snapshot: Snapshot) -> None:
-        before = self.loop
+        before, led = self.loop, self.leads
         self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
         mirror = Mirror()
         mirror.now_ms = self.now().ms
@@ -175,7 +175,8 @@ class Engine(Process):
         self.observed()
         self.leads, self._busy = True, False
         self.say(f"leads epoch {self.epoch} from revision {self.revision}")
-        self.read_again()
+        if led:  # what was read may be old: nobody is told before a commit has shown that it is not
+            self.loop.ask(Request("engine", prove, lambda _: self.read_again(), lambda _: None))
         self.poke()
 
     def _speak(self, decided: Decided) -> None:

@@ -38,7 +38,7 @@ class Server(Engine):
             liveness.reconciler(lost_ms),
         ]
         super().__init__(world, name, medium, reconcilers)
-        self._watching = Watching(self, medium, self.ask)
+        self._watching = Watching(self, medium, self.ask, lambda: self.revision)
         self._sessions: dict[NodeId, Session] = {}
         self._deaf = False  # it has just woken: what it says may answer what was said long ago
 
@@ -70,11 +70,11 @@ class Server(Engine):
     # ---- after each commit
 
     def told(self, decided: Decided) -> None:
-        self._watching.hear(decided, self.revision)
+        self._watching.hear(decided)
         self._tell_nodes([JobId(key.split("/")[1]) for key in decided.deletes if key.endswith("/spec")])
 
     def read_again(self) -> None:
-        self._watching.miss(self.revision)
+        self._watching.miss()
         self._tell_nodes([])
 
     def observed(self) -> None:

@@ -29,8 +29,8 @@ class _Reader:
 
 
 class Watching:
-    def __init__(self, server: Process, medium: Medium, ask: Ask) -> None:
-        self.revision = 0
+    def __init__(self, server: Process, medium: Medium, ask: Ask, revision: Callable[[], int]) -> None:
+        self._revision = revision
         self._server = server
         self._medium = medium
         self._ask = ask
@@ -46,16 +46,18 @@ class Watching:
             reader.stream.die(self._server, politely=True)
         self._readers.clear()
 
-    def hear(self, decided: Decided, revision: int) -> None:
+    @property
+    def revision(self) -> int:
+        return self._revision()
+
+    def hear(self, decided: Decided) -> None:
         """A commit."""
-        self.revision = revision
-        self._feed.hear(Row(revision, decided.now.wall_ms, decided.events))
+        self._feed.hear(Row(self.revision, decided.now.wall_ms, decided.events))
         self._look()
 
-    def miss(self, revision: int) -> None:
+    def miss(self) -> None:
         """Everything was read again."""
-        self.revision = revision
-        self._feed.miss(revision)
+        self._feed.miss(self.revision)
         self._look()
 
     def open(self, stream: Stream, wanted: Watch) -> None:
