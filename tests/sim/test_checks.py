@@ -17,7 +17,7 @@ from rota.sim.broken import Broken
 from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
-from tests.sim import forged_words, forged_work
+from tests.sim import forged_places, forged_words, forged_work
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
 ELSEWHERE = ("scenario.py", "replay.py")  # what is said only when a whole run is over
@@ -108,9 +108,9 @@ def a_machine_runs_more_than_it_has() -> None:
 
 
 def a_device_is_given_away_twice() -> None:
-    stage = Stage(job_spec(1, count=2, needs={"gpu": 600}))
+    stage = forged_places.stage_of(needs={"gpu": 600})
     stage.checks.nodes.machines["n1"].capacity["gpu"] = 2000
-    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+    stage.write(forged_places.with_gpus(0b01, 0b10))
     stage.born("n1", index=0, gpus=("1",))
     stage.born("n1", index=1, gpus=("1",))
 
@@ -223,6 +223,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_mirror_counts_wrongly: "server-1 believes of job 1: {'tasks': {'pending': 3,",
     **forged_work.FORGED,
     **forged_words.FORGED,
+    **forged_places.FORGED,
 }
 
 
@@ -268,6 +269,10 @@ def test_what_keeps_every_promise_is_not_told() -> None:
     stage.checks.believes_the_disk(stage.server())
 
     assert stage.world.counts["task: two attempts alive at once"] == 1
+
+
+def test_who_heeds_every_wish_may_be_placed() -> None:
+    forged_places.keeps_to_all_rules()
 
 
 def test_two_attempts_may_live_while_a_node_is_not_well() -> None:

@@ -1,9 +1,9 @@
-"""What people do who change their mind, or err."""
+"""What people do who change their mind, err, or give up."""
 
 from rota.model.ids import JobId
-from rota.model.node import Eligibility
+from rota.sim.chances import can_run
 from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, any_machine, nothing
+from rota.sim.fault import Befall, Fault, nothing
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.machine import Machine
 from rota.sim.world import Act
@@ -72,8 +72,9 @@ def _errs(cluster: Cluster, fault: Fault) -> Act:
     """Asks for something else under a key that has been used, or for what there is not."""
     keys = list(cluster.users.acknowledged)
     if keys:
+        key = keys[fault.who % len(keys)]
         other = {"name": "other", "command": ["work"], "count": 0 if fault.how < 0.2 else 7}
-        cluster.users.err(other, keys[fault.who % len(keys)])
+        cluster.users.err(other | {"namespace": cluster.users.namespaces[key]}, key)
     return nothing
 
 
@@ -84,11 +85,13 @@ def _deletes(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _drains(cluster: Cluster, fault: Fault) -> Act:
-    name = any_machine(cluster, fault).node
-    wish = Eligibility.DRAINING if fault.how < 0.5 else Eligibility.CORDONED
-    cluster.users.wish(name, wish)
-    return lambda: cluster.users.wish(name, Eligibility.OPEN)
+def give_up(cluster: Cluster) -> None:
+    """Nobody waits for ever for what cannot be had, or not surely."""
+    users, known = cluster.users, cluster.checks.known
+    for job in _live(cluster, [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]):
+        if job not in users.canceled and not can_run(known[f"job/{job}/spec"], cluster.machines):
+            cluster.world.count("user: gave up waiting")
+            users.cancel(job)
 
 
 def _not_deleted(cluster: Cluster) -> list[JobId]:
@@ -107,5 +110,4 @@ KINDS: dict[str, Befall] = {
     "user regrets": _regrets,
     "user errs": _errs,
     "user deletes": _deletes,
-    "operator drains": _drains,
 }

@@ -24,6 +24,7 @@ from rota.model.task import TaskBlock
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
 from rota.sim.nodes import Nodes
+from rota.sim.placements import Placements, Seat
 from rota.sim.witness import Witness
 from rota.sim.world import World
 from rota.store import codec
@@ -57,6 +58,7 @@ class Records:
         self._nodes = nodes
         self._witness = witness
         self._deadlines = deadlines
+        self._placements = Placements(self.known, world, self._is_well)
         self._placed: dict[NodeId, None] = {}
         self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
 
@@ -66,16 +68,23 @@ class Records:
             raise Broken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
         self.epoch = batch.epoch
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
-        for key, record in fresh.items():
-            self._compare(self.known.get(key), record, fresh)
+        placed_first = sorted(
+            fresh, key=lambda key: not key.startswith("attempt/")
+        )  # it may have ended since
+        for key in placed_first:
+            self._compare(self.known.get(key), fresh[key], fresh)
         self.known |= fresh
         for key in batch.deletes:
             self.known.pop(key, None)
+        self._placements.look()
         for record in fresh.values():
             if isinstance(record, AttemptBlock):
                 self._count_live(record.job)
         placed, self._placed = self._placed, {}
         return list(placed)
+
+    def _is_well(self, node: str) -> bool:
+        return self._nodes.is_well(self._nodes.machines[node])
 
     def _compare(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
         match now:
@@ -102,13 +111,17 @@ class Records:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock) -> None:
-        old = bytes(now.size) if before is None else before.state
+        before = before or TaskBlock.new(now.job, now.block, now.size)
+        old = before.state
+        for at in where(column(before, "wanted") != column(now, "wanted")):
+            self._placements.touch((now.job, now.block * BLOCK_TASKS + at))
         for at in changes(old, now.state):
             was, state, index = old[at], now.state[at], now.block * BLOCK_TASKS + at
             name = f"task {index} of job {now.job}"
             if was >= TASK_FIRST_END:
                 raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
             _follows(_TASK, TaskState(was), TaskState(state), name)
+            self._placements.touch((now.job, index))
             if state == TaskState.UNWANTED:
                 self._deadlines.unwant((now.job, index))
 
@@ -129,6 +142,7 @@ class Records:
             self._world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
             if state == AttemptState.LOST:
                 self._explain_loss(now, at, fresh)
+            self._placements.report(key[:2], key[2], AttemptState(state))
             if state >= ATTEMPT_FIRST_END:
                 self._witness.compare(self.known[f"job/{now.job}/spec"], key, AttemptState(state))
 
@@ -148,6 +162,7 @@ class Records:
         number, old_number = ints(now, "number"), ints(before, "number")
         key = f"status/{now.job}/{now.block}"
         status = fresh.get(key) or self.known.get(key)
+        spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
         for at in changes(before.flags, now.flags):
             if now.flags[at] & EVICTED:
                 self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number[at]))
@@ -161,8 +176,11 @@ class Records:
             ended = status is not None and known >= old and status.state[at] >= ATTEMPT_FIRST_END
             if old and not ended:
                 raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
-            if not now.flags[at] & LOOKAHEAD:
-                self._placed[now.nodes[ints(now, "node")[at]]] = None
+            node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
+            waits = bool(now.flags[at] & LOOKAHEAD)
+            self._placements.place(Seat(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
+            if not waits:
+                self._placed[node] = None
 
     def _count_live(self, job: JobId) -> None:
         """Something of this job was placed."""
@@ -185,6 +203,11 @@ class Records:
                     live -= int((over & (number > 0)).sum())
         if live > spec.parallel:
             raise Broken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
+
+
+def _placed_first(key: str) -> bool:
+    """What is placed may have ended in the same commit."""
+    return not key.startswith("attempt/")
 
 
 def _follows(table: dict[Any, set[Any]], old: Any, new: Any, what: str) -> None:

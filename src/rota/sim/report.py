@@ -20,6 +20,14 @@ BRANCHES = (
     "network: a message doubled",
     "network: a message lost",
     "network: pings without an answer",
+    "placed: apart from others",
+    "placed: in a gang",
+    "placed: near others",
+    "placed: spread",
+    "placed: under a quota",
+    "placed: with GPUs",
+    "placed: with a condition",
+    "placed: with a toleration",
     "server: a node called again before its stream had broken",
     "server: started over after a commit that failed",
     "server: turned a node away, ahead",
@@ -42,6 +50,7 @@ BRANCHES = (
     "user: a wrong submit was refused",
     "user: an answer came twice or late",
     "user: asked again",
+    "user: gave up waiting",
 )
 STEPS = tuple(
     f"attempt: {before.name.lower()} to {after.name.lower()}"

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from rota.model.errors import Bug
 from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
+from rota.sim.demands import demand
 from rota.sim.fault import Fault
+from rota.sim.fault_users import give_up
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
@@ -15,6 +17,7 @@ from rota.sim.world import World
 
 SAFETY_MS = 240_000  # while anything may fail
 LIVENESS_MS = 3_600_000  # in which all must come to an end after that
+PATIENCE_MS = 60_000  # after which somebody no longer waits for what cannot be had
 CPU = 1000
 GIB = 1 << 30
 
@@ -54,8 +57,11 @@ def scenario(seed: int) -> Scenario:
     # A node needs up to 20 s to notice that a leader is frozen: with several, less would be too little.
     lost_ms = luck.choice((30_000, 30_000, 10_000)) if servers == 1 else 30_000
     arrivals = sorted((_arrival(luck, n) for n in range(luck.randint(2, 12))), key=lambda one: one.at_ms)
-    faults = draw(luck, SAFETY_MS * 3 // 4, servers=servers)
-    return Scenario(seed, Size(tuple(groups), servers, lost_ms), arrivals, faults)
+    length_ms = SAFETY_MS * 3 // 4
+    faults = draw(luck, length_ms, servers=servers)
+    more = demand(seed, groups, arrivals, length_ms)
+    size = Size(tuple(more.groups), servers, lost_ms)
+    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults]))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -127,6 +133,8 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     world.run(max(last_ms, case.safety_ms))
     while world.now_ms < until_ms and not all_ended(cluster):
         world.run(world.now_ms + 5_000)
+        if world.now_ms > case.safety_ms + PATIENCE_MS:
+            give_up(cluster)
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:

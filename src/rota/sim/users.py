@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission
+from rota.apiserver import admission, admit_namespaces
 from rota.apiserver.access import Caller
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -14,6 +14,7 @@ from rota.keeper.wire import Spec
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
+from rota.model.plan import Instant, Plan
 from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
 from rota.sim.load import Arrival, Behaviour
@@ -33,10 +34,13 @@ class Users(Process):
         self.servers = servers
         self.behaviours: dict[str, Behaviour] = {}
         self.acknowledged: dict[str, JobId] = {}  # by submit key
+        self.namespaces: dict[str, str] = {}  # by submit key, which counts in one of them only
         self.submitted_ms: dict[JobId, int] = {}
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
         self.wishes: dict[str, Eligibility] = {}  # by node
+        self._taints: dict[str, str | None] = {}  # by node
+        self._quotas: dict[str, dict[str, Any]] = {}  # by namespace
         self.answered: Callable[[str, JobId], None] = lambda *_: None
         self.waiting = 0
         self._luck = world.luck("users")
@@ -47,6 +51,7 @@ class Users(Process):
         """Until it is acknowledged: same key, same body, whichever server answers."""
         self.waiting += 1
         self.behaviours[arrival.spec["name"]] = arrival.behaviour
+        self.namespaces[key] = arrival.spec.get("namespace", "default")
         asked_ms = self.world.now_ms
 
         def done(answer: Any) -> None:
@@ -92,6 +97,27 @@ class Users(Process):
             lambda view, now: admission.wish_node(view, node, self.wishes[node], ADMIN),  # noqa: ARG005
             lambda _: None,
         )
+
+    def taint(self, node: str, taint: str | None) -> None:
+        """None: no more. It says what he wishes by then, as above."""
+        self._taints[node] = taint
+
+        def command(view: Any, _: Instant) -> Plan:
+            wished = self._taints[node]
+            body = {"untaint": ["kept"]} if wished is None else {"taint": [wished]}
+            return admit_namespaces.taint_node(view, node, body, ADMIN)
+
+        self.insist(command, lambda _: None)
+
+    def limit(self, namespace: str, quota: dict[str, Any]) -> None:
+        """An empty quota: no more."""
+        self._quotas[namespace] = quota
+
+        def command(view: Any, _: Instant) -> Plan:
+            body = {"quota": self._quotas[namespace]}
+            return admit_namespaces.set_namespace(view, namespace, body, ADMIN)
+
+        self.insist(command, lambda _: None)
 
     def insist(self, command: Command, done: Callable[[Any], None]) -> None:
         """Ask until somebody answers with more than that it cannot now."""
