@@ -4,17 +4,20 @@ from collections.abc import Callable
 
 from rota.apiserver.admission import Submitted
 from rota.apiserver.feed import Happened, Position
-from rota.model.ids import JobId
+from rota.model.ids import JobId, NodeId
+from rota.model.node import Link, NodeSpec
 from rota.model.plan import Event
 from rota.sim.events import LATE_MS, Events
 from rota.sim.medium import Medium
 from rota.sim.network import Network
 from rota.sim.subscribers import Subscriber
 from rota.sim.users import Users
-from rota.sim.words import Begun, Ended, Page
-from rota.sim.world import World
+from rota.sim.words import Begun, Ended, Greeting, Page
+from rota.sim.world import Clock, Process, World
 from rota.store import codec
 from rota.store.protocol import Batch, EventRow
+from rota.testing.builders import hello
+from tests.sim.stage import Stage
 
 NAME = "subscriber a"
 HAPPENED = [Happened(Position(revision, 0), 0, Event("test", "")) for revision in (1, 2)]
@@ -76,11 +79,26 @@ def another_body_is_accepted() -> None:
     users.err({}, "key")
 
 
+def a_clone_is_welcome() -> None:
+    stage = Stage()
+    stage.write(NodeSpec(NodeId("n1"), "n1"))
+    server = stage.server()
+    server.leads = True
+    machine = Process(stage.world, "n1", Clock(stage.world))
+    machine.begin()
+    for boot in ("boot-1", "boot-2"):
+        stream = stage.network.open(machine, server)
+        server.greet(stream, Greeting(1, NodeId("n1"), hello("n1", boot_id=boot), lambda: 1))
+        server._sessions[NodeId("n1")].greeted = True
+        server.mirror.connect(NodeId("n1"), Link.DOWN)
+
+
 FORGED: dict[Callable[[], None], str] = {
     an_event_is_left_out: "subscriber a was told 2.0, and to come was 1.0",
     an_event_is_told_twice: "subscriber a was told 2.0 after 2.0",
     an_event_is_made_up: "subscriber a was told 3.0, and to come was nothing",
     an_acknowledgement_is_forgotten: "subscriber a had come to 2.0 and goes on from 1.0",
+    a_clone_is_welcome: "boot-2 is welcome as n1, and boot-1 answers",
     nothing_is_told: "subscriber a was not told 1.0 for 15001 ms",
     what_is_there_is_said_to_be_gone: "subscriber a is told that 1.0 is gone, which is still there",
     another_body_is_accepted: "submit key with another body was answered with Submitted(job='1', new=False",

@@ -53,7 +53,7 @@ class Cluster:
         self.medium.committed = self._committed
         self.medium.kill = self._kill
         self.users.answered = self._acknowledged
-        self.checks.nodes.is_well = self._is_well
+        self.checks.nodes.is_well, self.checks.nodes.speaks = self._is_well, self._speaks
         self.checks.nodes.lost_ms = size.lost_ms
         self._build(size)
 
@@ -135,6 +135,11 @@ class Cluster:
 
     def _is_well(self, machine: Machine) -> bool:
         """Connected to the leader, which hears it and can be heard."""
+        leader = self.election.leader
+        return leader is not None and leader.runs and self._speaks(machine)
+
+    def _speaks(self, machine: Machine) -> bool:
+        """The same, whether or not the leader is awake."""
         stream = machine.agent.stream
         leader = self.election.leader
         return (
@@ -143,7 +148,6 @@ class Cluster:
             and machine.keeper.runs
             and not machine.disk.full
             and leader is not None
-            and leader.runs
             and stream is not None
             and stream.server is leader
             and machine.agent.welcomed

@@ -2,7 +2,10 @@
 
 from rota.sim.cluster import Cluster
 from rota.sim.fault import Befall, Fault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.keeping import Child
 from rota.sim.world import Act
+
+HEARD_MS = 12  # after which at the latest a server hears of a start
 
 
 def _agent_killed(cluster: Cluster, fault: Fault) -> Act:
@@ -33,6 +36,25 @@ def _power_lost(cluster: Cluster, fault: Fault) -> Act:
     if machine.on:
         machine.lose_power(fault.how)
     return lambda: None if machine.on else machine.switch_on()
+
+
+def _power_lost_as_it_starts(cluster: Cluster, fault: Fault) -> Act:
+    """Before anybody hears of the next process that is started there, and what was not synced is gone."""
+    machine = disturbed_machine(cluster, fault)
+    born = machine.born
+
+    def starts(name: str, child: Child) -> None:
+        machine.born = born
+        born(name, child)
+        cluster.world.after(fault.how * HEARD_MS, lambda: machine.lose_power(0.0) if machine.on else None)
+
+    def back() -> None:
+        machine.born = born
+        if not machine.on:
+            machine.switch_on()
+
+    machine.born = starts
+    return back
 
 
 def _never_returns(cluster: Cluster, fault: Fault) -> Act:
@@ -188,6 +210,7 @@ KINDS: dict[str, Befall] = {
     "keeper killed": _keeper_killed,
     "agent and keeper killed": _both_killed,
     "power lost": _power_lost,
+    "power lost as it starts": _power_lost_as_it_starts,
     "never returns": _never_returns,
     "zone gone": _zone_gone,
     "machine frozen": _frozen,

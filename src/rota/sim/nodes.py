@@ -17,6 +17,7 @@ class Nodes:
         self.machines: dict[str, Machine] = {}  # clones, too
         self.disturbed: dict[str, None] = {}  # nodes that a fault has touched: only they may lose work
         self.is_well: Callable[[Machine], bool] = lambda _: True
+        self.speaks: Callable[[Machine], bool] = lambda _: True
         self.lost_ms = LOST_MS
         self._world = world
         self._looked_at_ms = 0
@@ -27,7 +28,7 @@ class Nodes:
         if self._world.now_ms - self._looked_at_ms >= OFTEN_MS:
             self._looked_at_ms = self._world.now_ms
             for machine in self.machines.values():
-                if self.is_well(machine):
+                if self.speaks(machine):
                     self._well_at_ms[machine.node] = self._world.now_ms
 
     def give_up(self, node: str) -> None:

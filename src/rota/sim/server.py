@@ -13,6 +13,7 @@ from rota.model.sync import Report
 from rota.scheduler import deadline
 from rota.scheduler import plan as scheduler
 from rota.scheduler.round import Settings
+from rota.sim.broken import Broken
 from rota.sim.engine import Engine
 from rota.sim.medium import Medium
 from rota.sim.network import Stream
@@ -58,8 +59,11 @@ class Server(Engine):
         super().kill()
 
     def freeze(self) -> None:
+        self.mirror.now_ms = self.now().ms
         for session in self._sessions.values():
             session.heard_n = self._heard_n(session)
+            self.mirror.hear(session.node)  # and not as long as its stream is well
+            self.loop.wake(liveness.NAME, session.node)
         self._deaf = True
         super().freeze()
 
@@ -100,6 +104,8 @@ class Server(Engine):
             return
         before = self._sessions.get(node)
         if before is not None:
+            if before.greeted and before.boot_id != hello.boot_id and before.stream.heard and not self._deaf:
+                raise Broken(f"{hello.boot_id} is welcome as {node}, and {before.boot_id} answers")
             self.world.count("server: a node called again before its stream had broken")
             self._drop(before, "it has called again")
         session = self._sessions[node] = Session(stream, greeting)
@@ -255,3 +261,4 @@ class Server(Engine):
 
     def _wake_up(self) -> None:
         self._deaf = False
+        self.observed()
