@@ -76,7 +76,7 @@ class Memory:
         return blocked is not None and blocked.grown == grown and turn[0] >= blocked.turn[0]
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
-        """What was promised to jobs that wait no longer; nominations whose time is over, who may try again."""
+        """What was promised to those who wait no longer, and nominations whose time is over."""
         if self.first is not None:
             job = view.jobs.get(self.first.job)
             blocked = self.blocked.get(job.spec.line) if job is not None and _waits(job) else None
