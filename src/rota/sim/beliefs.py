@@ -82,7 +82,8 @@ def _derived(mirror: Mirror) -> dict[str, Any]:
         slot = mirror.room.slot[node]
         near = {term: int(column[slot]) for term, column in neighbours.members.items()}
         apart = {term: int(column[slot]) for term, column in neighbours.holders.items()}
-        found[f"node {node}"] = _derived_of(mirror, node) | {"neighbours": (near, apart)}
+        own = {job: int(column[slot]) for job, column in neighbours.own.items()}
+        found[f"node {node}"] = _derived_of(mirror, node) | {"neighbours": (near, apart, own)}
     return found
 
 

@@ -20,6 +20,7 @@ class Events:
         self._at: list[Position] = []
         self._committed_ms: list[int] = []
         self._next: dict[str, int] = {}  # by subscriber: which it has to hear next
+        self._skips: dict[str, int] = {}  # up to which it may hear first, where the store has forgotten some
         self._acknowledged: dict[str, Position] = {}  # and a server has answered
 
     def committed(self, batch: Batch, revision: int) -> None:
@@ -35,9 +36,9 @@ class Events:
     def begun(self, subscriber: str, at: Position, oldest: int) -> None:
         """It is told what comes behind that position; older revisions than `oldest` are no longer kept."""
         self._next[subscriber] = bisect.bisect_right(self._at, at)
+        self._skips.pop(subscriber, None)
         if at.index == BEHIND_ALL:  # who was told nothing yet has no place to be behind of
-            kept = bisect.bisect_left(self._at, Position(oldest, 0))
-            self._next[subscriber] = max(kept, self._next[subscriber])
+            self._skips[subscriber] = bisect.bisect_left(self._at, Position(oldest, 0))
 
     def resumed(self, subscriber: str, at: Position, last: Position | None) -> None:
         """It has asked for what comes behind `last`; None: behind what it has acknowledged."""
@@ -47,6 +48,9 @@ class Events:
 
     def told(self, subscriber: str, happened: Happened) -> None:
         place = self._next[subscriber]
+        skipped = bisect.bisect_left(self._at, happened.at)
+        if place < skipped <= self._skips.pop(subscriber, 0):  # a server may remember more than the store
+            place = self._next[subscriber] = skipped
         expected = self._happened[place] if place < len(self._happened) else None
         if happened != expected:
             wanted = "nothing" if expected is None else expected.at
@@ -55,7 +59,7 @@ class Events:
 
     def look(self, subscriber: str, well_ms: int) -> None:
         """It could be told everything for so long now."""
-        place = self._next.get(subscriber, len(self._happened))
+        place = max(self._next.get(subscriber, len(self._happened)), self._skips.get(subscriber, 0))
         if well_ms > LATE_MS and place < len(self._happened):
             waits_ms = self._world.now_ms - self._committed_ms[place]
             if waits_ms > LATE_MS:
