@@ -1,12 +1,20 @@
-"""A real store that writes and, when told to, says that it did not."""
+"""A real store that, when told to, writes and says that it did not, or reads what was."""
 
 from rota.model.errors import Unavailable
-from rota.store.protocol import Batch
+from rota.store.protocol import Batch, Snapshot, Store
 from tests.engine.gated_store import GatedStore
 
 
 class DeafStore(GatedStore):
     answers_lost = 0  # of the next commits
+
+    def __init__(self, below: Store) -> None:
+        super().__init__(below)
+        self.old_snapshots: list[Snapshot] = []  # one for each of the next reads
+
+    async def read(self) -> Snapshot:
+        snapshot = await super().read()
+        return self.old_snapshots.pop() if self.old_snapshots else snapshot
 
     async def commit(self, batch: Batch) -> int:
         revision = await super().commit(batch)

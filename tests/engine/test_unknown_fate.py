@@ -35,8 +35,9 @@ async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) ->
         await turns()
 
         assert await engine.read(jobs) == ["1"]
-        (told,) = heard
-        assert (told.revision, told.events, told.decided.commits) == (1, (), False)
+        again, proof = heard
+        assert (again.revision, again.events, again.decided.commits) == (2, (), False)
+        assert (proof.revision, proof.events, proof.decided.puts) == (2, (), {})
 
 
 async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> None:
@@ -48,4 +49,19 @@ async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> 
             await engine.ask("apiserver", submit(1))
         await engine.ask("apiserver", submit(2))
 
-        assert [(one.revision, one.decided.commits) for one in heard] == [(1, False), (2, True)]
+        assert [(one.revision, one.decided.commits) for one in heard] == [(2, False), (2, True)]
+
+
+async def test_nobody_is_told_of_an_old_state_that_was_read(deaf: DeafStore) -> None:
+    heard: list[list[str]] = []
+    async with running(deaf) as engine:
+        old = await deaf.read()
+        await engine.ask("apiserver", submit(1))
+        engine.listen(lambda _: heard.append(jobs(engine.mirror)))
+        deaf.fail_commits.append(Unavailable("the store does not answer"))
+        deaf.old_snapshots.append(old)
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(2))
+        await turns(60)
+
+        assert heard == [["1"], ["1"]]

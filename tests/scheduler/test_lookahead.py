@@ -6,7 +6,7 @@ import pytest
 
 from rota.model.ids import JobId, NodeId
 from rota.model.plan import NOTHING
-from rota.model.shape import RunMode
+from rota.model.shape import Constraint, Op, RunMode, Term
 from rota.model.sync import Said
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
@@ -88,3 +88,18 @@ def test_lookahead_goes_only_where_the_task_could_run() -> None:
 
     assert rounds.mirror.nodes[B].assigned == {}
     assert len(rounds.mirror.nodes[A].assigned) == 10
+
+
+def test_who_is_kept_away_from_others_does_not_wait_on_their_nodes() -> None:
+    apart = Term(Constraint("app", Op.EQUAL, ("web",)))
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_node(rounds.mirror, "b", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1, apart=(apart,), where=(Constraint("node", Op.EQUAL, ("a",)),)))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, count=10, labels={"app": "web"}))
+    rounds.mirror.jobs[JobId("2")].run_us = 1000.0
+    rounds.go()
+
+    assert list(rounds.mirror.nodes[A].assigned) == [(JobId("1"), 0)]
+    assert list(rounds.mirror.nodes[B].assigned) == [(JobId("2"), 0)]

@@ -4,9 +4,10 @@ import pytest
 
 from rota.controllers import batch
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
+from rota.model.shape import Constraint, Op, Term
 from rota.model.sync import Said
 from rota.scheduler import deadline
 from rota.scheduler.plan import Scheduler
@@ -210,6 +211,22 @@ def test_what_fits_beside_the_first_in_the_queue_may_start_and_no_more() -> None
     rounds.go(10)
 
     assert live(rounds, large, many) == [0, 1]
+
+
+def test_what_was_promised_to_a_job_that_was_canceled_is_free_for_others() -> None:
+    rounds = cluster(4000)
+    [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))
+    rounds.go()
+    start_all(rounds, running)
+    beside = Term(Constraint("job", Op.EQUAL, ("job-1",)))
+    [large, small] = submit(rounds, job_spec(2, needs={"cpu": 4000}, near=(beside,)), job_spec(3))
+    rounds.go(10)
+    held_back = live(rounds, small)
+    rounds.mirror.apply(JobStatus(large, JobState.CANCELED))
+    rounds.go(20)
+
+    assert held_back == [0]
+    assert live(rounds, small) == [1]
 
 
 def test_other_nodes_are_free_for_whoever_comes_later() -> None:

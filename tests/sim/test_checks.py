@@ -7,74 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.attempt import AttemptBlock, StatusBlock
+import rota.sim
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
-from rota.model.plan import Record
 from rota.model.shape import RunMode
-from rota.model.task import TaskBlock
-from rota.sim import checks
-from rota.sim.checks import GRACE_MS, OVERLAP_MS, Broken, Checks
-from rota.sim.keeping import Child, Habit
-from rota.sim.machine import Machine
-from rota.sim.medium import Medium
-from rota.sim.network import Network
-from rota.sim.server import Server
-from rota.sim.world import World
-from rota.store import codec
-from rota.store.protocol import Batch
+from rota.sim.broken import Broken
+from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
+from tests.sim import forged_places, forged_words, forged_work
+from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
-ONE = JobId("1")
-SPEC = job_spec(1, count=2)
-ATTEMPTS = AttemptBlock.new(ONE, 0, 2)
-STATUSES = StatusBlock.new(ONE, 0, 2)
-TASKS = TaskBlock.new(ONE, 0, 2)
-
-
-class Stage:
-    """Checks over a world of two machines of one cpu each."""
-
-    def __init__(self, spec: JobSpec = SPEC) -> None:
-        self.world = World(0)
-        self.network = Network(self.world)
-        self.checks = Checks(self.world)
-        for name in ("n1", "n2"):
-            self.checks.machines[name] = Machine(self.world, self.network, name, {"cpu": 1000}, {})
-        self.write(spec, JobStatus(ONE, JobState.ACTIVE))
-
-    def write(self, *records: Record, epoch: int = 1, deletes: tuple[str, ...] = ()) -> None:
-        puts = [(str(record.key), codec.encode(record)) for record in records]
-        self.checks.committed(Batch(epoch, 0, 0, 0, puts, deletes, None), 1)
-
-    def place(self, *nodes: str) -> AttemptBlock:
-        """Task 0 on one node after the other; each attempt but the last is lost."""
-        self.checks.disturbed |= dict.fromkeys(nodes)
-        block, status = ATTEMPTS, STATUSES
-        for number, node in enumerate(nodes, start=1):
-            block = placed(block, [0], node)
-            self.write(block)
-            if number < len(nodes):
-                status = reported(status, [0], AttemptState.LOST, number=number)
-                self.write(status)
-        return block
-
-    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> Child:
-        child = Child((ONE, index, attempt), Habit(1000), 0, gpus)
-        self.checks.born(node, child)
-        return child
-
-    def end(self, **who: dict[JobId, None]) -> None:
-        self.checks.at_the_end([ONE], who.get("canceled", {}), who.get("deleted", {}))
-
-    def server(self) -> Server:
-        """One that has read everything."""
-        server = Server(self.world, "server-1", Medium(self.world, self.network), 30_000)
-        server.mirror.load(self.checks.known.values())
-        return server
+ELSEWHERE = ("scenario.py", "replay.py")  # what is said only when a whole run is over
 
 
 def an_older_epoch_writes() -> None:
@@ -109,7 +55,7 @@ def a_report_names_an_older_attempt() -> None:
 
 def the_end_of_an_attempt_changes() -> None:
     stage = Stage()
-    stage.write(reported(STATUSES, [0], AttemptState.FAILED))
+    stage.write(reported(STATUSES, [0], AttemptState.STOPPED))
     stage.write(reported(STATUSES, [0], AttemptState.SUCCEEDED))
 
 
@@ -162,9 +108,9 @@ def a_machine_runs_more_than_it_has() -> None:
 
 
 def a_device_is_given_away_twice() -> None:
-    stage = Stage(job_spec(1, count=2, needs={"gpu": 600}))
-    stage.checks.machines["n1"].capacity["gpu"] = 2000
-    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+    stage = forged_places.stage_of(needs={"gpu": 600})
+    stage.checks.nodes.machines["n1"].capacity["gpu"] = 2000
+    stage.write(forged_places.with_gpus(0b01, 0b10))
     stage.born("n1", index=0, gpus=("1",))
     stage.born("n1", index=1, gpus=("1",))
 
@@ -174,9 +120,9 @@ def two_attempts_live_on() -> None:
     stage.place("n1", "n2")
     stage.born("n1")
     stage.born("n2", attempt=2)
-    stage.checks.look_at_overlaps()
+    stage.checks.look()
     stage.world.run(OVERLAP_MS + GRACE_MS + 1)
-    stage.checks.look_at_overlaps()
+    stage.checks.look()
 
 
 def one_key_makes_two_jobs() -> None:
@@ -221,7 +167,7 @@ def nobody_canceled() -> None:
 
 def a_job_ends_before_its_tasks() -> None:
     stage = Stage()
-    stage.write(JobStatus(ONE, JobState.FAILED), decided(TASKS, [0], state=TaskState.FAILED))
+    stage.write(JobStatus(ONE, JobState.FAILED), decided(TASKS, [0], state=TaskState.LOST))
     stage.end()
 
 
@@ -229,7 +175,7 @@ def a_mirror_lacks_a_record() -> None:
     stage = Stage()
     server = stage.server()
     stage.write(TASKS)
-    stage.checks.mirror_equals_disk(server)
+    stage.checks.believes_the_disk(server)
 
 
 def a_mirror_holds_what_has_ended() -> None:
@@ -237,14 +183,14 @@ def a_mirror_holds_what_has_ended() -> None:
     stage.write(NodeSpec(NodeId("n1"), "n1"))
     server = stage.server()
     server.mirror.nodes[NodeId("n1")].assigned[ONE, 0] = 1
-    stage.checks.mirror_equals_disk(server)
+    stage.checks.believes_the_disk(server)
 
 
 def a_mirror_counts_wrongly() -> None:
     stage = Stage()
     server = stage.server()
     server.mirror.jobs[ONE].tally.by_phase[0] += 1
-    stage.checks.mirror_equals_disk(server)
+    stage.checks.believes_the_disk(server)
 
 
 FORGED: dict[Callable[[], None], str] = {
@@ -253,7 +199,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_task_is_wanted_again: "task 1 of job 1 went from <TaskState.UNWANTED: 1> to <TaskState.WANTED: 0>",
     a_result_changes: "the result of task 1 of job 1 changed: <TaskState.SUCCEEDED: 2> to",
     a_report_names_an_older_attempt: "attempt 1 of task 0 of job 1 was followed by 2",
-    the_end_of_an_attempt_changes: "the end of attempt 1 of task 0 of job 1 changed: <AttemptState.FAILED",
+    the_end_of_an_attempt_changes: "the end of attempt 1 of task 0 of job 1 changed: <AttemptState.STOPPED",
     what_runs_is_withdrawn: "attempt 1 of task 0 of job 1 went from <AttemptState.RUNNING: 3> to",
     an_attempt_is_lost_for_no_reason: "task 0 of job 1 was lost on n1, which nothing had befallen",
     a_number_goes_back: "task 0 of job 1 went back from attempt 2 to 1",
@@ -273,8 +219,11 @@ FORGED: dict[Callable[[], None], str] = {
     nobody_canceled: "task 0 of job 1 was canceled by nobody",
     a_job_ends_before_its_tasks: "job 1 is failed and its task 1 is <TaskState.WANTED: 0>",
     a_mirror_lacks_a_record: "server-1 believes other than what is on disk: ['task/1/0']",
-    a_mirror_holds_what_has_ended: "server-1 believes n1 to hold what it does not",
-    a_mirror_counts_wrongly: "server-1 counts the tasks of job 1 wrongly",
+    a_mirror_holds_what_has_ended: "server-1 believes of node n1: {'assigned': {('1', 0): 1},",
+    a_mirror_counts_wrongly: "server-1 believes of job 1: {'tasks': {'pending': 3,",
+    **forged_work.FORGED,
+    **forged_words.FORGED,
+    **forged_places.FORGED,
 }
 
 
@@ -284,9 +233,11 @@ def test_what_breaks_a_promise_is_told(forge: Callable[[], None]) -> None:
 
 
 def test_no_check_is_without_a_forgery() -> None:
-    source = ast.parse(Path(checks.__file__).read_text(encoding="utf-8"))
-    raised = [node.exc for node in ast.walk(source) if isinstance(node, ast.Raise)]
-    patterns = [pattern(one.args[0]) for one in raised if isinstance(one, ast.Call)]
+    paths = [path for path in Path(rota.sim.__path__[0]).glob("*.py") if path.name not in ELSEWHERE]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
+    raised = [node.exc for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    broken = [one for one in raised if isinstance(one, ast.Call) and ast.unparse(one.func) == "Broken"]
+    patterns = [pattern(one.args[0]) for one in broken]
     sentences = [told(forge) for forge in FORGED]
 
     assert patterns
@@ -309,32 +260,35 @@ def test_what_keeps_every_promise_is_not_told() -> None:
     stage = Stage()
     stage.place("n1", "n2")
     first, second = stage.born("n1"), stage.born("n2", attempt=2)
-    for node, child in (("n1", first), ("n2", second)):
-        child.status = 0
-        stage.checks.died(node, child)
+    stage.died("n1", first, 0)
+    stage.died("n2", second, 0)
     stage.write(reported(STATUSES, [0], AttemptState.SUCCEEDED, number=2))
     stage.write(decided(decided(TASKS, [0], state=TaskState.SUCCEEDED), [1], state=TaskState.LOST))
     stage.write(JobStatus(ONE, JobState.FAILED))
     stage.end()
-    stage.checks.mirror_equals_disk(stage.server())
+    stage.checks.believes_the_disk(stage.server())
 
     assert stage.world.counts["task: two attempts alive at once"] == 1
 
 
+def test_who_heeds_every_wish_may_be_placed() -> None:
+    forged_places.keeps_to_all_rules()
+
+
 def test_two_attempts_may_live_while_a_node_is_not_well() -> None:
     stage = Stage()
-    stage.checks.is_well = lambda machine: machine.name == "n1"
+    stage.checks.nodes.is_well = lambda machine: machine.name == "n1"
     stage.place("n1", "n2")
     stage.born("n1")
     stage.born("n2", attempt=2)
     for _ in range(100):
         stage.world.run(stage.world.now_ms + 1000)
-        stage.checks.look_at_overlaps()
+        stage.checks.look()
 
-    stage.checks.is_well = lambda _: True
-    stage.checks.look_at_overlaps()
+    stage.checks.nodes.is_well = lambda _: True
+    stage.checks.look()
     stage.world.run(stage.world.now_ms + OVERLAP_MS + GRACE_MS)
-    stage.checks.look_at_overlaps()
+    stage.checks.look()
 
 
 def test_a_job_that_its_user_deleted_may_be_gone() -> None:

@@ -157,3 +157,21 @@ def test_a_server_that_died_is_not_answered() -> None:
 
     assert desk.ask(commit_and_die) is None
     assert desk.medium.revision == 1
+
+
+@pytest.mark.parametrize(
+    "cut", [(), ("s1", NAME), (NAME, "s1")], ids=["answer", "request lost", "answer lost"]
+)
+def test_a_server_that_was_started_again_does_not_hear_what_its_former_life_asked(
+    cut: tuple[str, ...],
+) -> None:
+    desk = Desk()
+
+    def ask_and_start_again() -> None:
+        desk.medium.read(desk.server, desk.answers.append)
+        desk.server.end()
+        desk.server.begin()
+        if cut:
+            desk.network.cut(*cut)
+
+    assert desk.ask(ask_and_start_again) is None

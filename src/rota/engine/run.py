@@ -12,7 +12,8 @@ from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
 from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
-from rota.model.plan import Event
+from rota.model.plan import Event, Instant, Plan
+from rota.model.view import View
 from rota.store import codec
 from rota.store.protocol import Batch, Store
 
@@ -103,7 +104,7 @@ class Engine:
     def listen(self, listener: Callable[[Committed], None]) -> None:
         """Called after each commit, in order, before anybody else can decide.
 
-        And after everything was read again, with nothing: more may have been written than was told.
+        And when everything was read again, with nothing: more may have been written than was told.
         """
         self._listeners.append(listener)
 
@@ -197,7 +198,13 @@ class Engine:
                 self._refuse_all(again)
         self._ahead = False
         self._let_read()
-        # It may have been written all the same, and then nobody has heard of it.
+        self._loop.ask(Request("engine", prove, self._tell_again, lambda _: None))
+
+    def _tell_again(self, _: Any) -> None:
+        """What was said to have failed may have been written all the same, and nobody has heard of it.
+
+        What was read may have been old: only now that something was committed on top it is known to hold.
+        """
         self._tell(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
 
     def _give_up(self, decided: Decided, error: RotaError) -> None:
@@ -246,6 +253,12 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+
+
+def prove(view: View, now: Instant) -> Plan:
+    """Writes nothing, and can be written only on top of the last revision."""
+    del view, now
+    return Plan(fenced=True)
 
 
 def _refuser(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:

@@ -11,6 +11,7 @@ from rota.model.attempt import LOOKAHEAD, Choice
 from rota.model.columns import Array, Ranges, ints
 from rota.model.ids import JobId
 from rota.model.job import JobVerdict, Turn, Unschedulable
+from rota.model.lifecycle import JobState
 from rota.model.limits import (
     BACKFILL_JOBS_MAX,
     BLOCK_TASKS,
@@ -75,15 +76,15 @@ class Memory:
         return blocked is not None and blocked.grown == grown and turn[0] >= blocked.turn[0]
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
-        """Nominations whose time is over, and those of jobs that wait no longer; the former may try again."""
+        """What was promised to those who wait no longer, and nominations whose time is over."""
         if self.first is not None:
             job = view.jobs.get(self.first.job)
-            blocked = None if job is None else self.blocked.get(job.spec.line)
+            blocked = self.blocked.get(job.spec.line) if job is not None and _waits(job) else None
             if blocked is None or blocked.grown != view.room.grown:
                 self.first = None
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
-            waits = job is not None and job.tally.pending
+            waits = job is not None and _waits(job)
             good = [
                 one for one in nominations if waits and one.until_ms > now.ms and view.room.open[one.slot]
             ]
@@ -208,7 +209,8 @@ class Round:
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
         short = job.run_us is not None and job.run_us <= SHORT_RUN_US
-        return plain and short and self._shares.left(spec) is None
+        free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
+        return plain and short and free
 
     def _wait(self, job: JobView, left: list[int]) -> bool:
         """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
@@ -338,6 +340,10 @@ class Round:
         runner_up = None if first.runner_up is None else self._view.room.ids[first.runner_up]
         points, others = round(first.points, 2), round(first.runner_up_points, 2)
         return Choice(_why(placed), placed.nodes[0], first.fitting, runner_up, points, others)
+
+
+def _waits(job: JobView) -> bool:
+    return job.tally.pending > 0 and job.status is not None and job.status.state is JobState.ACTIVE
 
 
 def _why(placed: Placed) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rota.model.errors import Rejected
-from rota.sim.checks import Broken
+from rota.sim.broken import Broken
 from rota.sim.figures import figures, table, timeline
 from rota.sim.plot import over_time
 from rota.sim.replay import Settings, replay

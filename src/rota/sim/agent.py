@@ -15,7 +15,7 @@ from rota.sim.host import Door, Host
 from rota.sim.keeper import Keeper
 from rota.sim.network import Stream
 from rota.sim.words import Greeting, Leave, Orders, Reported, Welcome
-from rota.sim.world import Process
+from rota.sim.world import Act, Process
 
 URGENT_MS = 5
 PATIENT_MS = 25
@@ -30,6 +30,7 @@ class Agent(Process):
         self.machine = machine
         self.keeper = keeper
         self.dial: Dial = lambda: None
+        self.called: Act = lambda: None  # told when it has called a server
         self.desk = Desk()
         self.words = Words()
         self.stream: Stream | None = None
@@ -88,6 +89,11 @@ class Agent(Process):
         if missed > 0:
             self._said_at_ms = now_ms
         return self.words.next_n - 1
+
+    def hang_up(self, reason: str) -> None:
+        """And call again."""
+        self._hang_up(reason)
+        self._call_again()
 
     # ---- the keeper's side
 
@@ -153,6 +159,7 @@ class Agent(Process):
 
         self.world.after(self.machine.network.delay_ms(), lambda: self._knock(stream, greet))
         self.after(SUSPECT_MS, lambda: self._give_up(stream))
+        self.called()
 
     def _knock(self, stream: Stream, greet: Callable[[], None]) -> None:
         if stream.up.there and self.machine.network.passes(self.name, stream.server.name):
@@ -164,7 +171,7 @@ class Agent(Process):
     def _give_up(self, stream: Stream) -> None:
         if stream is self.stream and not self.welcomed:
             self.world.count("agent: was never welcomed")
-            self._drop("it does not answer")
+            self.hang_up("it does not answer")
 
     def _reaches(self, server: Process) -> bool:
         passes = self.machine.network.passes
@@ -196,13 +203,13 @@ class Agent(Process):
             return
         if word.epoch < self.machine.epoch_seen:
             self.world.count("agent: refused an older epoch")
-            self._drop("it speaks for an older epoch")
+            self.hang_up("it speaks for an older epoch")
             return
         self.machine.epoch_seen = word.epoch
         match word:
             case Welcome() if not self.words.welcome(self.clock.boot_ms()):
                 self.world.count("agent: was welcomed too late")
-                self._drop("it was welcomed too late")
+                self.hang_up("it was welcomed too late")
             case Welcome():
                 self.welcomed = True
                 self._said_at_ms = self.clock.boot_ms()
@@ -212,7 +219,7 @@ class Agent(Process):
                 self.catch_up()
                 if self.words.stale_ms(word.echo, self.clock.boot_ms()) is not None:
                     self.world.count("agent: refused stale orders")
-                    self._drop("its orders are stale")
+                    self.hang_up("its orders are stale")
                 else:
                     self._obey(word)
 
@@ -220,7 +227,9 @@ class Agent(Process):
         keeper = self.keeper
         stored = self.desk.stored(orders.stored)
         if stored:
-            keeper.obey(lambda work: work.ack([(name.job, name.task, name.attempt) for name in stored]))
+            keys = [(str(name.job), name.task, name.attempt) for name in stored]
+            self.machine.forgets(keys)
+            keeper.obey(lambda work: work.ack(keys))
         facts = Facts(frozenset(self.desk.learn(orders.jobs)) & self.machine.refuses, self.leaving)
         for one in self.desk.obey(orders.jobs, facts):
             self._pass_on(one)
@@ -272,10 +281,6 @@ class Agent(Process):
         self.kill()
         self.keeper.end()
         self.machine.on = False
-
-    def _drop(self, reason: str) -> None:
-        self._hang_up(reason)
-        self._call_again()
 
     def _hang_up(self, reason: str) -> None:
         stream = self.stream

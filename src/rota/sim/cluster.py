@@ -11,12 +11,14 @@ from rota.model.plan import Record
 from rota.scheduler.round import Settings
 from rota.sim.checks import Checks
 from rota.sim.election import Election
+from rota.sim.events import Events
 from rota.sim.host import Door
 from rota.sim.load import NodeGroup
 from rota.sim.machine import Machine
 from rota.sim.medium import Medium
 from rota.sim.network import Network
 from rota.sim.server import Server
+from rota.sim.subscribers import Subscriber
 from rota.sim.users import Users
 from rota.sim.world import World
 from rota.store import codec
@@ -29,7 +31,7 @@ class Size(NamedTuple):
     nodes: tuple[NodeGroup, ...]
     servers: int = 1
     lost_ms: int = LOST_MS
-    placement: Settings = Settings()
+    placement: Settings | None = None
 
 
 class Cluster:
@@ -45,11 +47,14 @@ class Cluster:
         self.election = Election(world, self.network, self.medium, self.servers)
         self.users = Users(world, self.network, self.servers)
         self.machines: list[Machine] = []
+        self.subscribers: list[Subscriber] = []
+        self._events = Events(world)
         self.lost_ms = size.lost_ms
-        self.medium.committed = self.checks.committed
+        self.medium.committed = self._committed
         self.medium.kill = self._kill
         self.users.answered = self._acknowledged
-        self.checks.is_well = self._is_well
+        self.checks.nodes.is_well, self.checks.nodes.speaks = self._is_well, self._speaks
+        self.checks.nodes.lost_ms = size.lost_ms
         self._build(size)
 
     def start(self) -> None:
@@ -65,13 +70,29 @@ class Cluster:
         machine.servers = len(self.servers)
         machine.heartbeat_ms = min(HEARTBEAT_MS, self.lost_ms // 3)
         machine.born, machine.died = self.checks.born, self.checks.died
+        machine.forgets = self.checks.forgotten
         machine.agent.dial = self._dialler()
-        self.checks.machines[machine.name] = machine
+        self.checks.nodes.machines[machine.name] = machine
         self.machines.append(machine)
+
+    def add_subscribers(self) -> None:
+        """One that remembers where it stands, and one that relies on the servers for it."""
+        self.medium.keeps_events = True
+        for name, known_as in (("a", None), ("b", "b")):
+            one = Subscriber(self.network, self.medium, self.servers, self._events, name)
+            one.known_as = known_as
+            one.start()
+            self.subscribers.append(one)
+
+    def look(self) -> None:
+        """Once a second."""
+        self.checks.look()
+        for subscriber in self.subscribers:
+            subscriber.look()
 
     def disturb(self, machine: Machine) -> None:
         """From here on its loss of work is explained."""
-        self.checks.disturbed[machine.node] = None
+        self.checks.nodes.disturbed[machine.node] = None
 
     def _build(self, size: Size) -> None:
         records: list[Record] = []
@@ -85,7 +106,7 @@ class Cluster:
         records.append(Counters(0, number))
         puts = [(str(record.key), codec.encode(record)) for record in records]
         self.medium.records.update(puts)
-        self.checks.committed(Batch(0, 0, 0, 0, puts, [], None), 0)
+        self.checks.committed(Batch(0, 0, 0, 0, puts, [], None))
 
     def _dialler(self) -> Callable[[], Door | None]:
         calls = 0
@@ -98,6 +119,13 @@ class Cluster:
 
         return dial
 
+    def _committed(self, batch: Batch, revision: int) -> None:
+        leader = self.election.leader
+        knows = leader is not None and leader.epoch == batch.epoch and leader.revision == revision - 1
+        self.checks.committed(batch, leader if knows else None)
+        if self.subscribers:
+            self._events.committed(batch, revision)
+
     def _kill(self, process: object) -> None:
         assert isinstance(process, Server)
         self.election.kill(process)
@@ -107,6 +135,11 @@ class Cluster:
 
     def _is_well(self, machine: Machine) -> bool:
         """Connected to the leader, which hears it and can be heard."""
+        leader = self.election.leader
+        return leader is not None and leader.runs and self._speaks(machine)
+
+    def _speaks(self, machine: Machine) -> bool:
+        """The same, whether or not the leader is awake."""
         stream = machine.agent.stream
         leader = self.election.leader
         return (
@@ -115,10 +148,10 @@ class Cluster:
             and machine.keeper.runs
             and not machine.disk.full
             and leader is not None
-            and leader.runs
             and stream is not None
             and stream.server is leader
             and machine.agent.welcomed
             and stream.heard
+            and stream.up.there
             and self.network.passes(leader.name, machine.name)
         )

@@ -40,6 +40,10 @@ class Election:
             server.kill()
             self.world.after(RESTART_MS, lambda: self.start(server))
 
+    def revoke(self) -> None:
+        """The store takes the lease for run out: another may lead before the one that does has noticed."""
+        self._expires_at_ms = self.world.now_ms
+
     @property
     def leader(self) -> Server | None:
         """The one that may write."""

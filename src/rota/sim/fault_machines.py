@@ -2,7 +2,10 @@
 
 from rota.sim.cluster import Cluster
 from rota.sim.fault import Befall, Fault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.keeping import Child
 from rota.sim.world import Act
+
+HEARD_MS = 12  # after which at the latest a server hears of a start
 
 
 def _agent_killed(cluster: Cluster, fault: Fault) -> Act:
@@ -33,6 +36,25 @@ def _power_lost(cluster: Cluster, fault: Fault) -> Act:
     if machine.on:
         machine.lose_power(fault.how)
     return lambda: None if machine.on else machine.switch_on()
+
+
+def _power_lost_as_it_starts(cluster: Cluster, fault: Fault) -> Act:
+    """Before anybody hears of the next process that is started there, and what was not synced is gone."""
+    machine = disturbed_machine(cluster, fault)
+    born = machine.born
+
+    def starts(name: str, child: Child) -> None:
+        machine.born = born
+        born(name, child)
+        cluster.world.after(fault.how * HEARD_MS, lambda: machine.lose_power(0.0) if machine.on else None)
+
+    def back() -> None:
+        machine.born = born
+        if not machine.on:
+            machine.switch_on()
+
+    machine.born = starts
+    return back
 
 
 def _never_returns(cluster: Cluster, fault: Fault) -> Act:
@@ -77,6 +99,31 @@ def _agent_frozen(cluster: Cluster, fault: Fault) -> Act:
             cluster.network.look(machine.name)
 
     return thaw
+
+
+def _frozen_as_it_calls(cluster: Cluster, fault: Fault) -> Act:
+    """Its stream breaks, and it sleeps before it is welcomed again."""
+    machine = disturbed_machine(cluster, fault)
+    agent, asleep = machine.agent, False
+
+    def sleep() -> None:
+        nonlocal asleep
+        agent.called = nothing
+        if not agent.frozen:
+            asleep = True
+            agent.freeze()
+            cluster.network.look(machine.name)
+
+    def wake() -> None:
+        agent.called = nothing
+        if asleep and agent.alive:
+            agent.thaw()
+            cluster.network.look(machine.name)
+
+    if agent.runs and agent.stream is not None:
+        agent.called = sleep
+        agent.hang_up("its connection broke")
+    return wake
 
 
 def _keeper_frozen(cluster: Cluster, fault: Fault) -> Act:
@@ -163,10 +210,12 @@ KINDS: dict[str, Befall] = {
     "keeper killed": _keeper_killed,
     "agent and keeper killed": _both_killed,
     "power lost": _power_lost,
+    "power lost as it starts": _power_lost_as_it_starts,
     "never returns": _never_returns,
     "zone gone": _zone_gone,
     "machine frozen": _frozen,
     "agent frozen": _agent_frozen,
+    "agent frozen as it calls": _frozen_as_it_calls,
     "keeper frozen": _keeper_frozen,
     "machine cloned": _cloned,
     "node leaves": _leaves,

@@ -1,12 +1,13 @@
-"""What can befall servers and their store, and what people do who change their mind."""
+"""What can befall servers and their store."""
 
 from typing import Any
 
-from rota.model.node import Eligibility
 from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, any_machine, cut, leader_of, nothing
+from rota.sim.fault import Befall, Fault, cut, leader_of, nothing
 from rota.sim.medium import NAME, Trouble
 from rota.sim.world import Act
+
+TAKEN_OVER_MS = (1_500, 2_000, 2_500, 3_500)  # after which another leads, and one that led does not know it
 
 
 def _server_killed(cluster: Cluster, fault: Fault) -> Act:
@@ -27,6 +28,22 @@ def _server_frozen(cluster: Cluster, fault: Fault) -> Act:
             cluster.network.look(server.name)
 
     return thaw
+
+
+def _two_lead(cluster: Cluster, fault: Fault) -> Act:
+    """Another takes over while the leader believes to lead; nodes go from one to the other and back."""
+    leader = leader_of(cluster, fault)
+    heal = cut(cluster, [(leader.name, NAME), (NAME, leader.name)] if fault.how < 0.5 else [])
+    cluster.election.revoke()
+
+    def scatter() -> None:
+        for machine in cluster.machines:
+            if machine.agent.runs and machine.agent.stream is not None:
+                machine.agent.hang_up("its connection broke")
+
+    for delay_ms in TAKEN_OVER_MS:
+        cluster.world.after(delay_ms, scatter)
+    return heal
 
 
 def _store_cut_off(cluster: Cluster, fault: Fault) -> Act:
@@ -50,30 +67,10 @@ def _mend(cluster: Cluster, names: list[str]) -> None:
     cluster.medium.trouble = cluster.medium.trouble._replace(**{name: getattr(fresh, name) for name in names})
 
 
-def _cancels(cluster: Cluster, fault: Fault) -> Act:
-    jobs = [job for job in cluster.users.acknowledged.values() if job not in cluster.users.deleted]
-    if jobs:
-        cluster.users.cancel(jobs[fault.who % len(jobs)])
-    return nothing
-
-
-def _deletes(cluster: Cluster, fault: Fault) -> Act:
-    jobs = list(cluster.users.acknowledged.values())
-    if jobs:
-        cluster.users.delete(jobs[fault.who % len(jobs)])
-    return nothing
-
-
-def _drains(cluster: Cluster, fault: Fault) -> Act:
-    name = any_machine(cluster, fault).node
-    wish = Eligibility.DRAINING if fault.how < 0.5 else Eligibility.CORDONED
-    cluster.users.wish(name, wish)
-    return lambda: cluster.users.wish(name, Eligibility.OPEN)
-
-
 KINDS: dict[str, Befall] = {
     "server killed": _server_killed,
     "server frozen": _server_frozen,
+    "two servers lead": _two_lead,
     "server cut off from its store": _store_cut_off,
     "store refuses": _store_trouble(refuses=0.3),
     "store says no and did it": _store_trouble(unknown=0.3),
@@ -82,7 +79,4 @@ KINDS: dict[str, Befall] = {
     "store reads stale": _store_trouble(stale=0.7, refuses=0.1),
     "store full": _store_trouble(full=True),
     "store slow": _store_trouble(slow_ms=1500),
-    "user cancels": _cancels,
-    "user deletes": _deletes,
-    "operator drains": _drains,
 }

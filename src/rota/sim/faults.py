@@ -2,29 +2,47 @@
 
 from random import Random
 
-from rota.sim import fault_machines, fault_network, fault_servers
+from rota.sim import (
+    fault_machines,
+    fault_network,
+    fault_operators,
+    fault_servers,
+    fault_subscribers,
+    fault_users,
+)
 from rota.sim.cluster import Cluster
+from rota.sim.demands import LIMITED, TAINTED
 from rota.sim.fault import Befall, Fault
 from rota.sim.world import Act
 
-KINDS: dict[str, Befall] = {**fault_machines.KINDS, **fault_network.KINDS, **fault_servers.KINDS}
-OF_SEVERAL_SERVERS = ("cut off from the leader",)
+KINDS: dict[str, Befall] = {
+    **fault_machines.KINDS,
+    **fault_network.KINDS,
+    **fault_servers.KINDS,
+    **fault_users.KINDS,
+    **fault_subscribers.KINDS,
+    **fault_operators.KINDS,
+}
+LENGTHS_MS = ((1, 300), (1, 3_000), (1, 12_000), (1, 45_000), (35_000, 90_000))  # the last: a node is lost
+OF_DEMANDS = (LIMITED, TAINTED)  # where somebody asks for it
+OF_SEVERAL_SERVERS = ("cut off from the leader", "two servers lead")
 
 
 def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
     """A mix of its own for every seed: a few kinds, each more or less often."""
     kinds = [kind for kind in KINDS if servers > 1 or kind not in OF_SEVERAL_SERVERS]
+    kinds = [kind for kind in kinds if kind not in OF_DEMANDS]
     chosen = luck.sample(kinds, luck.randint(1, min(8, len(kinds))))
     faults = []
     for kind in chosen:
         for _ in range(luck.choice((1, 1, 2, 3, 6))):
-            longest_ms = luck.choice((300, 3_000, 12_000, 45_000, 90_000))
+            shortest_ms, longest_ms = luck.choice(LENGTHS_MS)
             faults.append(
                 Fault(
                     luck.randrange(length_ms),
                     kind,
                     luck.randrange(1000),
-                    luck.randint(1, longest_ms),
+                    luck.randint(shortest_ms, longest_ms),
                     luck.random(),
                 )
             )

@@ -1,6 +1,6 @@
 """What a machine is to its processes: who it is, its clock, its disk, and who else must know."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rota.keeper.rules import Key
@@ -46,6 +46,7 @@ class Host:
         self.habits: Habits = lambda *_: Habit(1000)
         self.born: Callable[[str, Child], None] = lambda *_: None
         self.died: Callable[[str, Child], None] = lambda *_: None
+        self.forgets: Callable[[Sequence[Key]], None] = lambda _: None  # results that are said to be stored
 
     @property
     def boot_id(self) -> str:

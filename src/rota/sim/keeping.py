@@ -1,9 +1,10 @@
 """What lies below the real keeper on a simulated machine: its disk, its processes, its clocks."""
 
 import errno
+import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rota.keeper.attempt import Kernel, Outcome
 from rota.keeper.index import Extent
@@ -24,10 +25,37 @@ class Disk:
     journal: str = ""
     synced: int = 0  # how much of it
     full: bool = False
+    results: dict[Key, int] = field(default_factory=dict)  # not acknowledged: where their line ends
+
+    def append(self, lines: Sequence[str]) -> None:
+        end = len(self.journal)
+        for line in lines:
+            end += len(line)
+            self._note(line, end)
+        self.journal += "".join(lines)
+
+    def replace(self, lines: Iterator[str]) -> None:
+        """What was on it is on it still, if these lines say all they have to."""
+        self.journal = "".join(lines)
+        self.synced = len(self.journal)
+        self.results = dict.fromkeys(self.results, 0)
 
     def crash(self, keep: float) -> None:
         """Power is lost: of what was not synced, a part is gone, wherever it ends."""
         self.journal = self.journal[: self.synced + int((len(self.journal) - self.synced) * keep)]
+        self.results = {key: end for key, end in self.results.items() if end <= len(self.journal)}
+
+    def copy(self) -> "Disk":
+        return replace(self, results=dict(self.results))
+
+    def _note(self, line: str, end: int) -> None:
+        if line.startswith('["end",'):
+            job, index, attempt, state, *_ = json.loads(line)[1]
+            if state != "lost":
+                self.results[job, index, attempt] = end
+        elif line.startswith('["ack",'):
+            for job, index, attempt in json.loads(line)[1]:
+                self.results.pop((job, index, attempt), None)
 
 
 class SimJournal(Journal):
@@ -39,10 +67,9 @@ class SimJournal(Journal):
         self.rewrite(lines)
 
     def write(self, lines: Sequence[str] = ()) -> None:
-        text = "".join([*self._pending, *lines])
-        if text and self._disk.full:
+        if (self._pending or lines) and self._disk.full:
             raise OSError(errno.ENOSPC, "no space left")
-        self._disk.journal += text
+        self._disk.append([*self._pending, *lines])
         self._pending.clear()
 
     def sync(self) -> None:
@@ -52,8 +79,7 @@ class SimJournal(Journal):
         return len(self._disk.journal) > 1 << 20
 
     def rewrite(self, lines: Iterator[str]) -> None:
-        self._disk.journal = "".join(lines)
-        self._disk.synced = len(self._disk.journal)
+        self._disk.replace(lines)
         self._pending.clear()
 
 

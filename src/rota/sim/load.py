@@ -21,12 +21,13 @@ class Kind(StrEnum):
 
 
 class Behaviour(NamedTuple):
-    """How the tasks of one job behave. A try that fails does so at its end, with exit code 1."""
+    """How the tasks of one job behave. An attempt that fails does so at its end, with exit code 1."""
 
     median_ms: int
     sigma: float = 0.0  # of the lognormal distribution; 0: all run equally long
-    fail_share: float = 0.0  # of tasks, whose first try fails
+    fail_share: float = 0.0  # of tasks, whose first attempts fail
     deaf_share: float = 0.0  # of tasks, which ignore SIGTERM
+    fail_attempts: int = 1  # how many of them
 
     def run_ms(self, rng: random.Random) -> int:
         if not self.sigma:

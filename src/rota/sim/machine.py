@@ -1,7 +1,5 @@
 """A machine of a node: its agent and its keeper, and what can befall them."""
 
-import copy
-
 from rota.sim.agent import Agent
 from rota.sim.host import Host
 from rota.sim.keeper import Keeper
@@ -53,7 +51,7 @@ class Machine(Host):
         name = f"{self.name}-clone{self.clones}"
         twin = Machine(self.world, self.network, name, self.capacity, self.labels)
         twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000 * self.clones
-        twin.disk = copy.copy(self.disk)
+        twin.disk = self.disk.copy()
         twin.epoch_seen = self.epoch_seen
         twin.habits, twin.born, twin.died = self.habits, self.born, self.died
         twin.agent.dial = self.agent.dial

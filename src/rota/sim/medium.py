@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
 from rota.sim.network import Network
 from rota.sim.world import Process, World
-from rota.store.protocol import Batch, Snapshot
+from rota.store.protocol import Batch, EventRow, Snapshot
 
 NAME = "store"
 PATIENCE_MS = 5_000  # a server that hears nothing for so long takes the store for unavailable
@@ -25,7 +25,8 @@ class Trouble(NamedTuple):
     slow_ms: int = 0
 
 
-Done = Callable[[int | Snapshot | Transient], None]
+Answer = int | Snapshot | list[EventRow] | Transient
+Done = Callable[[Answer], None]
 
 
 class Medium:
@@ -37,6 +38,8 @@ class Medium:
         self.epoch = 0
         self.revision = 0
         self.time_ms = 0
+        self.keeps_events = False  # somebody may ask for them
+        self.events: list[tuple[int, EventRow]] = []  # each with the wall clock's time
         self.kill: Callable[[Process], None] = lambda _: None
         self.committed: Callable[[Batch, int], None] = lambda *_: None
         self._luck = world.luck("store")
@@ -58,18 +61,30 @@ class Medium:
 
         self._serve(server, act, done)
 
+    def read_events(self, server: Process, after: int, most: int, done: Done) -> None:
+        def act() -> list[EventRow]:
+            return [row for _, row in self.events if row.revision > after][:most]
+
+        self._serve(server, act, done)
+
+    def forget_events(self, before_wall_ms: int) -> None:
+        """The oldest, up to the first that is younger."""
+        while self.events and self.events[0][0] < before_wall_ms:
+            del self.events[0]
+
     def commit(self, server: Process, batch: Batch, done: Done) -> None:
         luck, trouble = self._luck.random(), self.trouble
+        hear = self._hearing(server, done)
         if trouble.full:
             self.world.count("store: full")
-            self._answer(server, StoreFull("the disk of the store is full"), done)
+            self._answer(StoreFull("the disk of the store is full"), hear)
         elif (luck := luck - trouble.refuses) < 0:
             self.world.count("store: refused")
-            self._answer(server, Unavailable("the store refused"), done)
+            self._answer(Unavailable("the store refused"), hear)
         elif (luck := luck - trouble.unknown) < 0:
             self.world.count("store: done, and said to have failed")
             self._attempt(batch)
-            self._answer(server, Unavailable("the store did not say"), done)
+            self._answer(Unavailable("the store did not say"), hear)
         elif (luck := luck - trouble.kills) < 0:
             self.world.count("store: the server died right after a commit")
             self._attempt(batch)
@@ -85,36 +100,40 @@ class Medium:
     def snapshot(self) -> Snapshot:
         return Snapshot(self.revision, self.epoch, self.time_ms, dict(self.records))
 
-    def _serve(self, server: Process, act: Callable[[], int | Snapshot], done: Done) -> None:
+    def _hearing(self, server: Process, done: Done) -> Done:
+        """Only who has asked hears the answer, not who was started in its place."""
+        life = server.life
+        return lambda answer: server.do(life, lambda: done(answer))
+
+    def _serve(self, server: Process, act: Callable[[], Answer], done: Done) -> None:
         """There and back: a cut on the way there loses the request, one on the way back the answer."""
+        hear = self._hearing(server, done)
 
         def arrive() -> None:
             if not self.network.passes(server.name, NAME):
-                self._time_out(server, done)
+                self._time_out(hear)
                 return
             try:
-                answer: int | Snapshot | Transient = act()
+                answer = act()
             except Transient as error:
                 answer = error
             if self.network.passes(NAME, server.name):
-                self._answer(server, answer, done)
+                self._answer(answer, hear)
             else:
-                self._time_out(server, done)
+                self._time_out(hear)
 
         self.world.after(self._luck.uniform(0.3, 3.0) + self._slowness_ms(), arrive)
 
     def _slowness_ms(self) -> float:
         return self._luck.uniform(0, self.trouble.slow_ms)
 
-    def _time_out(self, server: Process, done: Done) -> None:
+    def _time_out(self, hear: Done) -> None:
         self.world.count("store: no answer")
-        life = server.life
         error = Unavailable("the store does not answer")
-        self.world.after(PATIENCE_MS, lambda: server.do(life, lambda: done(error)))
+        self.world.after(PATIENCE_MS, lambda: hear(error))
 
-    def _answer(self, server: Process, answer: int | Snapshot | Transient, done: Done) -> None:
-        life = server.life
-        self.world.after(self._luck.uniform(0.1, 2.0), lambda: server.do(life, lambda: done(answer)))
+    def _answer(self, answer: Answer, hear: Done) -> None:
+        self.world.after(self._luck.uniform(0.1, 2.0), lambda: hear(answer))
 
     def _attempt(self, batch: Batch) -> None:
         """As a store would that nobody hears any more."""
@@ -135,5 +154,7 @@ class Medium:
         self.records.update(batch.puts)
         for key in batch.deletes:
             self.records.pop(key, None)
+        if self.keeps_events and batch.events is not None:
+            self.events.append((batch.wall_ms, EventRow(self.revision, batch.events)))
         self.committed(batch, self.revision)
         return self.revision

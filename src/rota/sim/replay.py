@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rota.model.ids import JobId
 from rota.scheduler import round as placement
-from rota.sim.checks import Broken
+from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.faults import befall, draw
 from rota.sim.figures import Ran
@@ -18,6 +18,7 @@ from rota.sim.scenario import all_ended
 from rota.sim.world import World
 
 LOOK_MS = 60_000  # how often what overlaps is looked at
+CLOSE_LOOK_MS = 1_000  # the same, while something may fail
 QUIET_TICK_MS = 4_000  # of a server: just short enough not to pass for a stall, months are long
 AFTER_MS = 7 * 24 * HOUR_MS  # how long after the last arrival all must have ended
 
@@ -51,12 +52,15 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     cluster.start()
     coming = _Coming(cluster, workload.arrivals(Random(f"{settings.seed}/workload"), settings.hours))
     if settings.faults:
+        cluster.add_subscribers()
         luck, length_ms = world.luck("faults"), round(settings.hours * HOUR_MS)
         befall(cluster, draw(luck, length_ms, servers=settings.servers), length_ms)
 
+    look_ms = CLOSE_LOOK_MS if settings.faults else LOOK_MS
+
     def look() -> None:
-        cluster.checks.look_at_overlaps()
-        world.after(LOOK_MS, look)
+        cluster.look()
+        world.after(look_ms, look)
 
     look()
     while not _over(coming, cluster) and world.now_ms < coming.last_ms + AFTER_MS:

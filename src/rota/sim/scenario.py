@@ -5,15 +5,19 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
-from rota.sim.checks import Broken
+from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
+from rota.sim.demands import demand
 from rota.sim.fault import Fault
+from rota.sim.fault_users import give_up
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.witness import MISSING
 from rota.sim.world import World
 
 SAFETY_MS = 240_000  # while anything may fail
 LIVENESS_MS = 3_600_000  # in which all must come to an end after that
+PATIENCE_MS = 60_000  # after which somebody no longer waits for what cannot be had
 CPU = 1000
 GIB = 1 << 30
 
@@ -53,8 +57,11 @@ def scenario(seed: int) -> Scenario:
     # A node needs up to 20 s to notice that a leader is frozen: with several, less would be too little.
     lost_ms = luck.choice((30_000, 30_000, 10_000)) if servers == 1 else 30_000
     arrivals = sorted((_arrival(luck, n) for n in range(luck.randint(2, 12))), key=lambda one: one.at_ms)
-    faults = draw(luck, SAFETY_MS * 3 // 4, servers=servers)
-    return Scenario(seed, Size(tuple(groups), servers, lost_ms), arrivals, faults)
+    length_ms = SAFETY_MS * 3 // 4
+    faults = draw(luck, length_ms, servers=servers)
+    more = demand(seed, groups, arrivals, length_ms)
+    size = Size(tuple(more.groups), servers, lost_ms)
+    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults]))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -70,19 +77,23 @@ def _arrival(luck: Random, number: int) -> Arrival:
     if luck.random() < 0.2:
         spec["workdir"] = "/data"
     if luck.random() < 0.05:
-        spec["command"] = ["missing"]
+        spec["command"] = [MISSING]
     if luck.random() < 0.1:
         spec["when_unschedulable"] = "reject"
     spec["priority"] = luck.choice((50, 50, 10, 90))
     spec["grace"] = luck.choice(("1s", "10s"))
-    longest = 20 if spec["count"] > 50 else luck.choice((20, 3_000, 30_000))
-    behaviour = Behaviour(
-        luck.randint(5, longest),
-        luck.choice((0.0, 1.0)),
-        luck.choice((0.0, 0.0, 0.3)),
-        luck.choice((0.0, 0.0, 0.5)),
-    )
-    return Arrival(luck.randrange(SAFETY_MS * 3 // 4), spec, behaviour)
+    return Arrival(luck.randrange(SAFETY_MS * 3 // 4), spec, _behaviour(luck, spec["count"]))
+
+
+def _behaviour(luck: Random, count: int) -> Behaviour:
+    """Of few tasks some run for so long that a node is lost, or their job canceled, while they do."""
+    fail_share, deaf_share = luck.choice((0.0, 0.0, 0.3)), luck.choice((0.0, 0.3, 1.0))
+    fail_attempts = luck.choice((1, 1, 2, 9))
+    if count <= 5 and luck.random() < 0.4:
+        return Behaviour(luck.randint(60_000, 200_000), 0.0, fail_share, deaf_share, fail_attempts)
+    longest_ms = 20 if count > 50 else luck.choice((20, 3_000, 30_000))
+    sigma = luck.choice((0.0, 1.0))
+    return Behaviour(luck.randint(5, longest_ms), sigma, fail_share, deaf_share, fail_attempts)
 
 
 def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
@@ -105,12 +116,13 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
 def _play(cluster: Cluster, case: Scenario) -> None:
     world = cluster.world
     cluster.start()
+    cluster.add_subscribers()
     for n, arrival in enumerate(case.arrivals):
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
     befall(cluster, case.faults, case.safety_ms)
 
     def look() -> None:
-        cluster.checks.look_at_overlaps()
+        cluster.look()
         world.after(1000, look)
 
     look()
@@ -121,6 +133,8 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     world.run(max(last_ms, case.safety_ms))
     while world.now_ms < until_ms and not all_ended(cluster):
         world.run(world.now_ms + 5_000)
+        if world.now_ms > case.safety_ms + PATIENCE_MS:
+            give_up(cluster)
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:
@@ -129,7 +143,7 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     leader = cluster.election.leader
     if leader is None:
         raise Broken("nobody leads")
-    cluster.checks.mirror_equals_disk(leader)
+    cluster.checks.believes_the_disk(leader)
     _look_at_keepers(cluster)
 
 

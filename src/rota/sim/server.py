@@ -1,94 +1,69 @@
-"""A control plane's process: drives the real loop, commits, then speaks to nodes and users."""
+"""A control plane's process: hears nodes and whoever watches, and speaks to them after each commit."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from rota.clusters import assign
 from rota.controllers import batch as controllers
-from rota.engine.loop import Decided, Loop, Request
-from rota.engine.mirror import Mirror
-from rota.engine.reconciler import Command, Reconciler
-from rota.engine.run import batch_of
-from rota.model.errors import Deposed, RotaError, Transient, Unavailable
+from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.node import Link
 from rota.model.plan import Instant
 from rota.model.sync import Report
 from rota.scheduler import deadline
 from rota.scheduler import plan as scheduler
 from rota.scheduler.round import Settings
+from rota.sim.broken import Broken
+from rota.sim.engine import Engine
 from rota.sim.medium import Medium
 from rota.sim.network import Stream
 from rota.sim.session import Session
-from rota.sim.words import Greeting, Leave, Orders, Reported, Welcome
-from rota.sim.world import Clock, Process, World
-from rota.store import codec
-from rota.store.protocol import Snapshot
+from rota.sim.watching import Watching
+from rota.sim.words import Greeting, Leave, Orders, Reported, Watch, Welcome
+from rota.sim.world import World
 from rota.watcher import liveness, sessions
 
-Answer = Callable[[Any], None]
 FOR_EVER_MS = 1 << 60
-PAUSE_MS = 1_000  # after a commit that did not go through
 RESTART_MS = 1_500  # a supervisor starts it again
 
 
-class Server(Process):
-    """Answers only while it leads. Whether it may is the business of whoever calls lead()."""
-
+class Server(Engine):
     def __init__(
         self, world: World, name: str, medium: Medium, lost_ms: int, placement: Settings | None = None
     ) -> None:
-        super().__init__(world, name, Clock(world))
-        self.medium = medium
-        self.leads = False
-        self.tick_ms = TICK_MS
-        self.epoch = 0
-        self.revision = 0
-        self.loop = Loop(Mirror(), [])
-        self.deposed: Callable[[], None] = lambda: None
-        self._reconcilers: Sequence[Reconciler] = [
+        reconcilers = [
             assign.RECONCILER,
             controllers.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             liveness.reconciler(lost_ms),
         ]
+        super().__init__(world, name, medium, reconcilers)
+        self._watching = Watching(self, medium, self.ask, lambda: self.revision)
         self._sessions: dict[NodeId, Session] = {}
-        self._offset_ms = 0
-        self._busy = False  # a commit or a read is under way
-        self._poked = False
-        self._decided_at_ms = 0
-        self._rests = 0  # of several timers the last counts
         self._deaf = False  # it has just woken: what it says may answer what was said long ago
-
-    @property
-    def mirror(self) -> Mirror:
-        return self.loop.mirror
-
-    def now(self) -> Instant:
-        return Instant(self._offset_ms + self.clock.boot_ms(), self.clock.wall_ms())
 
     # ---- its life
 
     def start(self) -> None:
-        self.begin()
-        self.leads = False
-        self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
+        super().start()
         self._sessions.clear()
-        self._busy = self._poked = self._deaf = False
+        self._watching.start()
+        self._deaf = False
 
     def kill(self) -> None:
         for session in list(self._sessions.values()):
             session.stream.die(self, politely=True)
         self._sessions.clear()
-        self.leads = False
-        self.end()
+        self._watching.end()
+        super().kill()
 
     def freeze(self) -> None:
+        self.mirror.now_ms = self.now().ms
         for session in self._sessions.values():
             session.heard_n = self._heard_n(session)
+            self.mirror.hear(session.node)  # and not as long as its stream is well
+            self.loop.wake(liveness.NAME, session.node)
         self._deaf = True
         super().freeze()
 
@@ -96,29 +71,27 @@ class Server(Process):
         super().thaw()
         self.after(1, self._wake_up)
 
-    def lead(self) -> None:
-        """Raise the epoch, read everything, look at everything."""
-        self._busy = True
+    # ---- after each commit
 
-        def led(answer: int | Snapshot | Transient) -> None:
-            if isinstance(answer, int):
-                self.epoch = answer
-                self._reload()
-            else:
-                self.after(PAUSE_MS, lambda: self.medium.lead(self, led))
+    def told(self, decided: Decided) -> None:
+        self._watching.hear(decided)
+        self._tell_nodes([JobId(key.split("/")[1]) for key in decided.deletes if key.endswith("/spec")])
 
-        self.medium.lead(self, led)
+    def read_again(self) -> None:
+        self._watching.miss()
+        self._tell_nodes([])
 
-    # ---- users
+    def observed(self) -> None:
+        for session in self._sessions.values():
+            self._observe(session)
 
-    def ask(
-        self, owner: str, command: Command, answered: Answer, refused: Callable[[RotaError], None]
-    ) -> None:
-        if not self.leads:
-            refused(Unavailable(f"{self.name} does not lead"))
-            return
-        self.loop.ask(Request(owner, command, answered, refused))
-        self._poke()
+    # ---- whoever watches
+
+    def watch(self, stream: Stream, wanted: Watch) -> None:
+        if self.leads:
+            self._watching.open(stream, wanted)
+        else:
+            stream.close(stream.up, f"{self.name} does not lead")
 
     # ---- nodes
 
@@ -131,6 +104,8 @@ class Server(Process):
             return
         before = self._sessions.get(node)
         if before is not None:
+            if before.greeted and before.boot_id != hello.boot_id and before.stream.heard and not self._deaf:
+                raise Broken(f"{hello.boot_id} is welcome as {node}, and {before.boot_id} answers")
             self.world.count("server: a node called again before its stream had broken")
             self._drop(before, "it has called again")
         session = self._sessions[node] = Session(stream, greeting)
@@ -151,7 +126,7 @@ class Server(Process):
             self._collect(session)
             self._speak_to(session)
             self._next_word(session)
-            self._poke()
+            self.poke()
 
         def command(view: Any, now: Instant) -> Any:
             return sessions.hello(view, node, hello, now)
@@ -165,7 +140,8 @@ class Server(Process):
         if greeting.node not in self.mirror.nodes:
             return "unknown", "the node is not known here"
         reason = sessions.unwelcome(self.mirror, greeting.node, greeting.hello, self.epoch, self.now().ms)
-        return None if reason is None else ("elsewhere or ahead", reason)
+        kind = "ahead" if greeting.hello.epoch_seen > self.epoch else "elsewhere"
+        return None if reason is None else (kind, reason)
 
     def _hear(self, session: Session, word: Any) -> None:
         if session.over:
@@ -219,14 +195,14 @@ class Server(Process):
             self.mirror.now_ms = self.now().ms
             self.mirror.hear(session.node)
             self.loop.wake(liveness.NAME, session.node)
-            self._poke()
+            self.poke()
 
     def _notice(self, session: Session) -> None:
         self._observe(session)
         status = self.mirror.nodes[session.node].status
         if status is not None and status.state is not NodeState.READY:
             self.loop.wake(liveness.NAME, session.node)
-            self._poke()
+            self.poke()
 
     def _observe(self, session: Session) -> None:
         """Heard now, and as long as its stream is well."""
@@ -244,115 +220,23 @@ class Server(Process):
                 self.mirror.hear(session.node)
                 self.mirror.connect(session.node, Link.DOWN)
                 self.loop.wake(liveness.NAME, session.node)
-                self._poke()
+                self.poke()
 
     def _drop(self, session: Session, reason: str) -> None:
         session.stream.close(session.stream.up, reason)
         self._part(session)
 
-    # ---- deciding
-
-    def _poke(self) -> None:
-        if self.leads and not self._busy and not self._poked:
-            self._poked = True
-            self.after(0, self._step)
-
-    def _step(self) -> None:
-        self._poked = False
-        self._rests += 1
-        if not self.leads or self._busy:
-            return
-        now = self.now()
-        stalled = now.ms - self._decided_at_ms > STALL_MS
-        self._decided_at_ms = now.ms
-        decided = self.loop.decide(now)
-        for parked in self.loop.parked:
-            raise parked.error
-        if stalled:  # which has reset what was heard
-            for session in self._sessions.values():
-                self._observe(session)
-        if decided is None:
-            self._rest()
-        elif decided.commits:
-            self._busy = True
-            self.medium.commit(
-                self,
-                batch_of(decided, self.epoch, self.revision),
-                lambda answer: self._answered(decided, answer),
-            )
-        else:
-            self._speak(decided)
-
-    def _rest(self) -> None:
-        next_at = self.loop.next_at()
-        delay_ms = self.tick_ms if next_at is None else min(self.tick_ms, max(1, next_at - self.now().ms))
-        rest = self._rests
-        self.after(delay_ms, lambda: self._step() if rest == self._rests else None)
-
-    def _answered(self, decided: Decided, answer: int | Snapshot | Transient) -> None:
-        self._busy = False
-        match answer:
-            case int():
-                self.revision = answer
-                self._speak(decided)
-            case Deposed():
-                self.say("was deposed")
-                self.kill()
-                self.deposed()
-            case Transient():
-                self.world.count("server: started over after a commit that failed")
-                decided.fail(answer)
-                self._busy = True
-                self.after(PAUSE_MS, self._reload)
-            case _:
-                raise AssertionError(answer)
-
-    def _reload(self) -> None:
-        def done(answer: int | Snapshot | Transient) -> None:
-            if isinstance(answer, Snapshot):
-                self._open(answer)
-            else:
-                for request in self.loop.take_requests():
-                    request.refused(Unavailable("the store cannot be read"))
-                self.after(PAUSE_MS, lambda: self.medium.read(self, done))
-
-        self.medium.read(self, done)
-
-    def _open(self, snapshot: Snapshot) -> None:
-        before = self.loop
-        self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
-        mirror = Mirror()
-        mirror.now_ms = self.now().ms
-        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
-        if self.leads:
-            mirror.inherit(before.mirror)
-        self.revision = snapshot.revision
-        self.loop = Loop(mirror, self._reconcilers)
-        self.loop.look_at_everything()
-        for request in before.take_requests():
-            self.loop.ask(request)
-        for session in self._sessions.values():
-            self._observe(session)
-        self.leads, self._busy = True, False
-        self.say(f"leads epoch {self.epoch} from revision {self.revision}")
-        self._poke()
-
     # ---- speaking
 
-    def _speak(self, decided: Decided) -> None:
-        for event in decided.events:
-            self.say(event.why)
-        decided.answer()
+    def _tell_nodes(self, gone: list[JobId]) -> None:
         for node in self.mirror.touched:
             session = self._sessions.get(node)
             if session is not None:
                 self._collect(session)
         self.mirror.touched.clear()
-        gone = [JobId(key.split("/")[1]) for key in decided.deletes if key.endswith("/spec")]
         for session in self._sessions.values() if gone else ():
             session.forget += gone
             self._speak_to(session)
-        self._poke()
 
     def _collect(self, session: Session) -> None:
         if session.greeted:  # before, what its restart has ended still counts as assigned
@@ -377,3 +261,4 @@ class Server(Process):
 
     def _wake_up(self) -> None:
         self._deaf = False
+        self.observed()

@@ -11,6 +11,7 @@ class Session:
     def __init__(self, stream: Stream, greeting: Greeting) -> None:
         self.node = greeting.node
         self.stream = stream
+        self.boot_id = greeting.hello.boot_id
         self.told = sessions.Told(greeting.hello.inventory)
         self.last_n = greeting.last_n
         self.heard_n = greeting.n

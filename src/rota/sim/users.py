@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission
+from rota.apiserver import admission, admit_namespaces
 from rota.apiserver.access import Caller
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -14,10 +14,13 @@ from rota.keeper.wire import Spec
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
+from rota.model.plan import Instant, Plan
+from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.network import Network
 from rota.sim.server import Server
+from rota.sim.witness import MISSING
 from rota.sim.world import Clock, Process, World
 
 ADMIN = Caller("sim", Role.ADMIN, ("*",))
@@ -31,10 +34,13 @@ class Users(Process):
         self.servers = servers
         self.behaviours: dict[str, Behaviour] = {}
         self.acknowledged: dict[str, JobId] = {}  # by submit key
+        self.namespaces: dict[str, str] = {}  # by submit key, which counts in one of them only
         self.submitted_ms: dict[JobId, int] = {}
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
         self.wishes: dict[str, Eligibility] = {}  # by node
+        self._taints: dict[str, str | None] = {}  # by node
+        self._quotas: dict[str, dict[str, Any]] = {}  # by namespace
         self.answered: Callable[[str, JobId], None] = lambda *_: None
         self.waiting = 0
         self._luck = world.luck("users")
@@ -45,6 +51,7 @@ class Users(Process):
         """Until it is acknowledged: same key, same body, whichever server answers."""
         self.waiting += 1
         self.behaviours[arrival.spec["name"]] = arrival.behaviour
+        self.namespaces[key] = arrival.spec.get("namespace", "default")
         asked_ms = self.world.now_ms
 
         def done(answer: Any) -> None:
@@ -64,6 +71,16 @@ class Users(Process):
             done,
         )
 
+    def err(self, body: dict[str, Any], key: str) -> None:
+        """A submit that must be refused: the key has made something else."""
+
+        def done(answer: Any) -> None:
+            if not isinstance(answer, Rejected):
+                raise Broken(f"submit {key} with another body was answered with {answer}")
+            self.world.count("user: a wrong submit was refused")
+
+        self.insist(lambda view, now: admission.submit(view, body, ADMIN, key, now), done)
+
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
         self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
@@ -80,6 +97,27 @@ class Users(Process):
             lambda view, now: admission.wish_node(view, node, self.wishes[node], ADMIN),  # noqa: ARG005
             lambda _: None,
         )
+
+    def taint(self, node: str, taint: str | None) -> None:
+        """None: no more. It says what he wishes by then, as above."""
+        self._taints[node] = taint
+
+        def command(view: Any, _: Instant) -> Plan:
+            wished = self._taints[node]
+            body = {"untaint": ["kept"]} if wished is None else {"taint": [wished]}
+            return admit_namespaces.taint_node(view, node, body, ADMIN)
+
+        self.insist(command, lambda _: None)
+
+    def limit(self, namespace: str, quota: dict[str, Any]) -> None:
+        """An empty quota: no more."""
+        self._quotas[namespace] = quota
+
+        def command(view: Any, _: Instant) -> Plan:
+            body = {"quota": self._quotas[namespace]}
+            return admit_namespaces.set_namespace(view, namespace, body, ADMIN)
+
+        self.insist(command, lambda _: None)
 
     def insist(self, command: Command, done: Callable[[Any], None]) -> None:
         """Ask until somebody answers with more than that it cannot now."""
@@ -125,6 +163,6 @@ class Users(Process):
         behaviour = self.behaviours[spec.name]
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}")
         run_ms = behaviour.run_ms(luck)
-        fails = luck.random() < behaviour.fail_share and key[2] == 1
+        fails = luck.random() < behaviour.fail_share and key[2] <= behaviour.fail_attempts
         deaf = luck.random() < behaviour.deaf_share
-        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == "missing")
+        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)

@@ -1,8 +1,9 @@
-"""What nodes and servers say on their streams, as the wire would carry it."""
+"""What nodes, subscribers and servers say on their streams, as the wire would carry it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rota.apiserver.feed import Happened, Position
 from rota.model.ids import JobId, NodeId
 from rota.model.sync import Hello, JobClaims, JobOrders
 
@@ -33,3 +34,23 @@ class Orders(NamedTuple):
     stored: int
     jobs: list[JobOrders]
     forget: list[JobId]
+
+
+class Watch(NamedTuple):
+    """Of a subscriber: from where on; or by which name it is known; or from now on."""
+
+    after: Position | None
+    name: str | None
+
+
+class Begun(NamedTuple):
+    at: Position
+
+
+class Page(NamedTuple):
+    events: list[Happened]
+
+
+class Ended(NamedTuple):
+    at: Position  # from where nothing can be told
+    revision: int  # as far as the server has come

@@ -1,0 +1,115 @@
+"""What a leader believes = what a fresh read of the disk gives, and so is all that it derives from it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rota.engine.mirror import Mirror
+from rota.model.ids import NodeId
+from rota.model.job import Counters
+from rota.model.plan import Record
+from rota.sim.broken import Broken
+from rota.sim.server import Server
+
+_HELD = ("job", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace", "meta")
+
+
+def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
+    """Where it has just placed something that must not wait, what it believes to be reserved is there.
+
+    Elsewhere it may learn that more has begun than it knew: what was sent ahead takes room unasked.
+    """
+    room = server.mirror.room
+    for node in nodes:
+        slot = room.slot[node]
+        for resource, row in room.rows.items():
+            reserved, capacity = int(room.reserved[row, slot]), int(room.capacity[row, slot])
+            if reserved > capacity:
+                raise Broken(f"{server.name} has reserved {reserved} of {capacity} {resource} on {node}")
+
+
+def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
+    held = {str(record.key): record for record in _records(server.mirror)}
+    disk = {key: record for key, record in known.items() if key.partition("/")[0] in _HELD}
+    if held != disk:
+        differing = [key for key in sorted(held.keys() | disk.keys()) if held.get(key) != disk.get(key)]
+        raise Broken(f"{server.name} believes other than what is on disk: {differing[:5]}")
+    fresh = Mirror()
+    fresh.load(known.values())
+    fresh.inherit(server.mirror)
+    believed, derived = _derived(server.mirror), _derived(fresh)
+    for what in sorted(believed.keys() | derived.keys()):
+        if believed.get(what) != derived.get(what):
+            told = f"{believed.get(what)}, and the disk says {derived.get(what)}"
+            raise Broken(f"{server.name} believes of {what}: {told}")
+
+
+def _records(mirror: Mirror) -> Iterable[Record]:
+    """Everything a mirror holds."""
+    for job in mirror.jobs.values():
+        one: tuple[Record | None, ...] = (job.spec, job.wish, job.cluster, job.status, job.verdict)
+        yield from (record for record in one if record is not None)
+        yield from job.tasks.values()
+        yield from job.attempts.values()
+        yield from job.statuses.values()
+    for node in mirror.nodes.values():
+        yield from (record for record in (node.spec, node.wish, node.status) if record is not None)
+    yield from mirror.submit_keys.values()
+    yield from mirror.subscribers.values()
+    yield from mirror.clusters.values()
+    yield from mirror.namespaces.values()
+    if mirror.counters != Counters():
+        yield mirror.counters
+
+
+def _derived(mirror: Mirror) -> dict[str, Any]:
+    """All it has made of its records, by a name of its own."""
+    neighbours, accounts = mirror.neighbours, mirror.accounts
+    found: dict[str, Any] = {
+        "unfinished jobs": mirror.unfinished,
+        "lines": {line: list(turns) for line, turns in mirror.waiting()},
+        "namespaces": {name: _some(held) for name, held in accounts.of_namespace.items() if _some(held)},
+        "users": {owner: _some(held) for owner, held in accounts.of_owner.items() if _some(held)},
+    }
+    for job, entry in mirror.jobs.items():
+        found[f"job {job}"] = {
+            "tasks": entry.tally.as_dict(),
+            "placed up to": entry.fresh,
+            "again": entry.again,
+            "in line": entry.in_line,
+            "on": entry.on,
+        }
+    for node in mirror.nodes:
+        slot = mirror.room.slot[node]
+        near = {term: int(column[slot]) for term, column in neighbours.members.items()}
+        apart = {term: int(column[slot]) for term, column in neighbours.holders.items()}
+        own = {job: int(column[slot]) for job, column in neighbours.own.items()}
+        found[f"node {node}"] = _derived_of(mirror, node) | {"neighbours": (near, apart, own)}
+    return found
+
+
+def _derived_of(mirror: Mirror, node: NodeId) -> dict[str, Any]:
+    room = mirror.room
+    slot, levels = room.slot[node], room.lent.by_priority.items()
+    return {
+        "assigned": mirror.nodes[node].assigned,
+        "capacity": _some({name: int(room.capacity[row, slot]) for name, row in room.rows.items()}),
+        "reserved": _some({name: int(room.reserved[row, slot]) for name, row in room.rows.items()}),
+        "devices": _some(dict(enumerate(room.devices[slot].tolist()))),
+        "queued": int(room.queued[slot]),
+        "held": int(room.held[slot]),
+        "lent": {level: lent for level, columns in levels if (lent := _at(columns, slot))},
+        "leaving": _at(room.lent.leaving, slot),
+        "noise": _some({kind: int(column[slot]) for kind, column in room.noise.items()}),
+        "open": bool(room.open[slot]),
+        "labels": dict(room.labels[slot]),
+        "taints": room.taints[slot],
+    }
+
+
+def _at(columns: Mapping[str, Any], slot: int) -> dict[str, int]:
+    return _some({name: int(column[slot]) for name, column in columns.items() if slot < column.size})
+
+
+def _some(amounts: Mapping[Any, int]) -> dict[Any, int]:
+    """Those that there are: columns of what is gone may be left."""
+    return {name: amount for name, amount in amounts.items() if amount}

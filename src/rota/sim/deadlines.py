@@ -1,0 +1,85 @@
+"""What is over its time, or wanted no more, is dead soon after on a machine that can see to it."""
+
+from typing import NamedTuple
+
+from rota.keeper.rules import Key
+from rota.model.job import JobSpec
+from rota.sim.broken import Broken
+from rota.sim.keeping import Child
+from rota.sim.machine import Machine
+from rota.sim.nodes import Nodes
+from rota.sim.world import World
+
+SLACK_MS = 5_000  # on top of the grace: to see it, to order it, to kill
+
+
+class _Living(NamedTuple):
+    machine: Machine
+    child: Child
+    spec: JobSpec
+
+    @property
+    def is_over_its_time(self) -> bool:
+        limit_seconds = self.spec.timeout_seconds
+        ran_ms = self.machine.clock.boot_ms() - self.child.started_ms
+        return limit_seconds is not None and ran_ms > 1000 * limit_seconds
+
+
+class Deadlines:
+    def __init__(self, world: World, nodes: Nodes) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._living: dict[Key, _Living] = {}
+        self._of_task: dict[tuple[str, int], dict[Key, None]] = {}
+        self._limited: dict[Key, int | None] = {}  # since when it is over its time, and a keeper runs
+        self._unwanted: dict[tuple[str, int], None] = {}  # tasks
+        self._evicted: dict[Key, None] = {}
+        self._stopping: dict[Key, int | None] = {}  # since when it has to go, and its node is well
+
+    def born(self, machine: Machine, child: Child, spec: JobSpec) -> None:
+        key, task = child.key, child.key[:2]
+        self._living[key] = _Living(machine, child, spec)
+        self._of_task.setdefault(task, {})[key] = None
+        if spec.timeout_seconds is not None:
+            self._limited[key] = None
+        if task in self._unwanted or key in self._evicted:
+            self._stopping[key] = None
+
+    def died(self, child: Child) -> None:
+        key, task = child.key, child.key[:2]
+        del self._living[key]
+        self._limited.pop(key, None)
+        self._stopping.pop(key, None)
+        del self._of_task[task][key]
+        if not self._of_task[task]:
+            del self._of_task[task]
+
+    def unwant(self, task: tuple[str, int]) -> None:
+        self._unwanted[task] = None
+        for key in self._of_task.get(task, ()):
+            self._stopping.setdefault(key, None)
+
+    def evict(self, key: Key) -> None:
+        self._evicted[key] = None
+        if key in self._living:
+            self._stopping.setdefault(key, None)
+
+    def look(self) -> None:
+        """Once a second."""
+        for key, since_ms in self._limited.items():
+            living = self._living[key]
+            is_seen = living.machine.keeper.runs and living.is_over_its_time
+            self._limited[key] = self._since(key, since_ms, "is over its time", counts=is_seen)
+        for key, since_ms in self._stopping.items():
+            is_well = self._nodes.is_well(self._living[key].machine)
+            self._stopping[key] = self._since(key, since_ms, "has to go", counts=is_well)
+
+    def _since(self, key: Key, since_ms: int | None, why: str, *, counts: bool) -> int | None:
+        now_ms = self._world.now_ms
+        if not counts or since_ms is None:
+            return now_ms if counts else None
+        living = self._living[key]
+        if now_ms - since_ms > 1000 * living.spec.grace_seconds + SLACK_MS:
+            name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
+            raise Broken(f"{name} {why} and lives on for {now_ms - since_ms} ms on {living.machine.name}")
+        return since_ms

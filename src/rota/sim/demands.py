@@ -1,0 +1,108 @@
+"""What some seeds' users ask for beyond room: gangs, neighbours, quotas, GPUs, tolerations, conditions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+from rota.sim.fault import Fault
+from rota.sim.load import Arrival, NodeGroup
+
+SHARE = 1 / 3  # of seeds in which each of them is met
+OFTEN = 0.5  # of the jobs there
+FEW, MANY = 12, 100  # tasks: what has to be placed one by one costs much
+APPS = ("web", "db")
+NAMESPACES = ("default", "lab")
+TAINTED = "operator taints"
+LIMITED = "operator limits"
+
+Spec = dict[str, Any]
+
+
+class Drawn(NamedTuple):
+    groups: list[NodeGroup]
+    arrivals: list[Arrival]
+    faults: list[Fault]
+
+
+def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_ms: int) -> Drawn:
+    """From a chance of its own: all else of the seed stays as it was drawn."""
+    luck = Random(f"{seed}/demands")
+    chosen = {kind: luck.random() < SHARE for kind in (*KINDS, LIMITED, TAINTED)}
+    faults: list[Fault] = []
+    for kind in (LIMITED, TAINTED):
+        if chosen[kind]:
+            faults += [_fault(luck, kind, length_ms, first=n == 0) for n in range(luck.randint(1, 4))]
+    asked = [_asks(luck, arrival, chosen) for arrival in arrivals]
+    return Drawn([_has(luck, group, chosen) for group in groups], asked, faults)
+
+
+def _fault(luck: Random, kind: str, length_ms: int, *, first: bool) -> Fault:
+    """The first one before any job comes."""
+    at_ms, for_ms = 0 if first else luck.randrange(length_ms), luck.randint(20_000, length_ms)
+    return Fault(at_ms, kind, luck.randrange(1000), for_ms, luck.random())
+
+
+def _has(luck: Random, group: NodeGroup, chosen: dict[str, bool]) -> NodeGroup:
+    if chosen["gpus"]:
+        has = {"gpu": luck.choice((1, 2, 4)) * 1000}
+        group = replace(group, capacity=group.capacity | has)
+    if chosen["conditions"]:
+        disk = luck.choice(("ssd", "hdd", None))
+        group = replace(group, labels=group.labels if disk is None else group.labels | {"disk": disk})
+    return group
+
+
+def _asks(luck: Random, arrival: Arrival, chosen: dict[str, bool]) -> Arrival:
+    spec = dict(arrival.spec)
+    if chosen[LIMITED]:
+        spec["namespace"] = luck.choice(NAMESPACES)
+        spec["count"] = min(spec["count"], FEW * 2)
+    if chosen[TAINTED] and luck.random() < OFTEN:
+        spec["tolerate"] = [luck.choice(("kept", "kept=a", "*"))]
+    for kind, ask in KINDS.items():
+        if chosen[kind] and luck.random() < OFTEN:
+            most = ask(luck, spec)
+            spec["count"] = min(spec["count"], most)
+    return arrival._replace(spec=spec)
+
+
+def _gang(luck: Random, spec: Spec) -> int:
+    spec["gang"] = True
+    spec.pop("parallel", None)
+    return luck.choice((2, 2, 3, 5))
+
+
+def _rules(luck: Random, spec: Spec) -> int:
+    app, over = luck.choice(APPS), luck.choice(("node", "zone"))
+    spec["labels"] = {"app": app}
+    match luck.choice(("near", "near", "apart", "apart", "spread", "named", "named")):
+        case "near":
+            spec["near"] = [f"app == {luck.choice((app, *APPS))} over {over}"]
+        case "apart":
+            spec["apart"] = [f"app == {luck.choice(APPS)} over {over}"]
+        case "spread":
+            spec["spread"] = [luck.choice(("zone", "zone skew 2", "node skew 3"))]
+        case _:
+            return MANY  # others want to be near to it, or apart from it
+    return FEW
+
+
+def _gpus(luck: Random, spec: Spec) -> int:
+    spec["gpu"] = luck.choice((0.1, 0.3, 0.5, 0.7, 1, 1, 2))
+    return FEW
+
+
+def _conditions(luck: Random, spec: Spec) -> int:
+    spec["where"] = [
+        luck.choice(("zone == a", "zone != a", "disk exists", "disk in ssd,nvme", "disk != hdd"))
+    ]
+    return MANY
+
+
+KINDS: dict[str, Callable[[Random, Spec], int]] = {  # how many tasks it may have at the most
+    "gangs": _gang,
+    "rules": _rules,
+    "gpus": _gpus,
+    "conditions": _conditions,
+}

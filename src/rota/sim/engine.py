@@ -1,0 +1,188 @@
+"""Drives the real loop in virtual time: decides, commits, then speaks; and starts over when that fails."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rota.engine.loop import Decided, Loop, Request
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command, Reconciler
+from rota.engine.run import batch_of, prove
+from rota.model.errors import Deposed, RotaError, Transient, Unavailable
+from rota.model.limits import STALL_MS, TICK_MS
+from rota.model.plan import Instant
+from rota.sim.medium import Answer, Medium
+from rota.sim.world import Clock, Process, World
+from rota.store import codec
+from rota.store.protocol import Snapshot
+
+PAUSE_MS = 1_000  # after a commit that did not go through
+
+
+class Engine(Process):
+    """Answers only while it leads. Whether it may is the business of whoever calls lead()."""
+
+    def __init__(self, world: World, name: str, medium: Medium, reconcilers: Sequence[Reconciler]) -> None:
+        super().__init__(world, name, Clock(world))
+        self.medium = medium
+        self.leads = False
+        self.tick_ms = TICK_MS
+        self.epoch = 0
+        self.revision = 0
+        self.loop = Loop(Mirror(), [])
+        self.deposed: Callable[[], None] = lambda: None
+        self._reconcilers = reconcilers
+        self._offset_ms = 0
+        self._busy = False  # a commit or a read is under way
+        self._poked = False
+        self._decided_at_ms = 0
+        self._rests = 0  # of several timers the last counts
+
+    @property
+    def mirror(self) -> Mirror:
+        return self.loop.mirror
+
+    def now(self) -> Instant:
+        return Instant(self._offset_ms + self.clock.boot_ms(), self.clock.wall_ms())
+
+    def start(self) -> None:
+        self.begin()
+        self.leads = False
+        self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
+        self._busy = self._poked = False
+
+    def kill(self) -> None:
+        self.leads = False
+        self.end()
+
+    def lead(self) -> None:
+        """Raise the epoch, read everything, look at everything."""
+        self._busy = True
+
+        def led(answer: Answer) -> None:
+            if isinstance(answer, int):
+                self.epoch = answer
+                self._reload()
+            else:
+                self.after(PAUSE_MS, lambda: self.medium.lead(self, led))
+
+        self.medium.lead(self, led)
+
+    def ask(
+        self,
+        owner: str,
+        command: Command,
+        answered: Callable[[Any], None],
+        refused: Callable[[RotaError], None],
+    ) -> None:
+        if not self.leads:
+            refused(Unavailable(f"{self.name} does not lead"))
+            return
+        self.loop.ask(Request(owner, command, answered, refused))
+        self.poke()
+
+    def poke(self) -> None:
+        """There may be something to decide."""
+        if self.leads and not self._busy and not self._poked:
+            self._poked = True
+            self.after(0, self._step)
+
+    # ---- for whoever tells others
+
+    def told(self, decided: Decided) -> None:
+        """It is on disk."""
+
+    def read_again(self) -> None:
+        """More may be on disk than was told."""
+
+    def observed(self) -> None:
+        """What was heard of nodes has been reset."""
+
+    # ---- deciding
+
+    def _step(self) -> None:
+        self._poked = False
+        self._rests += 1
+        if not self.leads or self._busy:
+            return
+        now = self.now()
+        stalled = now.ms - self._decided_at_ms > STALL_MS
+        self._decided_at_ms = now.ms
+        decided = self.loop.decide(now)
+        for parked in self.loop.parked:
+            raise parked.error
+        if stalled:  # which has reset what was heard
+            self.observed()
+        if decided is None:
+            self._rest()
+        elif decided.commits:
+            self._busy = True
+            self.medium.commit(
+                self,
+                batch_of(decided, self.epoch, self.revision),
+                lambda answer: self._answered(decided, answer),
+            )
+        else:
+            self._speak(decided)
+
+    def _rest(self) -> None:
+        next_at = self.loop.next_at()
+        delay_ms = self.tick_ms if next_at is None else min(self.tick_ms, max(1, next_at - self.now().ms))
+        rest = self._rests
+        self.after(delay_ms, lambda: self._step() if rest == self._rests else None)
+
+    def _answered(self, decided: Decided, answer: Answer) -> None:
+        self._busy = False
+        match answer:
+            case int():
+                self.revision = answer
+                self._speak(decided)
+            case Deposed():
+                self.say("was deposed")
+                self.kill()
+                self.deposed()
+            case Transient():
+                self.world.count("server: started over after a commit that failed")
+                decided.fail(answer)
+                self._busy = True
+                self.after(PAUSE_MS, self._reload)
+            case _:
+                raise AssertionError(answer)
+
+    def _reload(self) -> None:
+        def done(answer: Answer) -> None:
+            if isinstance(answer, Snapshot):
+                self._open(answer)
+            else:
+                for request in self.loop.take_requests():
+                    request.refused(Unavailable("the store cannot be read"))
+                self.after(PAUSE_MS, lambda: self.medium.read(self, done))
+
+        self.medium.read(self, done)
+
+    def _open(self, snapshot: Snapshot) -> None:
+        before, led = self.loop, self.leads
+        self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
+        mirror = Mirror()
+        mirror.now_ms = self.now().ms
+        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
+        if self.leads:
+            mirror.inherit(before.mirror)
+        self.revision = snapshot.revision
+        self.loop = Loop(mirror, self._reconcilers)
+        self.loop.look_at_everything()
+        for request in before.take_requests():
+            self.loop.ask(request)
+        self.observed()
+        self.leads, self._busy = True, False
+        self.say(f"leads epoch {self.epoch} from revision {self.revision}")
+        if led:  # what was read may be old: nobody is told before a commit has shown that it is not
+            self.loop.ask(Request("engine", prove, lambda _: self.read_again(), lambda _: None))
+        self.poke()
+
+    def _speak(self, decided: Decided) -> None:
+        for event in decided.events:
+            self.say(event.why)
+        decided.answer()
+        if decided.commits:
+            self.told(decided)
+        self.poke()

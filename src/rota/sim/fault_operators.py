@@ -1,0 +1,36 @@
+"""What operators do: close nodes, keep others away from them, and limit what a namespace may hold."""
+
+from rota.model.node import Eligibility
+from rota.sim.cluster import Cluster
+from rota.sim.demands import LIMITED, NAMESPACES, TAINTED
+from rota.sim.fault import Befall, Fault, any_machine
+from rota.sim.world import Act
+
+QUOTAS = ({"cpu": 1}, {"cpu": 2.5}, {"tasks": 2}, {"tasks": 5, "cpu": 2}, {"gpu": 1.5, "tasks": 4})
+
+
+def _drains(cluster: Cluster, fault: Fault) -> Act:
+    name = any_machine(cluster, fault).node
+    wish = Eligibility.DRAINING if fault.how < 0.5 else Eligibility.CORDONED
+    cluster.users.wish(name, wish)
+    return lambda: cluster.users.wish(name, Eligibility.OPEN)
+
+
+def _taints(cluster: Cluster, fault: Fault) -> Act:
+    """One of them, with the one value or the other."""
+    name = any_machine(cluster, fault).node
+    cluster.users.taint(name, "kept=a" if fault.how < 0.5 else "kept=b")
+    return lambda: cluster.users.taint(name, None)
+
+
+def _limits(cluster: Cluster, fault: Fault) -> Act:
+    name = NAMESPACES[fault.who % len(NAMESPACES)]
+    cluster.users.limit(name, QUOTAS[int(fault.how * len(QUOTAS))])
+    return lambda: cluster.users.limit(name, {})
+
+
+KINDS: dict[str, Befall] = {
+    "operator drains": _drains,
+    TAINTED: _taints,
+    LIMITED: _limits,
+}

@@ -1,0 +1,113 @@
+"""What people do who change their mind, err, or give up."""
+
+from rota.model.ids import JobId
+from rota.sim.chances import can_run
+from rota.sim.cluster import Cluster
+from rota.sim.fault import Befall, Fault, nothing
+from rota.sim.load import Arrival, Behaviour
+from rota.sim.machine import Machine
+from rota.sim.world import Act
+
+HASTY_MS = 2_500  # after which at the latest a user regrets
+SOON_MS = 1_500  # in which a node was told to stop what was canceled
+
+
+def _cancels(cluster: Cluster, fault: Fault) -> Act:
+    """As a rule what has not ended."""
+    jobs = _not_deleted(cluster)
+    chosen = (_live(cluster, jobs) if fault.how < 0.9 else []) or jobs
+    if chosen:
+        cluster.users.cancel(chosen[fault.who % len(chosen)])
+    return nothing
+
+
+def _cancels_and_the_agent_dies(cluster: Cluster, fault: Fault) -> Act:
+    """The agents of those that run the job are back before it has stopped; some machines die after that."""
+    running = {JobId(child.key[0]): None for one in cluster.machines for child in one.processes.live()}
+    jobs = _live(cluster, [job for job in _not_deleted(cluster) if job in running])
+    if not jobs:
+        return nothing
+    job = jobs[fault.who % len(jobs)]
+    cluster.users.cancel(job)
+
+    def harm() -> None:
+        for machine in cluster.machines:
+            if machine.on and any(child.key[0] == job for child in machine.processes.live()):
+                machine.agent.kill()
+                cluster.world.after(300, _starts_again(machine))
+                if fault.how > 0.8:
+                    cluster.disturb(machine)
+                    cluster.world.after(1_500, lambda machine=machine: _power_lost(machine))  # type: ignore[misc]
+
+    cluster.world.after(fault.how * SOON_MS, harm)
+    return nothing
+
+
+def _starts_again(machine: Machine) -> Act:
+    return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
+
+
+def _power_lost(machine: Machine) -> None:
+    if machine.on:
+        machine.lose_power(1.0)
+        machine.world.after(2_000, lambda: None if machine.on else machine.switch_on())
+
+
+def _regrets(cluster: Cluster, fault: Fault) -> Act:
+    """Many short tasks, canceled while some run and others wait on their nodes."""
+    name = f"regretted-{fault.at_ms}-{fault.who}"
+    spec = {"name": name, "command": ["work"], "count": 300, "cpu": 0.5, "grace": "1s"}
+    cluster.users.submit(Arrival(fault.at_ms, spec, Behaviour(15)), name)
+
+    def cancel() -> None:
+        job = cluster.users.acknowledged.get(name)
+        if job is not None:
+            cluster.users.cancel(job)
+
+    cluster.world.after(fault.how * HASTY_MS, cancel)
+    return nothing
+
+
+def _errs(cluster: Cluster, fault: Fault) -> Act:
+    """Asks for something else under a key that has been used, or for what there is not."""
+    keys = list(cluster.users.acknowledged)
+    if keys:
+        key = keys[fault.who % len(keys)]
+        other = {"name": "other", "command": ["work"], "count": 0 if fault.how < 0.2 else 7}
+        cluster.users.err(other | {"namespace": cluster.users.namespaces[key]}, key)
+    return nothing
+
+
+def _deletes(cluster: Cluster, fault: Fault) -> Act:
+    jobs = list(cluster.users.acknowledged.values())
+    if jobs:
+        cluster.users.delete(jobs[fault.who % len(jobs)])
+    return nothing
+
+
+def give_up(cluster: Cluster) -> None:
+    """Nobody waits for ever for what cannot be had, or not surely."""
+    users, known = cluster.users, cluster.checks.known
+    for job in _live(cluster, [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]):
+        if job not in users.canceled and not can_run(known[f"job/{job}/spec"], cluster.machines):
+            cluster.world.count("user: gave up waiting")
+            users.cancel(job)
+
+
+def _not_deleted(cluster: Cluster) -> list[JobId]:
+    users = cluster.users
+    return [job for job in users.acknowledged.values() if job not in users.deleted]
+
+
+def _live(cluster: Cluster, jobs: list[JobId]) -> list[JobId]:
+    statuses = {job: cluster.checks.known.get(f"job/{job}/status") for job in jobs}
+    return [job for job, status in statuses.items() if status is None or not status.ended]
+
+
+KINDS: dict[str, Befall] = {
+    "user cancels": _cancels,
+    "user cancels and the agent dies": _cancels_and_the_agent_dies,
+    "user regrets": _regrets,
+    "user errs": _errs,
+    "user deletes": _deletes,
+}

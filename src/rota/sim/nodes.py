@@ -1,0 +1,47 @@
+"""Why a node may be given up, and work be lost on it: what befell it, when it was well, what its disk has."""
+
+from collections.abc import Callable
+
+from rota.keeper.rules import Key
+from rota.model.limits import LOST_MS
+from rota.sim.broken import Broken
+from rota.sim.machine import Machine
+from rota.sim.world import World
+
+CLOCKS = 0.9  # a server's clock may run fast
+OFTEN_MS = 4_000
+
+
+class Nodes:
+    def __init__(self, world: World) -> None:
+        self.machines: dict[str, Machine] = {}  # clones, too
+        self.disturbed: dict[str, None] = {}  # nodes that a fault has touched: only they may lose work
+        self.is_well: Callable[[Machine], bool] = lambda _: True
+        self.speaks: Callable[[Machine], bool] = lambda _: True
+        self.lost_ms = LOST_MS
+        self._world = world
+        self._looked_at_ms = 0
+        self._well_at_ms: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Once a second; now and then is enough, and all of them cost much."""
+        if self._world.now_ms - self._looked_at_ms >= OFTEN_MS:
+            self._looked_at_ms = self._world.now_ms
+            for machine in self.machines.values():
+                if self.speaks(machine):
+                    self._well_at_ms[machine.node] = self._world.now_ms
+
+    def give_up(self, node: str) -> None:
+        """It is written to be lost."""
+        well_at_ms = self._well_at_ms.get(node)
+        if well_at_ms is not None and self._world.now_ms - well_at_ms < CLOCKS * self.lost_ms:
+            raise Broken(f"{node} is said to be lost {self._world.now_ms - well_at_ms} ms after it was well")
+
+    def lose(self, node: str, key: Key, *, is_asked: bool) -> None:
+        """An attempt is written to be lost there; `is_asked`: though the node could say what it knows."""
+        name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
+        if node not in self.disturbed:
+            raise Broken(f"{name} was lost on {node}, which nothing had befallen")
+        bearers = [machine for machine in self.machines.values() if machine.node == node]
+        if is_asked and len(bearers) == 1 and key in bearers[0].disk.results:
+            raise Broken(f"{name} was lost on {node}, whose disk has its result")

@@ -1,0 +1,222 @@
+"""What is written: by whom, what may follow what, and that it is true."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
+from rota.model.columns import changes, column, ints, where
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec, JobStatus, SubmitKey
+from rota.model.lifecycle import (
+    ATTEMPT,
+    ATTEMPT_FIRST_END,
+    JOB,
+    TASK,
+    TASK_FIRST_END,
+    AttemptState,
+    JobState,
+    NodeState,
+    TaskState,
+)
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import NodeStatus
+from rota.model.task import TaskBlock
+from rota.sim.broken import Broken
+from rota.sim.deadlines import Deadlines
+from rota.sim.nodes import Nodes
+from rota.sim.placements import Placements, Seat
+from rota.sim.witness import Witness
+from rota.sim.world import World
+from rota.store import codec
+from rota.store.protocol import Batch
+
+_WORDS = [state.name.lower() for state in AttemptState]
+
+
+def _reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
+    """Several steps may fall into one commit."""
+    found: dict[Any, set[Any]] = {}
+    for (state, _), after in table.items():
+        found.setdefault(state, set()).add(after)
+    for _ in range(len(found)):
+        for after in found.values():
+            after.update(*[found.get(state, ()) for state in sorted(after)])
+    return found
+
+
+_JOB, _TASK, _ATTEMPT = (_reachable(table) for table in (JOB, TASK, ATTEMPT))  # a node may do anything
+
+
+class Records:
+    """Everything on disk, and each commit held against what was there before and against the world."""
+
+    def __init__(self, world: World, nodes: Nodes, witness: Witness, deadlines: Deadlines) -> None:
+        self.known: dict[str, Any] = {}
+        self.attempts = 0
+        self.epoch = 0
+        self._world = world
+        self._nodes = nodes
+        self._witness = witness
+        self._deadlines = deadlines
+        self._placements = Placements(self.known, world, self._is_well)
+        self._placed: dict[NodeId, None] = {}
+        self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
+
+    def committed(self, batch: Batch) -> list[NodeId]:
+        """On which nodes something was placed that must not wait."""
+        if batch.epoch < self.epoch:
+            raise Broken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
+        self.epoch = batch.epoch
+        fresh = {key: codec.decode(key, value) for key, value in batch.puts}
+        placed_first = sorted(
+            fresh, key=lambda key: not key.startswith("attempt/")
+        )  # it may have ended since
+        for key in placed_first:
+            self._compare(self.known.get(key), fresh[key], fresh)
+        self.known |= fresh
+        for key in batch.deletes:
+            self.known.pop(key, None)
+        self._placements.look()
+        for record in fresh.values():
+            if isinstance(record, AttemptBlock):
+                self._count_live(record.job)
+        placed, self._placed = self._placed, {}
+        return list(placed)
+
+    def _is_well(self, node: str) -> bool:
+        return self._nodes.is_well(self._nodes.machines[node])
+
+    def _compare(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+        match now:
+            case JobSpec():
+                self._made_once(now.name, now.id)
+            case SubmitKey() if before is not None:
+                raise Broken(f"submit {now.name} made job {before.job} and job {now.job}")
+            case JobStatus():
+                old = JobState.SUBMITTED if before is None else before.state
+                _follows(_JOB, old, now.state, f"job {now.id}")
+            case NodeStatus(state=NodeState.LOST) if before is None or before.state is not NodeState.LOST:
+                self._nodes.give_up(now.id)
+            case TaskBlock():
+                self._compare_tasks(before, now)
+            case StatusBlock():
+                self._compare_statuses(before, now, fresh)
+            case AttemptBlock():
+                self._compare_attempts(before, now, fresh)
+            case _:
+                pass
+
+    def _made_once(self, name: str, job: JobId) -> None:
+        if self._made.setdefault(name, job) != job:
+            raise Broken(f"one submit made job {self._made[name]} and job {job}")
+
+    def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock) -> None:
+        before = before or TaskBlock.new(now.job, now.block, now.size)
+        old = before.state
+        for at in where(column(before, "wanted") != column(now, "wanted")):
+            self._placements.touch((now.job, now.block * BLOCK_TASKS + at))
+        for at in changes(old, now.state):
+            was, state, index = old[at], now.state[at], now.block * BLOCK_TASKS + at
+            name = f"task {index} of job {now.job}"
+            if was >= TASK_FIRST_END:
+                raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
+            _follows(_TASK, TaskState(was), TaskState(state), name)
+            self._placements.touch((now.job, index))
+            if state == TaskState.UNWANTED:
+                self._deadlines.unwant((now.job, index))
+
+    def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
+        before = before or StatusBlock.new(now.job, now.block, len(now.state))
+        number, old_number = ints(now, "number"), ints(before, "number")
+        for at in _moved(before, now, changes(before.state, now.state)):
+            state, key = now.state[at], (now.job, now.block * BLOCK_TASKS + at, number[at])
+            name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
+            if number[at] < old_number[at]:
+                raise Broken(f"{name} was followed by {old_number[at]}")
+            was = before.state[at] if number[at] == old_number[at] else 0
+            if was == state:
+                continue
+            if was >= ATTEMPT_FIRST_END:
+                raise Broken(f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}")
+            _follows(_ATTEMPT, AttemptState(was), AttemptState(state), name)
+            self._world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
+            if state == AttemptState.LOST:
+                self._explain_loss(now, at, fresh)
+            self._placements.report(key[:2], key[2], AttemptState(state))
+            if state >= ATTEMPT_FIRST_END:
+                self._witness.compare(self.known[f"job/{now.job}/spec"], key, AttemptState(state))
+
+    def _explain_loss(self, now: StatusBlock, at: int, fresh: dict[str, Any]) -> None:
+        attempts = self.known.get(f"attempt/{now.job}/{now.block}")
+        number = ints(now, "number")[at]
+        if attempts is not None and ints(attempts, "number")[at] == number:
+            node = attempts.nodes[ints(attempts, "node")[at]]
+            status = fresh.get(f"node/{node}/status")
+            is_asked = status is None or status.state not in (NodeState.LOST, NodeState.LEFT)
+            self._nodes.lose(node, (now.job, now.block * BLOCK_TASKS + at, number), is_asked=is_asked)
+
+    def _compare_attempts(
+        self, before: AttemptBlock | None, now: AttemptBlock, fresh: dict[str, Any]
+    ) -> None:
+        before = before or AttemptBlock.new(now.job, now.block, len(now.flags))
+        number, old_number = ints(now, "number"), ints(before, "number")
+        key = f"status/{now.job}/{now.block}"
+        status = fresh.get(key) or self.known.get(key)
+        spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
+        for at in changes(before.flags, now.flags):
+            if now.flags[at] & EVICTED:
+                self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number[at]))
+        for at in _moved(before, now, []):
+            old, new = old_number[at], number[at]
+            self.attempts += 1
+            name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
+            if new < old:
+                raise Broken(f"{name} went back from attempt {old} to {new}")
+            known = 0 if status is None else ints(status, "number")[at]
+            ended = status is not None and known >= old and status.state[at] >= ATTEMPT_FIRST_END
+            if old and not ended:
+                raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
+            node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
+            waits = bool(now.flags[at] & LOOKAHEAD)
+            self._placements.place(Seat(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
+            if not waits:
+                self._placed[node] = None
+
+    def _count_live(self, job: JobId) -> None:
+        """Something of this job was placed."""
+        spec = self.known[f"job/{job}/spec"]
+        if spec.parallel is None:
+            return
+        live = 0
+        for block in range(spec.blocks):
+            attempts, status = (
+                self.known.get(f"attempt/{job}/{block}"),
+                self.known.get(f"status/{job}/{block}"),
+            )
+            if attempts is not None:
+                number = column(attempts, "number")
+                live += int((number > 0).sum())
+                if status is not None:
+                    over = (column(status, "number") == number) & (
+                        column(status, "state") >= ATTEMPT_FIRST_END
+                    )
+                    live -= int((over & (number > 0)).sum())
+        if live > spec.parallel:
+            raise Broken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
+
+
+def _placed_first(key: str) -> bool:
+    """What is placed may have ended in the same commit."""
+    return not key.startswith("attempt/")
+
+
+def _follows(table: dict[Any, set[Any]], old: Any, new: Any, what: str) -> None:
+    if new != old and new not in table.get(old, ()):
+        raise Broken(f"{what} went from {old!r} to {new!r}, which no table allows")
+
+
+def _moved(before: Any, now: Any, also: list[int]) -> list[int]:
+    """Positions at which the attempt's number is another, and these."""
+    if before.number == now.number:
+        return also
+    return sorted({*also, *where(column(before, "number") != column(now, "number"))})

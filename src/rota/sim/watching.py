@@ -1,0 +1,142 @@
+"""Drives the real feed of a server in virtual time: whoever reads there is told what was committed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rota.apiserver import feed
+from rota.apiserver.feed import Feed, Gone, Happened, Position, Row
+from rota.engine.loop import Decided
+from rota.engine.reconciler import Command
+from rota.model.errors import RotaError
+from rota.model.plan import Instant, Plan
+from rota.sim.medium import Answer, Medium
+from rota.sim.network import Stream
+from rota.sim.words import Begun, Ended, Page, Watch
+from rota.sim.world import Process
+from rota.store import codec
+
+ROWS_IN_MEMORY = 8  # few, so that the store is asked, too
+ROWS_AT_ONCE = 5
+PACE_MS = 3  # between two pages to one reader
+Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]], None]
+
+
+class _Reader:
+    def __init__(self, stream: Stream, position: Position) -> None:
+        self.stream = stream
+        self.position = position
+        self.busy = False  # it is being told, or the store is being asked for it
+
+
+class Watching:
+    def __init__(self, server: Process, medium: Medium, ask: Ask, revision: Callable[[], int]) -> None:
+        self._revision = revision
+        self._server = server
+        self._medium = medium
+        self._ask = ask
+        self._feed = Feed(ROWS_IN_MEMORY)
+        self._readers: dict[int, _Reader] = {}
+
+    def start(self) -> None:
+        self._feed = Feed(ROWS_IN_MEMORY)
+        self._readers.clear()
+
+    def end(self) -> None:
+        for reader in list(self._readers.values()):
+            reader.stream.die(self._server, politely=True)
+        self._readers.clear()
+
+    @property
+    def revision(self) -> int:
+        return self._revision()
+
+    def hear(self, decided: Decided) -> None:
+        """A commit."""
+        self._feed.hear(Row(self.revision, decided.now.wall_ms, decided.events))
+        self._look()
+
+    def miss(self) -> None:
+        """Everything was read again."""
+        self._feed.miss(self.revision)
+        self._look()
+
+    def open(self, stream: Stream, wanted: Watch) -> None:
+        stream.up.broke = lambda _: self._forget(stream)
+        now = self._feed.now(self.revision)
+        if wanted.after is not None or wanted.name is None:
+            self._begin(stream, wanted.after or now)
+            return
+        name = wanted.name
+
+        def stand(view: Any, _: Instant) -> Plan:
+            return feed.standing(view.subscribers, name, now)
+
+        def found(kept: Any) -> None:
+            self._begin(stream, Position(kept.revision, kept.index))
+
+        self._ask("apiserver", stand, found, lambda error: stream.close(stream.up, str(error)))
+
+    def _begin(self, stream: Stream, position: Position) -> None:
+        try:
+            feed.check(position, self.revision)
+        except Gone:
+            self._end(stream, position)
+            return
+        reader = self._readers[stream.number] = _Reader(stream, position)
+        stream.say_down(Begun(position))
+        self._serve(reader)
+
+    def _look(self) -> None:
+        for reader in list(self._readers.values()):
+            self._serve(reader)
+
+    def _serve(self, reader: _Reader) -> None:
+        if reader.busy or reader.stream.number not in self._readers:
+            return
+        found = self._feed.after(reader.position, ROWS_AT_ONCE)
+        if found:
+            self._tell(reader, found)
+        elif found is None:
+            reader.busy = True
+            after, asked_at = feed.stored_after(reader.position), self.revision
+            self._medium.read_events(
+                self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, asked_at, answer)
+            )
+
+    def _resume(self, reader: _Reader, asked_at: int, answer: Answer) -> None:
+        reader.busy = False
+        if not isinstance(answer, list):
+            self._close(reader, "the store cannot be read")
+            return
+        rows = [Row(one.revision, *codec.decode_events(one.row)) for one in answer]
+        try:
+            found = feed.resume(reader.position, rows)
+        except Gone:
+            self._end(reader.stream, reader.position)
+            return
+        if found:
+            self._tell(reader, found)
+        elif asked_at != self.revision:  # something was committed meanwhile
+            self._serve(reader)
+
+    def _tell(self, reader: _Reader, found: list[Happened]) -> None:
+        reader.position = found[-1].at
+        reader.busy = True
+        reader.stream.say_down(Page(found))
+
+        def go_on() -> None:
+            reader.busy = False
+            self._serve(reader)
+
+        self._server.after(PACE_MS, go_on)
+
+    def _end(self, stream: Stream, at: Position) -> None:
+        self._forget(stream)
+        stream.say_down(Ended(at, self.revision))
+
+    def _close(self, reader: _Reader, reason: str) -> None:
+        self._forget(reader.stream)
+        reader.stream.close(reader.stream.up, reason)
+
+    def _forget(self, stream: Stream) -> None:
+        self._readers.pop(stream.number, None)

@@ -1,0 +1,122 @@
+"""Forged: work on nodes that were not to have it, in company it did not want, or beyond what is there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rota.model.attempt import AttemptBlock
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec, JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.namespace import Namespace
+from rota.model.node import Eligibility, NodeSpec, NodeWish
+from rota.model.shape import Constraint, Op, Spread, Term
+from rota.testing.builders import job_spec, node_status
+from rota.testing.records import placed
+from tests.sim.stage import ATTEMPTS, Stage
+
+WEB = Constraint("app", Op.EQUAL, ("web",))
+TWO = AttemptBlock.new(JobId("2"), 0, 1)
+
+
+def stage_of(**fields: Any) -> Stage:
+    """A job of two tasks, and two nodes in two zones."""
+    stage = Stage(job_spec(1, count=2, **fields))
+    for name, zone in (("n1", "a"), ("n2", "b")):
+        status = node_status(name, {"cpu": 4000, "gpu": 2000}, labels={"zone": zone})
+        stage.write(NodeSpec(NodeId(name), name), status)
+    return stage
+
+
+def other(**fields: Any) -> JobSpec:
+    """Job 2, of one task."""
+    return job_spec(2, **fields)
+
+
+def with_gpus(*masks: int) -> AttemptBlock:
+    """Both tasks on n1, with these devices."""
+    return msgspec.structs.replace(placed(ATTEMPTS, [0, 1], "n1"), gpus=dict(enumerate(masks)))
+
+
+def a_closed_node_is_given_work() -> None:
+    stage = stage_of()
+    stage.write(NodeWish(NodeId("n1"), Eligibility.CORDONED))
+    stage.write(placed(ATTEMPTS, [0], "n1"))
+
+
+def a_taint_is_not_heeded() -> None:
+    stage = stage_of(tolerate=("kept=b",))
+    stage.write(NodeWish(NodeId("n1"), taints=("kept=a",)))
+    stage.write(placed(ATTEMPTS, [0], "n1"))
+
+
+def a_condition_is_not_heeded() -> None:
+    stage_of(where=(Constraint("zone", Op.EQUAL, ("a",)),)).write(placed(ATTEMPTS, [0], "n2"))
+
+
+def a_quota_is_exceeded() -> None:
+    stage = stage_of()
+    stage.write(Namespace("default", {"cpu": 1500}))
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+
+
+def a_device_is_missing() -> None:
+    stage_of(needs={"gpu": 2000}).write(with_gpus(0b01, 0b10))
+
+
+def a_device_is_shared_by_too_many() -> None:
+    stage_of(needs={"gpu": 600}).write(with_gpus(0b10, 0b10))
+
+
+def a_gang_is_torn() -> None:
+    stage_of(gang=True).write(placed(ATTEMPTS, [0], "n1"))
+
+
+def one_is_placed_beside_whom_it_avoids() -> None:
+    stage = stage_of(labels={"app": "web"})
+    stage.write(
+        placed(ATTEMPTS, [0], "n1"), other(apart=(Term(WEB),)), JobStatus(JobId("2"), JobState.ACTIVE)
+    )
+    stage.write(placed(TWO, [0], "n1"))
+
+
+def one_is_placed_far_from_whom_it_needs() -> None:
+    stage = stage_of(labels={"app": "web"})
+    stage.write(placed(ATTEMPTS, [0], "n1"), other(near=(Term(WEB, "zone"),)))
+    stage.write(placed(TWO, [0], "n2"))
+
+
+def near_is_nowhere() -> None:
+    stage_of(near=(Term(WEB, "rack"),)).write(placed(ATTEMPTS, [0], "n1"))
+
+
+def a_spread_is_uneven() -> None:
+    stage_of(spread=(Spread("zone"),)).write(placed(ATTEMPTS, [0, 1], "n1"))
+
+
+def a_spread_is_nowhere() -> None:
+    stage_of(spread=(Spread("rack"),)).write(placed(ATTEMPTS, [0], "n1"))
+
+
+FORGED: dict[Callable[[], None], str] = {
+    a_closed_node_is_given_work: "task 0 of job 1 was placed on n1, which is cordoned",
+    a_taint_is_not_heeded: "task 0 of job 1 was placed on n1 and does not tolerate kept=a",
+    a_condition_is_not_heeded: "task 0 of job 1 was placed on n2, where 'zone == a' does not hold",
+    a_quota_is_exceeded: "namespace default holds 2000 of 1500 cpu",
+    a_device_is_missing: "task 0 of job 1 asks for 2000 of GPUs and was given [0] of 2",
+    a_device_is_shared_by_too_many: "with task 0 of job 1 1200 thousandths of GPU 1 of n1 are taken",
+    a_gang_is_torn: "of the gang of job 1 some tasks were placed, and task 1 waits",
+    one_is_placed_beside_whom_it_avoids: "job 2 was placed on n1 beside job 1: apart app == web over node",
+    one_is_placed_far_from_whom_it_needs: "of job 2 on n2 1 have no company: near app == web over zone",
+    near_is_nowhere: "job 1 was placed on n1, which is nowhere: near app == web over rack",
+    a_spread_is_uneven: "job 1 has 2 tasks in a, 0 in b: zone skew 1",
+    a_spread_is_nowhere: "job 1 was placed on n1, which is nowhere: spread over rack skew 1",
+}
+
+
+def keeps_to_all_rules() -> None:
+    """Not forged: those who go together, the first of them anywhere, one after the other."""
+    stage = stage_of(labels={"app": "web"}, near=(Term(WEB, "zone"),), gang=True, spread=(Spread("node", 2),))
+    stage.write(Namespace("default", {"tasks": 2}), NodeWish(NodeId("n2"), taints=("kept",)))
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))

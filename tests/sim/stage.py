@@ -1,0 +1,77 @@
+"""Checks over a world of two machines, in which everything can be forged."""
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, JobStatus
+from rota.model.lifecycle import AttemptState, JobState
+from rota.model.plan import Record
+from rota.model.task import TaskBlock
+from rota.sim.checks import Checks
+from rota.sim.keeping import Child, Habit
+from rota.sim.machine import Machine
+from rota.sim.medium import Medium
+from rota.sim.network import Network
+from rota.sim.server import Server
+from rota.sim.world import World
+from rota.store import codec
+from rota.store.protocol import Batch
+from rota.testing.builders import job_spec
+from rota.testing.records import placed, reported
+
+ONE = JobId("1")
+SPEC = job_spec(1, count=2)
+ATTEMPTS = AttemptBlock.new(ONE, 0, 2)
+STATUSES = StatusBlock.new(ONE, 0, 2)
+TASKS = TaskBlock.new(ONE, 0, 2)
+
+
+class Stage:
+    """Checks over a world of two machines of one cpu each."""
+
+    def __init__(self, spec: JobSpec = SPEC) -> None:
+        self.world = World(0)
+        self.network = Network(self.world)
+        self.checks = Checks(self.world)
+        for name in ("n1", "n2"):
+            self.checks.nodes.machines[name] = Machine(self.world, self.network, name, {"cpu": 1000}, {})
+        self.write(spec, JobStatus(ONE, JobState.ACTIVE))
+
+    def write(
+        self,
+        *records: Record,
+        epoch: int = 1,
+        deletes: tuple[str, ...] = (),
+        writer: Server | None = None,
+    ) -> None:
+        puts = [(str(record.key), codec.encode(record)) for record in records]
+        self.checks.committed(Batch(epoch, 0, 0, 0, puts, deletes, None), writer)
+
+    def place(self, *nodes: str) -> AttemptBlock:
+        """Task 0 on one node after the other; each attempt but the last is lost."""
+        self.checks.nodes.disturbed |= dict.fromkeys(nodes)
+        block, status = ATTEMPTS, STATUSES
+        for number, node in enumerate(nodes, start=1):
+            block = placed(block, [0], node)
+            self.write(block)
+            if number < len(nodes):
+                status = reported(status, [0], AttemptState.LOST, number=number)
+                self.write(status)
+        return block
+
+    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> Child:
+        child = Child((ONE, index, attempt), Habit(1000), 0, gpus)
+        self.checks.born(node, child)
+        return child
+
+    def died(self, node: str, child: Child, status: int) -> None:
+        child.status = status
+        self.checks.died(node, child)
+
+    def end(self, **who: dict[JobId, None]) -> None:
+        self.checks.at_the_end([ONE], who.get("canceled", {}), who.get("deleted", {}))
+
+    def server(self) -> Server:
+        """One that has read everything."""
+        server = Server(self.world, "server-1", Medium(self.world, self.network), 30_000)
+        server.mirror.load(self.checks.known.values())
+        return server
