@@ -12,6 +12,7 @@ from rota.model.limits import REPORT_MS
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.plan import Event
+from rota.model.shape import RunMode
 from rota.model.why import Why
 
 Json = dict[str, Any]
@@ -153,6 +154,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "name": entry.spec.name,
         "state": (status.state if status else NodeState.LEFT).value,
         "eligibility": _eligibility(entry).value,
+        "drain": _drain(mirror, entry, now_ms),
         "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
         "labels": {**(status.labels if status else {}), **entry.spec.labels},
@@ -171,6 +173,20 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
 def _eligibility(entry: NodeEntry) -> Eligibility:
     wished = entry.wish.eligibility if entry.wish else Eligibility.OPEN
     return Eligibility.DRAINED if wished is Eligibility.DRAINING and not entry.assigned else wished
+
+
+def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
+    """How long its work has until it is moved, and how much of it is left to end because it never moves."""
+    wish = entry.wish
+    if wish is None or not wish.drains:
+        return None
+    once = [job for job, _ in entry.assigned if mirror.jobs[job].spec.run is RunMode.AT_MOST_ONCE]
+    by_ms = wish.drain_by_ms
+    return {
+        "left_ms": None if by_ms is None else max(0, by_ms - now_ms),
+        "force": wish.drain_all,
+        "stays": 0 if wish.drain_all else len(once),
+    }
 
 
 def _amounts(amounts: dict[str, int]) -> Json:

@@ -36,10 +36,16 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
     id: NodeId
     eligibility: Eligibility = Eligibility.OPEN
     taints: tuple[str, ...] = ()  # `key` or `key=value`: only work that tolerates them all is placed there
+    drain_by_ms: int | None = None  # cluster time at which what still runs there is moved; None: it may end
+    drain_all: bool = False  # then also what is started once, ever, and no job's bound on moves counts
 
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/wish")
+
+    @property
+    def drains(self) -> bool:
+        return self.eligibility is Eligibility.DRAINING
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):

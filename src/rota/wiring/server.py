@@ -30,11 +30,12 @@ from rota.identity.vault import Vault
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
-from rota.scheduler import deadline
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
 from rota.scheduler.round import Settings
 from rota.scheduler.what_if import foresee
+from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
@@ -113,6 +114,7 @@ async def _doors(
         audit=AuditLog(directory / "audit.log"),
         explain=partial(why, plugins=settings.plugins, backfill=settings.backfill),
         foresee=partial(foresee, settings=settings),
+        displace=partial(displace, settings=settings),
         addresses=addresses,
         version=__version__,
     )
@@ -145,6 +147,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         batch.RECONCILER,
         scheduler.reconciler(settings),
         deadline.RECONCILER,
+        drain.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
     ]
 
