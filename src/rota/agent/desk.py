@@ -23,6 +23,7 @@ class Desk:
         self._results: dict[AttemptName, Claim] = {}
         self._unsent: dict[AttemptName, Claim] = {}
         self._urgent = False
+        self._nudged = False
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
         self._works: dict[JobId, Work] = {}
@@ -112,11 +113,11 @@ class Desk:
         return _grouped({**self._live, **self._results})
 
     async def wait(self, most_seconds: float) -> bool:
-        """Until a report is due; whether for something urgent (else it is a heartbeat or small news)."""
+        """Until a report is due; whether for something urgent (else it is a beat, a load or small news)."""
         loop = asyncio.get_running_loop()
         until = loop.time() + most_seconds
         small_since: float | None = None
-        while not self.gone:
+        while not self.gone and not self._nudged:
             now = loop.time()
             if self._urgent:  # waiting for company makes sense only while there is any
                 due = self._sent_at + _SPACING_SECONDS if self._live else now
@@ -134,7 +135,13 @@ class Desk:
             except TimeoutError:
                 continue
         self._sent_at = loop.time()
+        self._nudged = False
         return self._urgent
+
+    def nudge(self) -> None:
+        """Something else is to be told: whoever waits returns."""
+        self._nudged = True
+        self.changed.set()
 
     def take_changes(self) -> list[JobClaims]:
         unsent, self._unsent = self._unsent, {}

@@ -14,12 +14,13 @@ import structlog
 
 from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
+from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import SUSPECT_MS
+from rota.model.limits import BEAT_MS, SUSPECT_MS
 from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
@@ -55,6 +56,7 @@ class Agent:
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
         self._desk = Desk()
+        self._gauges = Gauges(settings.directory)
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
@@ -67,9 +69,11 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep())
             calling = tasks.create_task(self._call())
+            gauging = tasks.create_task(self._gauges.watch(self._desk.nudge))
             await self._left.wait()
             keeping.cancel()
             calling.cancel()
+            gauging.cancel()
 
     async def leave(self) -> None:
         """End the work, say so, go."""
@@ -154,16 +158,18 @@ class Agent:
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
                 case "welcome":
-                    often_ms = min(word.welcome.heartbeat_ms, word.welcome.report_interval_ms)
                     # A server that is back must hear from us well before our silence counts.
                     self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
-                    conversation.report_seconds = often_ms / 1000
+                    conversation.beat_seconds = min(word.welcome.heartbeat_ms, BEAT_MS) / 1000
                     conversation.begin()
+                    self._gauges.begin(word.welcome.report_interval_ms / 1000)
                     self._welcomed = True
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
                     await self._obey(word.orders)
+                case "pace":
+                    self._gauges.report_seconds = word.pace.report_interval_ms / 1000
                 case "open_log":
                     self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
                 case "close_log":
@@ -203,13 +209,13 @@ class Agent:
         except TimeoutError:
             raise _Over from None  # it hangs; another call may find one that does not
         while True:
-            urgent = await self._desk.wait(conversation.report_seconds)
+            await self._desk.wait(conversation.beat_seconds)
             if self._desk.gone:
                 if self._leaving:
                     await self._say_goodbye(conversation)
                 raise _Over  # with a new keeper everything is told anew
             claims = self._desk.take_changes()
-            load = probe.measure(self._settings.directory) if not urgent else None
+            load = self._gauges.take()
             wire_load = None if load is None else wire.load_to_wire(load)
             if claims:
                 self._desk.said(conversation.words.next_n, claims)
@@ -282,7 +288,7 @@ class _Conversation:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.words = Words()
-        self.report_seconds = 2.0
+        self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
 
     async def say(self, word: pb.FromNode) -> None:

@@ -8,7 +8,6 @@ from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.limits import REPORT_MS
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.plan import Event
@@ -165,7 +164,8 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "queued": queued,
         "agent_version": status.version if status else None,
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
-        "report_interval_ms": REPORT_MS,
+        "report_interval_ms": entry.report_ms or None,
+        "statistics": _statistics(entry),
         "reason": status.reason if status else "has not connected yet",
     }
 
@@ -208,9 +208,28 @@ def _used(entry: NodeEntry) -> Json | None:
         return None
     capacity = entry.status.capacity
     used: Json = {"cpu": entry.load.cpu_milli / 1000}
+    totals = {**capacity, "memory": entry.load.memory_total or capacity.get("memory", 0)}
     for resource, free in (("memory", entry.load.memory_free), ("disk", entry.load.disk_free)):
-        used[resource] = None if free is None else max(0, capacity.get(resource, 0) - free)
+        used[resource] = None if free is None else max(0, totals.get(resource, 0) - free)
+    busy = [gpu.busy for gpu in entry.load.gpus if gpu.busy is not None]
+    if busy:
+        used["gpu"] = round(sum(busy) / 100, 2)
     return used
+
+
+def _statistics(entry: NodeEntry) -> Json | None:
+    """The machine as it measured itself, whatever of it was declared."""
+    load = entry.load
+    if load is None:
+        return None
+    return {
+        "cores": load.cores,
+        "load": load.waiting_milli / 1000,
+        "memory": {"total": load.memory_total, "free": load.memory_free},
+        "swap": {"total": load.swap_total, "free": load.swap_free},
+        "disks": load.disks,
+        "gpus": load.gpus,
+    }
 
 
 def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:

@@ -8,7 +8,7 @@ import click
 from rota.cli.arguments import pairs, seconds
 from rota.cli.bars import bar
 from rota.cli.node_drain import drain, drain_words, told
-from rota.cli.node_words import NODES, SIZES, heard, labels, state
+from rota.cli.node_words import NODES, SIZES, heard, labels, machine, state
 from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, duration, number, size
@@ -142,12 +142,16 @@ def _lines(node: Node) -> Iterator[str]:
     if node.reason:
         yield f"  {clean(node.reason)}"
     yield f"  id         {node.id}"
-    yield f"  heard      {heard(node)}"
+    interval = (
+        "" if node.report_interval_ms is None else f", reports every {node.report_interval_ms / 1000:g} s"
+    )
+    yield f"  heard      {heard(node)}{interval}"
     yield f"  tasks      {node.running} running, {node.queued} queued"
     if drain_words(node):
         yield f"  drain      {drain_words(node)}"
     for name, total in node.capacity.items():
         yield f"  {clean(name):<9}  {_amount(node, name, total)}"
+    yield from machine(node)
     yield f"  labels     {clean(labels(node.labels))}"
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"

@@ -1,9 +1,10 @@
 """A node in words: its state, shares, labels, and the columns in which nodes are listed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rota.cli.output import Column, Listing
-from rota.cli.words import duration, number, size
+from rota.cli.words import clean, duration, number, plural, size
 from rota.client.views import Node
 
 SIZES = ("memory", "disk")
@@ -29,6 +30,31 @@ def _reason(node: Node) -> str:
 
 def labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in labels.items()) or "-"
+
+
+def machine(node: Node) -> Iterator[str]:
+    """What the machine measured of itself: its load, swap, file systems and GPUs."""
+    told = node.statistics
+    if not told:
+        return
+    yield f"  load       {told.get('load', 0):.2f} on {plural(int(told.get('cores', 0)), 'core')}"
+    swap = told.get("swap") or {}
+    if swap.get("total"):
+        yield f"  swap       {size(swap['total'] - swap.get('free', 0))} used of {size(swap['total'])}"
+    for disk in told.get("disks", ()):
+        yield f"  disk       {size(disk['free'])} free of {size(disk['total'])} on {clean(str(disk['path']))}"
+    for number_, gpu in enumerate(told.get("gpus", ())):
+        yield f"  gpu {number_:<5}  {_gpu(gpu)}"
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    busy, total, used = gpu.get("busy"), gpu.get("memory_total"), gpu.get("memory_used")
+    parts = [clean(str(gpu.get("name") or "unnamed"))]
+    if busy is not None:
+        parts.append(f"{busy} % busy")
+    if total is not None:
+        parts.append(size(total) if used is None else f"{size(used)} used of {size(total)}")
+    return ", ".join(parts)
 
 
 NODES: Listing[Node] = Listing(

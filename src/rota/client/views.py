@@ -162,6 +162,7 @@ class Node:
     agent_version: str | None = None
     heard_ms_ago: float | None = None
     report_interval_ms: float | None = None
+    statistics: Mapping[str, Any] | None = None
     reason: str | None = None
     raw: Mapping[str, Any] = _raw()
 

@@ -115,7 +115,11 @@ class NodeEntry:
         self.link = Link.UNKNOWN
         self.heard_at_ms = 0
         self.load: Load | None = None
+        self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
+
+    def paced(self, report_ms: int) -> None:
+        self.report_ms = report_ms
 
     @property
     def open(self) -> bool:

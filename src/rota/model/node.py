@@ -77,9 +77,33 @@ class Link(StrEnum):
     DOWN = "down"
 
 
+class Disk(msgspec.Struct, frozen=True):
+    """A file system of a node."""
+
+    path: str
+    total: int
+    free: int
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device of a node, as far as its driver tells."""
+
+    name: str
+    busy: int | None = None  # in hundredths
+    memory_total: int | None = None
+    memory_used: int | None = None
+
+
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node measured just now: an observation, never stored."""
 
     cpu_milli: int = 0  # in use
     memory_free: int | None = None
-    disk_free: int | None = None
+    disk_free: int | None = None  # where the node keeps its work
+    cores: int = 0
+    waiting_milli: int = 0  # processes that run or want to, in thousandths: the load average of a minute
+    memory_total: int = 0
+    swap_total: int = 0
+    swap_free: int = 0
+    disks: tuple[Disk, ...] = ()
+    gpus: tuple[Gpu, ...] = ()

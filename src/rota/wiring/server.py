@@ -41,6 +41,7 @@ from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.watcher import liveness
+from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
@@ -103,7 +104,7 @@ async def _doors(
         agent=doors.open_agent_door(agent_server, config, keys),
         controller=doors.open_controller_door(controller_server, config, keys),
     )
-    agents = AgentDoor(engine, authority, _lost_ms(config))
+    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config))
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -154,6 +155,11 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
 
 def _lost_ms(config: ServerConfig) -> int:
     return round(config.lost_seconds * 1000)
+
+
+def _pace(config: ServerConfig) -> Bounds:
+    said = config.report_seconds
+    return Bounds(round(said.least * 1000), round(said.most * 1000))
 
 
 def _store(name: str, directory: Path) -> Store:
