@@ -17,6 +17,7 @@ class Desk:
     def __init__(self) -> None:
         self.attached = asyncio.Event()
         self.changed = asyncio.Event()
+        self.idle = asyncio.Event()  # nothing runs here or waits to
         self.gone = False  # the keeper has ended
         self.epoch: int | None = None
         self._live: dict[AttemptName, Claim] = {}
@@ -54,7 +55,7 @@ class Desk:
                     self._urgent = True
                 else:
                     self._live[name] = claim
-        self.changed.set()
+        self._change()
 
     def take(self, orders: JobOrders) -> None:
         """Orders that were accepted: the keeper has them from here on."""
@@ -63,7 +64,7 @@ class Desk:
             if name not in self._live and name not in self._results:
                 said = Said.ACCEPTED if start.firm else Said.QUEUED
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
-        self.changed.set()
+        self._change()
 
     def lose_keeper(self) -> None:
         self.gone = True
@@ -75,6 +76,10 @@ class Desk:
 
     def is_idle(self) -> bool:
         return not self._live
+
+    def _change(self) -> None:
+        (self.idle.clear if self._live else self.idle.set)()
+        self.changed.set()
 
     # ---- from the control plane
 

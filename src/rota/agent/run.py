@@ -1,6 +1,7 @@
 """One machine's part: attach to the keeper, call the control plane, obey, report. [I/O]"""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ log = structlog.get_logger("rota.agent")
 _BACKOFF_FIRST_SECONDS = 0.1
 _BACKOFF_LAST_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
+_TOLD_TO = "it was told to leave"
 Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
@@ -62,6 +64,7 @@ class Agent:
         self._welcomed = False
         self._pause_most_seconds = _BACKOFF_LAST_SECONDS
         self._leaving = False
+        self._drains_until: float | None = None  # by the loop's clock
         self._left = asyncio.Event()
 
     async def run(self) -> None:
@@ -74,6 +77,15 @@ class Agent:
             keeping.cancel()
             calling.cancel()
             gauging.cancel()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, say so, and let end what runs here, for so long."""
+        self._leaving = True
+        self._drains_until = asyncio.get_running_loop().time() + seconds
+        self._desk.nudge()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._desk.idle.wait()
 
     async def leave(self) -> None:
         """End the work, say so, go."""
@@ -209,6 +221,7 @@ class Agent:
         except TimeoutError:
             raise _Over from None  # it hangs; another call may find one that does not
         while True:
+            await self._say_drain(conversation)
             await self._desk.wait(conversation.beat_seconds)
             if self._desk.gone:
                 if self._leaving:
@@ -224,11 +237,18 @@ class Agent:
             else:
                 await conversation.say(pb.FromNode(beat=pb.Beat(load=wire_load)))
 
+    async def _say_drain(self, conversation: "_Conversation") -> None:
+        if self._drains_until is None or conversation.drain_said:
+            return
+        conversation.drain_said = True
+        left_ms = max(0, round((self._drains_until - asyncio.get_running_loop().time()) * 1000))
+        await conversation.say(pb.FromNode(drain=pb.Drain(reason=_TOLD_TO, within_ms=left_ms)))
+
     async def _say_goodbye(self, conversation: "_Conversation") -> None:
         claims = self._desk.take_changes()
         if claims:
             await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
-        await conversation.say(pb.FromNode(leave=pb.Leave(reason="it was told to leave")))
+        await conversation.say(pb.FromNode(leave=pb.Leave(reason=_TOLD_TO)))
         await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
 
     async def _push_log(self, stub: pb_grpc.AgentStub, request: pb.OpenLog) -> None:
@@ -290,6 +310,7 @@ class _Conversation:
         self.words = Words()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
+        self.drain_said = False
 
     async def say(self, word: pb.FromNode) -> None:
         word.n = self.words.say(_now_ms())

@@ -8,7 +8,7 @@ from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.node import Eligibility
+from rota.model.node import Eligibility, drains
 from rota.model.phase import Phase
 from rota.model.plan import Event
 from rota.model.shape import RunMode
@@ -171,8 +171,9 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
 
 
 def _eligibility(entry: NodeEntry) -> Eligibility:
-    wished = entry.wish.eligibility if entry.wish else Eligibility.OPEN
-    return Eligibility.DRAINED if wished is Eligibility.DRAINING and not entry.assigned else wished
+    if drains(entry.wish, entry.status):
+        return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
+    return entry.wish.eligibility if entry.wish else Eligibility.OPEN
 
 
 def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:

@@ -124,5 +124,5 @@ class NodeEntry:
     @property
     def open(self) -> bool:
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
-        ready = self.status is not None and self.status.state is NodeState.READY
+        ready = self.status is not None and self.status.state is NodeState.READY and not self.status.leaving
         return wished and ready and self.link is Link.UP

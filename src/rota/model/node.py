@@ -60,6 +60,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}  # self-declared: arch, os, kernel, ...
     reason: str | None = None
     since_ms: int = 0
+    leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
 
     @property
     def key(self) -> Key:
@@ -67,6 +68,14 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
+
+    def about_to_leave(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, leaving=True, reason=reason)
+
+
+def drains(wish: NodeWish | None, status: NodeStatus | None) -> bool:
+    """An operator wishes it, or the node itself."""
+    return (wish is not None and wish.drains) or (status is not None and status.leaving)
 
 
 class Link(StrEnum):

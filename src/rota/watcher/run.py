@@ -197,6 +197,9 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case "beat":
                     if word.beat.HasField("load"):
                         self._measure(node, wire.load_from_wire(word.beat.load))
+                case "drain":
+                    reason, within_ms = word.drain.reason, word.drain.within_ms
+                    await self._drain(node, reason, within_ms)
                 case "leave":
                     await self._leave(node, word.leave.reason)
                     raise _Over
@@ -223,6 +226,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.told.stored(report.claims)
         session.stored_n = word.n
         session.wake.set()
+
+    async def _drain(self, node: NodeId, reason: str, within_ms: int) -> None:
+        await self._engine.ask("watcher", lambda view, _: sessions.drain(view, node, reason, within_ms))
 
     async def _leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
