@@ -8,11 +8,14 @@ from rota.sim.world import Act
 
 QUOTAS = ({"cpu": 1}, {"cpu": 2.5}, {"tasks": 2}, {"tasks": 5, "cpu": 2}, {"gpu": 1.5, "tasks": 4})
 
+_HURRIED = 0.25  # of the wishes for a node: drains with a deadline
+
 
 def _drains(cluster: Cluster, fault: Fault) -> Act:
     name = any_machine(cluster, fault).node
     wish = Eligibility.DRAINING if fault.how < 0.5 else Eligibility.CORDONED
-    cluster.users.wish(name, wish)
+    within_seconds = 10 * fault.how if fault.how < _HURRIED else None
+    cluster.users.wish(name, wish, within_seconds)
     return lambda: cluster.users.wish(name, Eligibility.OPEN)
 
 

@@ -10,7 +10,7 @@ from rota.model.lifecycle import NodeState
 from rota.model.node import Link
 from rota.model.plan import Instant
 from rota.model.sync import Report
-from rota.scheduler import deadline
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.round import Settings
 from rota.sim.broken import Broken
@@ -36,6 +36,7 @@ class Server(Engine):
             controllers.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
+            drain.RECONCILER,
             liveness.reconciler(lost_ms),
         ]
         super().__init__(world, name, medium, reconcilers)
