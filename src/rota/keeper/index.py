@@ -40,6 +40,11 @@ def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
     return Extent(int(found[1]), int(found[2])) if found else None
 
 
+def segments(lines: bytes) -> set[int]:
+    """Every segment that an attempt ever had."""
+    return {int(found[1]) for found in _START.finditer(lines)}
+
+
 def _position(lines: bytes, beginning: bytes) -> int:
     position = lines.find(beginning)
     return position if position >= 0 else len(lines)
