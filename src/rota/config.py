@@ -14,9 +14,7 @@ from rota.model.amounts import GPU
 from rota.model.limits import GPUS_MAX
 
 STORES = ("sqlite", "memory")
-HTTP_PORT = 3000
-GRPC_PORT = 50000
-AGENT_PORT = 50001
+HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
 GPU_MODEL = "gpu_model"  # the label
 
 
@@ -94,6 +92,9 @@ class AgentConfig:
     cpu: float | None = None
     memory: str | None = None
     gpu_model: str | None = None
+    log_bytes: str = "256m"
+    logs_bytes: str = "10g"
+    logs_age: str = "720h"
 
 
 @dataclass(frozen=True)

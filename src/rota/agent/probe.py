@@ -44,12 +44,13 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
     return Machine(_machine_id(directory), _boot_id(), capacity, gpus, labels)
 
 
-def measure(directory: Path) -> Load:
+def measure(directory: Path, shortage: str | None = None) -> Load:
     """Since the last call, of the whole machine."""
     return Load(
         cpu_milli=round(psutil.cpu_percent() / 100 * len(os.sched_getaffinity(0)) * 1000),
         memory_free=psutil.virtual_memory().available,
         disk_free=psutil.disk_usage(str(directory)).free,
+        shortage=shortage,
     )
 
 

@@ -42,6 +42,7 @@ class Settings:
     version: str
     labels: dict[str, str]
     declared: dict[str, int]  # capacity that was said rather than found
+    keeping: dict[str, int]  # how much output, and for how long
 
 
 class _Over(Exception):
@@ -81,7 +82,8 @@ class Agent:
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
+        settings = self._settings
+        room = Room(settings.name, self._machine.capacity, self._machine.gpus, settings.keeping)
         while True:
             self._desk.replace_all(await self._runtime.attach(room))
             await self._drain_outdated()
@@ -209,7 +211,7 @@ class Agent:
                     await self._say_goodbye(conversation)
                 raise _Over  # with a new keeper everything is told anew
             claims = self._desk.take_changes()
-            load = probe.measure(self._settings.directory) if not urgent else None
+            load = None if urgent else probe.measure(self._settings.directory, self._runtime.shortage)
             wire_load = None if load is None else wire.load_to_wire(load)
             if claims:
                 self._desk.said(conversation.words.next_n, claims)

@@ -165,6 +165,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
         "report_interval_ms": REPORT_MS,
         "reason": status.reason if status else "has not connected yet",
+        "shortage": status.shortage if status else None,
     }
 
 

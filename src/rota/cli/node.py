@@ -195,6 +195,8 @@ def _lines(node: Node) -> Iterator[str]:
     yield f"node {clean(node.name)}   {tint(_state(node))}"
     if node.reason:
         yield f"  {clean(node.reason)}"
+    if node.shortage:
+        yield f"  takes nothing new: {clean(node.shortage)}"
     yield f"  id         {node.id}"
     yield f"  heard      {_heard(node)}"
     yield f"  tasks      {node.running} running, {node.queued} queued"

@@ -43,6 +43,7 @@ class SpecFields(TypedDict, total=False):
     evict_at_most: int | None
     expect: str | float | None
     deadline: str | float | datetime | None
+    log_bytes: str | int | None
     priority: int
     retries: int
     timeout: str | float | None
@@ -162,6 +163,7 @@ class Node:
     heard_ms_ago: float | None = None
     report_interval_ms: float | None = None
     reason: str | None = None
+    shortage: str | None = None
     raw: Mapping[str, Any] = _raw()
 
 

@@ -54,6 +54,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}  # self-declared: arch, os, kernel, ...
     reason: str | None = None
     since_ms: int = 0
+    shortage: str | None = None  # why it takes nothing new, by its own word
 
     @property
     def key(self) -> Key:
@@ -61,6 +62,14 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
+
+    def news(self, now: Self) -> bool:
+        """Whether what it refused before may be welcome now."""
+        then = (self.boot_id, self.capacity, self.shortage)
+        return then != (now.boot_id, now.capacity, now.shortage)
+
+    def short_of(self, shortage: str | None) -> Self:
+        return msgspec.structs.replace(self, shortage=shortage)
 
 
 class Link(StrEnum):
@@ -77,3 +86,4 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_milli: int = 0  # in use
     memory_free: int | None = None
     disk_free: int | None = None
+    shortage: str | None = None  # why it takes nothing new

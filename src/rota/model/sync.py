@@ -83,6 +83,7 @@ class Work(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
+    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -96,6 +97,7 @@ def work_of(spec: JobSpec) -> Work:
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
+        log_bytes=spec.log_bytes,
     )
 
 

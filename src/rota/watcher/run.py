@@ -188,7 +188,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                     await self._report(session, word)
                 case "beat":
                     if word.beat.HasField("load"):
-                        self._measure(node, wire.load_from_wire(word.beat.load))
+                        await self._measure(node, wire.load_from_wire(word.beat.load))
                 case "leave":
                     await self._leave(node, word.leave.reason)
                     raise _Over
@@ -207,7 +207,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         report = wire.report_from_wire(word.n, word.report)
         session.told.heard(report.claims)
         if report.load is not None:
-            self._measure(node, report.load)
+            await self._measure(node, report.load)
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
         except Unavailable:
@@ -250,8 +250,14 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
-    def _measure(self, node: NodeId, load: Load) -> None:
+    async def _measure(self, node: NodeId, load: Load) -> None:
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
+        status = self._engine.mirror.nodes[node].status
+        if status is not None and status.shortage != load.shortage:
+            with contextlib.suppress(Unavailable):  # not stored: it says so again
+                await self._engine.ask(
+                    "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
+                )
 
     def _part(self, session: Session) -> None:
         """The stream is broken: the node is suspect at once, unless it has already called again."""

@@ -89,7 +89,12 @@ def report_from_wire(n: int, report: pb.Report) -> Report:
 
 
 def load_to_wire(load: Load) -> pb.Load:
-    return pb.Load(cpu_milli=load.cpu_milli, memory_free=load.memory_free, disk_free=load.disk_free)
+    return pb.Load(
+        cpu_milli=load.cpu_milli,
+        memory_free=load.memory_free,
+        disk_free=load.disk_free,
+        shortage=load.shortage or "",
+    )
 
 
 def load_from_wire(load: pb.Load) -> Load:
@@ -97,6 +102,7 @@ def load_from_wire(load: pb.Load) -> Load:
         load.cpu_milli,
         load.memory_free if load.HasField("memory_free") else None,
         load.disk_free if load.HasField("disk_free") else None,
+        load.shortage or None,
     )
 
 
@@ -136,6 +142,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        log_bytes=work.log_bytes,
     )
 
 
@@ -150,6 +157,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
     )
 
 

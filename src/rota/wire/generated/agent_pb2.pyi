@@ -110,14 +110,16 @@ class JobClaims(_message.Message):
     def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("cpu_milli", "memory_free", "disk_free")
+    __slots__ = ("cpu_milli", "memory_free", "disk_free", "shortage")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FREE_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_free: int
     disk_free: int
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ...) -> None: ...
+    shortage: str
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ..., shortage: _Optional[str] = ...) -> None: ...
 
 class ToNode(_message.Message):
     __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log")
@@ -176,7 +178,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +202,7 @@ class Work(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -209,10 +212,11 @@ class Work(_message.Message):
     grace_ms: int
     timeout_ms: int
     run: str
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    log_bytes: int
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenLog(_message.Message):
-    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow", "since_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +224,7 @@ class OpenLog(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     index: int
@@ -227,7 +232,8 @@ class OpenLog(_message.Message):
     stream: str
     offset: int
     follow: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    since_ms: int
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ...) -> None: ...
 
 class CloseLog(_message.Message):
     __slots__ = ("id",)
@@ -236,20 +242,48 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error")
+    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
     missing: int
     error: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    at_ms: int
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class LogDone(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Tail(_message.Message):
+    __slots__ = ("job", "index", "attempt", "stream", "offset", "data")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    index: int
+    attempt: int
+    stream: str
+    offset: int
+    data: bytes
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Tails(_message.Message):
+    __slots__ = ("tails",)
+    TAILS_FIELD_NUMBER: _ClassVar[int]
+    tails: _containers.RepeatedCompositeFieldContainer[Tail]
+    def __init__(self, tails: _Optional[_Iterable[_Union[Tail, _Mapping]]] = ...) -> None: ...
+
+class TailsKept(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
