@@ -1,6 +1,7 @@
 """One machine's part: attach to the keeper, call the control plane, obey, report. [I/O]"""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import structlog
 from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts
+from rota.agent.tails import Tails
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
@@ -56,6 +58,7 @@ class Agent:
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
         self._desk = Desk()
+        self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
@@ -85,10 +88,13 @@ class Agent:
         settings = self._settings
         room = Room(settings.name, self._machine.capacity, self._machine.gpus, settings.keeping)
         while True:
-            self._desk.replace_all(await self._runtime.attach(room))
+            claims = await self._runtime.attach(room)
+            self._desk.replace_all(claims)
+            self._tails.touch(one.job for one in claims)
             await self._drain_outdated()
             async for claims in self._runtime.events():
                 self._desk.note(claims)
+                self._tails.touch(one.job for one in claims)
                 await self._drain_outdated()
             self._desk.lose_keeper()
             if self._leaving:
@@ -133,6 +139,7 @@ class Agent:
                     halves.create_task(self._hear(stub, conversation, halves))
                     halves.create_task(self._report(conversation))
                     halves.create_task(self._renew(stub))
+                    halves.create_task(self._tell_tails(stub, conversation))
             except* _Over:
                 pass
             except* grpc.aio.AioRpcError as group:
@@ -240,6 +247,15 @@ class Agent:
             log.warning("a log could not be sent", attempt=name, error=error.details())
         finally:
             self._readings.pop(request.id, None)
+
+    async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: "_Conversation") -> None:
+        await conversation.welcomed.wait()
+        self._tails.begin()
+        with contextlib.suppress(grpc.aio.AioRpcError):  # an older server keeps none
+            while True:
+                pieces = await self._tails.next()
+                if pieces:
+                    await stub.KeepTails(wire.tails_to_wire(pieces))
 
     async def _renew(self, stub: pb_grpc.AgentStub) -> None:
         """At half its life a certificate is replaced; the next connection uses the new one."""

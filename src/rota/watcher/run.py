@@ -20,7 +20,7 @@ from rota.model.limits import HEARTBEAT_MS, LOST_MS, REPORT_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
-from rota.watcher.logs import LogReadings
+from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -77,12 +77,15 @@ class Session:
 class AgentDoor(pb_grpc.AgentServicer):
     """Serves agent.proto, and opens logs on nodes for whoever reads them."""
 
-    def __init__(self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS) -> None:
+    def __init__(
+        self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS, tails: TailStore | None = None
+    ) -> None:
         self._engine = engine
         self._authority = authority
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
         self._readings = LogReadings()
+        self._tails = tails
         engine.listen(self._committed)
 
     # ---- rpc (gRPC chooses these names)
@@ -103,6 +106,15 @@ class AgentDoor(pb_grpc.AgentServicer):
         await self._who(context)
         await self._readings.take(request_iterator)
         return pb.LogDone()
+
+    async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
+        node = await self._who(context)
+        pieces = wire.tails_from_wire(request)
+        own = await self._engine.read(lambda mirror: [one for one in pieces if is_own(mirror, node, one)])
+        if own and self._tails is not None:
+            with contextlib.suppress(OSError):  # a full disk: the node has them, too
+                await asyncio.to_thread(self._tails.keep, own)
+        return pb.TailsKept()
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         node = await self._who(context)
@@ -125,7 +137,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             while (chunk := await reading.chunks.get()) is not None:
                 if chunk.error:
                     raise Unavailable(chunk.error)
-                yield LogPiece(chunk.offset, chunk.data, chunk.missing)
+                yield LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms)
         finally:
             self._readings.close(reading_id)
             session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
@@ -277,6 +289,8 @@ class AgentDoor(pb_grpc.AgentServicer):
         mirror.touched.clear()
         gone = [JobId(key.split("/")[1]) for key in committed.decided.deletes if key.endswith("/spec")]
         for job in gone:
+            if self._tails is not None:
+                self._tails.forget(job)
             for session in self._sessions.values():
                 session.forget.append(job)
                 session.wake.set()

@@ -5,7 +5,18 @@ import msgspec
 from rota.model.ids import JobId
 from rota.model.node import Load
 from rota.model.shape import RunMode
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
+from rota.model.sync import (
+    Claim,
+    Hello,
+    JobClaims,
+    JobOrders,
+    LogRequest,
+    Report,
+    Start,
+    Stop,
+    TailPiece,
+    Work,
+)
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
@@ -103,6 +114,30 @@ def load_from_wire(load: pb.Load) -> Load:
         load.memory_free if load.HasField("memory_free") else None,
         load.disk_free if load.HasField("disk_free") else None,
         load.shortage or None,
+    )
+
+
+def tails_from_wire(tails: pb.Tails) -> list[TailPiece]:
+    return [
+        TailPiece(JobId(one.job), one.index, one.attempt, one.stream, one.offset, one.data, one.is_final)
+        for one in tails.tails
+    ]
+
+
+def tails_to_wire(pieces: list[TailPiece]) -> pb.Tails:
+    return pb.Tails(
+        tails=[
+            pb.Tail(
+                job=piece.job,
+                index=piece.task,
+                attempt=piece.attempt,
+                stream=piece.stream,
+                offset=piece.offset,
+                data=piece.data,
+                is_final=piece.is_final,
+            )
+            for piece in pieces
+        ]
     )
 
 

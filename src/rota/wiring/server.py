@@ -39,6 +39,7 @@ from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
+from rota.store.tails import Tails
 from rota.watcher import liveness
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
@@ -102,12 +103,13 @@ async def _doors(
         agent=doors.open_agent_door(agent_server, config, keys),
         controller=doors.open_controller_door(controller_server, config, keys),
     )
-    agents = AgentDoor(engine, authority, _lost_ms(config))
+    tails = Tails(directory / "tails")
+    agents = AgentDoor(engine, authority, _lost_ms(config), tails)
     changes = Changes(engine)
     api = Api(
         engine=engine,
         changes=changes,
-        logs=Logs(engine, changes, agents),
+        logs=Logs(engine, changes, agents, tails),
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),
@@ -135,6 +137,7 @@ async def _doors(
             web.should_exit = web.force_exit = True
             await agent_server.stop(_HANG_UP_SECONDS)
             await controller_server.stop(_HANG_UP_SECONDS)
+            tails.close()
             await serving
             driving.cancel()
 

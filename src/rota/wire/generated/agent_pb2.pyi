@@ -262,20 +262,22 @@ class LogDone(_message.Message):
     def __init__(self) -> None: ...
 
 class Tail(_message.Message):
-    __slots__ = ("job", "index", "attempt", "stream", "offset", "data")
+    __slots__ = ("job", "index", "attempt", "stream", "offset", "data", "is_final")
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: int
     attempt: int
     stream: str
     offset: int
     data: bytes
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    is_final: bool
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., is_final: bool = ...) -> None: ...
 
 class Tails(_message.Message):
     __slots__ = ("tails",)
