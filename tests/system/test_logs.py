@@ -2,11 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 

@@ -288,10 +288,16 @@ class Agent:
             log.error("orders of an older epoch are refused", epoch=epoch, seen=seen)
             raise _Over
         if epoch > seen:
-            partial = self._epoch_file.with_suffix(".new")
+            self._store_epoch(epoch)
+        self._desk.epoch = epoch
+
+    def _store_epoch(self, epoch: int) -> None:
+        partial = self._epoch_file.with_suffix(".new")
+        try:
             partial.write_text(f"{epoch}\n")
             partial.replace(self._epoch_file)
-        self._desk.epoch = epoch
+        except OSError as error:  # a full disk: it is known for as long as this agent lives
+            log.warning("the epoch cannot be stored", error=error.strerror)
 
 
 class _Conversation:

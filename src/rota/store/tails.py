@@ -4,7 +4,6 @@ import contextlib
 import os
 import struct
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,7 +27,8 @@ class Tails:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._live: dict[JobId, dict[Key, Tail]] = {}
-        self._unwritten: dict[JobId, float] = {}  # since when
+        self._unwritten: dict[JobId, None] = {}
+        self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
         self._whole: set[JobId] = set()  # files that end with a whole record: a crash may have torn others
@@ -46,14 +46,13 @@ class Tails:
                 tail = grown(live.get(key), piece)
                 if piece.is_final:
                     if live.pop(key, None) is not None:
-                        self._unwritten.setdefault(piece.job, 0.0)
+                        self._write_later(piece.job)
                     ended.setdefault(piece.job, []).append(_record(key, tail))
                 else:
                     live[key] = tail
-                    self._unwritten.setdefault(piece.job, time.monotonic())
+                    self._write_later(piece.job)
             for job, records in ended.items():
                 self._append(job, b"".join(records))
-            self._write_live(time.monotonic() - LIVE_SECONDS)
             self._make_room()
 
     def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
@@ -75,7 +74,23 @@ class Tails:
 
     def close(self) -> None:
         with self._lock:
-            self._write_live(time.monotonic())
+            if self._timer is not None:
+                self._timer.cancel()
+            self._write_live()
+
+    def _write_later(self, job: JobId) -> None:
+        self._unwritten[job] = None
+        if self._timer is None:
+            self._timer = threading.Timer(LIVE_SECONDS, self._write_in_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _write_in_time(self) -> None:
+        with self._lock:
+            self._timer = None
+            with contextlib.suppress(OSError):  # a full disk: nodes have it, too
+                self._write_live()
+                self._make_room()
 
     def _live_of(self, job: JobId) -> dict[Key, Tail]:
         if job not in self._live:
@@ -102,8 +117,8 @@ class Tails:
         _replace(path, b"".join(records))
         self._note(path.name)
 
-    def _write_live(self, until: float) -> None:
-        for job in [job for job, since in self._unwritten.items() if since <= until]:
+    def _write_live(self) -> None:
+        for job in list(self._unwritten):
             del self._unwritten[job]
             live = self._live_of(job)
             name = f"{job}.live"
