@@ -81,7 +81,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Where the only node will keep its things."""
     disk = tmp_path / "node-1"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "none", str(disk)], check=True)
     try:
         yield disk
     finally:

@@ -31,7 +31,7 @@ Name = tuple[JobId, int, int]
 class _Book:
     """The index of a job, as far as it was read, and the live attempts it tells of."""
 
-    is_new: bool = True  # this agent found it: what it tells of was, in part, told by an earlier agent
+    old_bytes: int = 0  # what it held when this agent started: an earlier one told of most of that
     position: int = 0
     live: dict[tuple[int, int], Begun] = field(default_factory=dict)
 
@@ -49,6 +49,7 @@ class Tails:
         self._logs = root / "logs"
         self._is_known = is_known
         self._books: dict[JobId, _Book] = {}
+        self._old_bytes = _sizes(self._logs)
         self._ended: deque[_Ended] = deque(maxlen=UNSENT)
         self._told: dict[tuple[Name, str], int] = {}  # how far, of live attempts
         self._turn: deque[Name] = deque()
@@ -83,10 +84,10 @@ class Tails:
     async def _look(self, jobs: Iterable[JobId]) -> None:
         """Read on in their indices."""
         for job in jobs:
-            book = self._books.setdefault(job, _Book())
+            book = self._books.setdefault(job, _Book(self._old_bytes.pop(job, 0)))
             with contextlib.suppress(OSError):  # nothing of it has started, or all of it is deleted
                 await self._read_on(job, book)
-            if not book.is_new and not book.live and not (self._logs / job).is_dir():
+            if book.position and not book.live and not (self._logs / job).is_dir():
                 del self._books[job]
 
     def _of_ended(self) -> list[TailPiece]:
@@ -121,16 +122,15 @@ class Tails:
         with (self._logs / job / "index").open("rb") as file:
             file.seek(book.position)
             while lines := _whole(file.read(INDEX_BYTES)):
+                self._enter(job, book, lines)
                 book.position += len(lines)
                 file.seek(book.position)
-                self._enter(job, book, lines)
                 await asyncio.sleep(0)
-        book.is_new = False
 
     def _enter(self, job: JobId, book: _Book, lines: bytes) -> None:
         for index, attempt, said in read_all(lines):
             name = (job, index, attempt)
-            if book.is_new and not self._is_known(name):
+            if book.position < book.old_bytes and not self._is_known(name):
                 continue
             if isinstance(said, Begun):
                 book.live[index, attempt] = said
@@ -177,6 +177,16 @@ class _Files:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._open[path] = os.open(self._logs / path, flags)
         return self._open[path]
+
+
+def _sizes(logs: Path) -> dict[JobId, int]:
+    """Of all indices there are."""
+    found: dict[JobId, int] = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(logs) as jobs:
+        for job in jobs:
+            with contextlib.suppress(OSError):
+                found[JobId(job.name)] = os.stat(f"{job.path}/index").st_size
+    return found
 
 
 def _whole(some: bytes) -> bytes:
