@@ -1,7 +1,9 @@
 """Output of real work: within its cap, declared where it is gone, and readable when its node is not there."""
 
+import asyncio
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,3 +114,61 @@ def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
         assert "node node-1 takes nothing new: its disk is full" in events
         assert still == 1
         assert cluster.node(1)["shortage"] is None
+
+
+FOLLOWERS, STALLED = 200, 20
+BYTES = 6 * MIB
+# Begins when the gate is open.
+STEADY = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+for _ in range(96):
+    os.write(1, b"." * (64 << 10))
+    time.sleep(0.02)
+"""
+
+
+async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = shared.submit("python3", "-c", STEADY, str(gate))
+    followers = [await follow(shared, job) for _ in range(FOLLOWERS)]
+    gate.touch()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        read = [tasks.create_task(count(reader)) for reader, _ in followers[STALLED:]]
+    ended = shared.count(job, "succeeded")
+    late = [await count(reader) for reader, _ in followers[:2]]
+    for _, writer in followers:
+        writer.close()
+
+    assert [task.result() for task in read] == [BYTES] * (FOLLOWERS - STALLED)
+    assert ended == 1
+    assert late == [BYTES] * 2  # whoever reads on misses nothing
+
+
+async def follow(cluster: LocalCluster, job: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A follower that has been answered; its own buffers are small."""
+    door = socket.socket()
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+    host, _, port = cluster.http.partition(":")
+    door.connect((host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=door, limit=64 * KIB)
+    path = f"/v1/jobs/{job}/logs?index=0&follow=true"
+    said = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
+    writer.write(said.encode())
+    assert b" 200 " in await reader.readline()
+    while (await reader.readline()).strip():
+        pass
+    return reader, writer
+
+
+async def count(reader: asyncio.StreamReader) -> int:
+    """The bytes of the chunks of an answer."""
+    total = 0
+    while size := int(await reader.readline(), 16):
+        await reader.readexactly(size)
+        await reader.readline()
+        total += size
+    return total

@@ -116,7 +116,8 @@ class Logs:
                 request = _request(wanted, begun, wanted.streams[0], offset)
                 async with aclosing(self._pieces(begun.node, request)) as pieces:
                     async for piece in pieces:
-                        await write(piece.data)
+                        for chunk in _chunks(begun, wanted.streams[0], piece):
+                            await write(_text(chunk))
                 offset = 0
 
     async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
@@ -209,6 +210,14 @@ def _chunks(begun: Begun, stream: str, piece: LogPiece) -> Iterator[Chunk]:
     if piece.is_last_known:
         end = piece.offset + len(piece.data)
         yield Chunk(begun.index, begun.attempt, stream, end, b"", 0, f"{piece.reason} that it was told of")
+
+
+def _text(chunk: Chunk) -> bytes:
+    """Its bytes; a gap is a line of our own."""
+    if chunk.reason is None:
+        return chunk.data
+    what = f"{chunk.missing} bytes of" if chunk.missing else "the rest of"
+    return f"\n[{what} {chunk.stream} missing: {chunk.reason}]\n".encode()
 
 
 async def _some_news(news: JobNews) -> None:

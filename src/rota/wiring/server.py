@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rota import __version__
 from rota.apiserver.api import Addresses, Api
+from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
@@ -109,7 +110,7 @@ async def _doors(
     api = Api(
         engine=engine,
         changes=changes,
-        logs=Logs(engine, changes, agents, tails),
+        logs=Logs(engine, changes, Shared(agents), tails),
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),
