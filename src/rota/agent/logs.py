@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import stat
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -55,17 +56,22 @@ async def _chunks(
     log: "_Log", request: pb.OpenLog, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.LogChunk]:
     offset = request.offset
+    caught_up = False  # what is read from here on has just arrived
     yield pb.LogChunk(id=request.id, offset=offset)
     while True:
         live = is_live()  # asked before reading: what it wrote until its end is then surely seen
         piece = await log.read(offset)
         if piece.missing or piece.data:
             offset += piece.missing
-            yield pb.LogChunk(id=request.id, offset=offset, data=piece.data, missing=piece.missing)
+            at_ms = time.time_ns() // 1_000_000 if caught_up else 0
+            yield pb.LogChunk(
+                id=request.id, offset=offset, data=piece.data, missing=piece.missing, at_ms=at_ms
+            )
             offset += len(piece.data)
         elif log.has_ended or not (request.follow and live):
             return
         else:
+            caught_up = True
             await asyncio.sleep(_LOOK_SECONDS)
 
 

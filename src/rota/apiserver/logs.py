@@ -69,7 +69,7 @@ class Chunk:
     data: bytes
     missing: int
     reason: str | None
-    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: not known
+    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
 
 
 Write = Callable[[Chunk], Awaitable[None]]

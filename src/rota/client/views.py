@@ -264,7 +264,7 @@ class Chunk:
     data: bytes = b""
     missing: int = 0
     reason: str | None = None
-    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: not known
+    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
 
     @property
     def is_gap(self) -> bool:

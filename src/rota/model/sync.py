@@ -138,7 +138,7 @@ class LogPiece(NamedTuple):
     data: bytes
     missing: int = 0  # bytes before `offset` that are gone
     reason: str = "more was written than is kept"
-    at_ms: int = 0  # wall clock: by when they had arrived; 0: not known
+    at_ms: int = 0  # wall clock: by when they had arrived; 0: they were there before the reader
     is_last_known: bool = False  # there may be more, of which nobody here knows
 
 

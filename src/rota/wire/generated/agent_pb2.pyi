@@ -216,7 +216,7 @@ class Work(_message.Message):
     def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenLog(_message.Message):
-    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow", "since_ms")
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -224,7 +224,6 @@ class OpenLog(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
-    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     index: int
@@ -232,8 +231,7 @@ class OpenLog(_message.Message):
     stream: str
     offset: int
     follow: bool
-    since_ms: int
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class CloseLog(_message.Message):
     __slots__ = ("id",)
