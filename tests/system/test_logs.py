@@ -134,7 +134,7 @@ async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
 ) -> None:
     gate = tmp_path / "gate"
     job = shared.submit("python3", "-c", STEADY, str(gate))
-    followers = [await follow(shared, job) for _ in range(FOLLOWERS)]
+    followers = [await follow(shared, job, stalls=number < STALLED) for number in range(FOLLOWERS)]
     gate.touch()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         read = [tasks.create_task(count(reader)) for reader, _ in followers[STALLED:]]
@@ -148,10 +148,13 @@ async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
     assert late == [BYTES] * 2  # whoever reads on misses nothing
 
 
-async def follow(cluster: LocalCluster, job: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A follower that has been answered; its own buffers are small."""
+async def follow(
+    cluster: LocalCluster, job: str, *, stalls: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A follower that has been answered; of one that stalls the buffers are small."""
     door = socket.socket()
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+    if stalls:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
     host, _, port = cluster.http.partition(":")
     door.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=door, limit=64 * KIB)
