@@ -141,6 +141,23 @@ async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Age
         assert await read(keeper.root, request(index, attempt=2)) == f"out {index}\n".encode()
 
 
+async def test_a_follower_is_told_when_bytes_arrived(keeper: Keeper, agent: Agent) -> None:
+    go = keeper.root / "go"
+    script = f"echo early; until [ -e {go} ]; do sleep 0.02; done; echo late"
+    agent.start("7", "sh", "-c", script)
+    agent.wait_started()
+    wait_until(lambda: keeper.output("7") == "early\n", "the first words")
+    chunks = []
+    async for chunk in logs.read(keeper.root, request(follow=True), lambda: not agent.ended):
+        chunks += [chunk] if chunk.data else []
+        if len(chunks) == 1:
+            asyncio.get_running_loop().call_later(0.2, go.touch)  # until then it has looked and found no more
+        elif chunks:
+            await asyncio.to_thread(agent.wait_ended)
+
+    assert [(chunk.data, chunk.at_ms > 0) for chunk in chunks] == [(b"early\n", False), (b"late\n", True)]
+
+
 async def test_reading_begins_where_the_reader_says(keeper: Keeper, agent: Agent) -> None:
     start_many(agent, 3, "printf 0123456789")
     agent.wait_ended(3)

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from rota.apiserver.api import Addresses, Api
+from rota.apiserver.fanout import Shared
 from rota.apiserver.http import make_app
 from rota.apiserver.logs import Logs, LogSource
 from rota.apiserver.watch import Changes
@@ -186,7 +187,7 @@ def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
     return Api(
         engine=engine,
         changes=changes,
-        logs=Logs(engine, changes, source),
+        logs=Logs(engine, changes, Shared(source)),
         vault=Vault.open(directory / "identity"),
         authority=Authority.open(directory / "identity", datetime.now(UTC)),
         audit=AuditLog(directory / "audit.log"),

@@ -138,6 +138,7 @@ async def test_a_node_that_is_away_is_told_and_stops_nobody_else(tmp_path: Path)
         "index": 0,
         "attempt": 1,
         "stream": "stdout",
+        "offset": 0,
         "missing": 0,
         "reason": "node n1 is not connected",
     } in told

@@ -189,7 +189,7 @@ def test_logs_are_text(server: CannedServer, cluster: Cluster) -> None:
 def test_output_is_taken_up_where_it_was_cut_for_each_stream_and_attempt(
     server: CannedServer, cluster: Cluster
 ) -> None:
-    gap = b'{"index": 0, "attempt": 1, "stream": "stderr", "missing": 7, "reason": "node n2 is lost"}\n'
+    gap = b'{"index": 0, "attempt": 1, "stream": "stderr", "offset": 2, "missing": 7, "reason": "lost"}\n'
     server.on("GET /v1/jobs/12", job("succeeded"))
     server.on(
         "GET /v1/jobs/12/logs",

@@ -74,6 +74,10 @@ class Desk:
     def is_live(self, name: AttemptName) -> bool:
         return name in self._live
 
+    def is_known(self, name: AttemptName) -> bool:
+        """It lives, or its end is not stored by the control plane yet."""
+        return name in self._live or name in self._results
+
     def is_idle(self) -> bool:
         return not self._live
 

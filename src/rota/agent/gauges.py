@@ -41,8 +41,9 @@ class Slowly(Generic[T]):
 class Gauges:
     """What was measured last, and whether the control plane should hear of it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, shortage: Callable[[], str | None] = lambda: None) -> None:
         self._directory = directory
+        self._shortage = shortage  # why this node takes nothing new
         self._disks: Slowly[tuple[Disk, ...]] = Slowly(disks, ())
         self._gpus: Slowly[tuple[Gpu, ...]] = Slowly(gpus.busy, ())
         self._told: Load | None = None
@@ -74,7 +75,7 @@ class Gauges:
         return due
 
     def _look(self, now: float) -> bool:
-        load = measure(self._directory, self._disks.latest, self._gpus.latest)
+        load = measure(self._directory, self._disks.latest, self._gpus.latest, self._shortage())
         # A little early rather than a whole look late.
         over = now - self._told_at >= self.report_seconds - LOOK_SECONDS / 2
         if self._told is not None and not over and not has_changed(self._told, load):
@@ -87,10 +88,16 @@ def has_changed(before: Load, now: Load) -> bool:
     """By so much that whoever decides should not wait for the next report."""
     cpu = abs(now.cpu_milli - before.cpu_milli) * 100 >= REPORT_POINTS * max(1, now.cores) * 1000
     freed = abs((now.memory_free or 0) - (before.memory_free or 0))
-    return cpu or freed * 100 >= REPORT_POINTS * max(1, now.memory_total)
+    memory = freed * 100 >= REPORT_POINTS * max(1, now.memory_total)
+    return cpu or memory or now.shortage != before.shortage
 
 
-def measure(directory: Path, disks: tuple[Disk, ...] = (), busy: tuple[Gpu, ...] = ()) -> Load:
+def measure(
+    directory: Path,
+    disks: tuple[Disk, ...] = (),
+    busy: tuple[Gpu, ...] = (),
+    shortage: str | None = None,
+) -> Load:
     """Since the last call, of the whole machine."""
     cores = len(os.sched_getaffinity(0))
     memory, swap, own = psutil.virtual_memory(), psutil.swap_memory(), os.statvfs(directory)
@@ -105,6 +112,7 @@ def measure(directory: Path, disks: tuple[Disk, ...] = (), busy: tuple[Gpu, ...]
         swap_free=swap.free,
         disks=disks,
         gpus=busy,
+        shortage=shortage,
     )
 
 

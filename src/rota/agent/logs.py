@@ -4,9 +4,11 @@ import asyncio
 import errno
 import os
 import stat
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from rota.keeper.index import Begun, Extent, find_end, find_start
 from rota.wire.generated import agent_pb2 as pb
@@ -39,7 +41,8 @@ async def _opened(search: "_Search", request: pb.OpenLog, is_live: Callable[[], 
     while True:
         live = is_live()
         try:
-            if log := await search.look():
+            log = await search.look()
+            if log is not None and (log.has_file or not (live and request.follow)):
                 return log
         except FileNotFoundError:
             if not live:
@@ -53,16 +56,22 @@ async def _chunks(
     log: "_Log", request: pb.OpenLog, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.LogChunk]:
     offset = request.offset
+    caught_up = False  # what is read from here on has just arrived
     yield pb.LogChunk(id=request.id, offset=offset)
     while True:
         live = is_live()  # asked before reading: what it wrote until its end is then surely seen
-        data = await log.read(offset)
-        if data:
-            yield pb.LogChunk(id=request.id, offset=offset, data=data)
-            offset += len(data)
+        piece = await log.read(offset)
+        if piece.missing or piece.data:
+            offset += piece.missing
+            at_ms = time.time_ns() // 1_000_000 if caught_up else 0
+            yield pb.LogChunk(
+                id=request.id, offset=offset, data=piece.data, missing=piece.missing, at_ms=at_ms
+            )
+            offset += len(piece.data)
         elif log.has_ended or not (request.follow and live):
             return
         else:
+            caught_up = True
             await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -89,10 +98,12 @@ class _Search:
                 await self._find(self._lines)
             if self._begun is None:
                 return None
-            ending = _ENDINGS[self._request.stream]
-            segment = self._open(f"{self._begun.segment}.{ending}")
         except FileNotFoundError:
             return None
+        try:
+            segment = self._open(f"{self._begun.segment}.{_ENDINGS[self._request.stream]}")
+        except FileNotFoundError:
+            segment = -1  # not made yet, or deleted
         return _Log(segment, self._request, self._begun.at, self._lines, self._end)
 
     async def _find(self, lines: "_Lines") -> None:
@@ -145,6 +156,16 @@ class _Lines:
         return whole
 
 
+class _Piece(NamedTuple):
+    """Bytes, or how many there is a hole instead of."""
+
+    missing: int
+    data: bytes
+
+
+_NOTHING = _Piece(0, b"")
+
+
 class _Log:
     """One stream of one attempt, within a segment that others may write to before and after it."""
 
@@ -161,14 +182,41 @@ class _Log:
     def has_ended(self) -> bool:
         return self._end is not None
 
-    async def read(self, offset: int) -> bytes:
+    @property
+    def has_file(self) -> bool:
+        return self._segment >= 0
+
+    async def read(self, offset: int) -> "_Piece":
         """Some bytes, then a look for its end, which is written before anyone else gets the segment."""
-        data = os.pread(self._segment, _CHUNK_BYTES, min(self._start + offset, _FAR_BYTES))
+        piece = self._read(min(self._start + offset, _FAR_BYTES)) if self.has_file else _NOTHING
+        await self._look_for_end()
+        if self._end is None:
+            return piece
+        left = max(0, self._end - self._start - offset)
+        if piece == _NOTHING:
+            return _Piece(left, b"")  # it was cut, or deleted
+        return _Piece(min(piece.missing, left), piece.data[:left])
+
+    def _read(self, position: int) -> "_Piece":
+        """What can be read there, or what cannot: the file system knows what was given back to it.
+
+        Asked after reading: what is no hole then was none before.
+        """
+        data = os.pread(self._segment, _CHUNK_BYTES, position)
+        if not data:
+            return _NOTHING
+        try:
+            begins = os.lseek(self._segment, position, os.SEEK_DATA)
+            ends = os.lseek(self._segment, position, os.SEEK_HOLE)
+        except OSError:  # a hole up to the end
+            return _Piece(len(data), b"")
+        return _Piece(begins - position, b"") if begins > position else _Piece(0, data[: ends - position])
+
+    async def _look_for_end(self) -> None:
         while self._end is None and (some := self._index.next()):
             end = find_end(some, self._request.index, self._request.attempt)
             self._end = None if end is None else self._of_stream(end)
             await asyncio.sleep(0)
-        return data if self._end is None else data[: max(0, self._end - self._start - offset)]
 
     def _of_stream(self, extent: Extent) -> int:
         return extent.out_bytes if self._request.stream == "stdout" else extent.err_bytes

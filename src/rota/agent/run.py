@@ -17,6 +17,7 @@ from rota.agent import dial, logs, probe
 from rota.agent.desk import Desk
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
+from rota.agent.tails import Tails
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
@@ -45,6 +46,7 @@ class Settings:
     version: str
     labels: dict[str, str]
     declared: dict[str, int]  # capacity that was said rather than found
+    keeping: dict[str, int]  # how much output, and for how long
 
 
 class _Over(Exception):
@@ -58,7 +60,8 @@ class Agent:
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
         self._desk = Desk()
-        self._gauges = Gauges(settings.directory)
+        self._gauges = Gauges(settings.directory, lambda: runtime.shortage)
+        self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
@@ -97,12 +100,16 @@ class Agent:
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
+        settings = self._settings
+        room = Room(settings.name, self._machine.capacity, self._machine.gpus, settings.keeping)
         while True:
-            self._desk.replace_all(await self._runtime.attach(room))
+            claims = await self._runtime.attach(room)
+            self._desk.replace_all(claims)
+            self._tails.touch(one.job for one in claims)
             await self._drain_outdated()
             async for claims in self._runtime.events():
                 self._desk.note(claims)
+                self._tails.touch(one.job for one in claims)
                 await self._drain_outdated()
             self._desk.lose_keeper()
             if self._leaving:
@@ -147,6 +154,7 @@ class Agent:
                     halves.create_task(self._hear(stub, conversation, halves))
                     halves.create_task(self._report(conversation))
                     halves.create_task(self._renew(stub))
+                    halves.create_task(self._tell_tails(stub, conversation))
             except* _Over:
                 pass
             except* grpc.aio.AioRpcError as group:
@@ -265,6 +273,15 @@ class Agent:
         finally:
             self._readings.pop(request.id, None)
 
+    async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: "_Conversation") -> None:
+        await conversation.welcomed.wait()
+        self._tails.begin()
+        with contextlib.suppress(grpc.aio.AioRpcError):  # an older server keeps none
+            while True:
+                pieces = await self._tails.next()
+                if pieces:
+                    await stub.KeepTails(wire.tails_to_wire(pieces))
+
     async def _renew(self, stub: pb_grpc.AgentStub) -> None:
         """At half its life a certificate is replaced; the next connection uses the new one."""
         seconds = (self._identity.renew_after - datetime.now(UTC)).total_seconds()
@@ -296,10 +313,16 @@ class Agent:
             log.error("orders of an older epoch are refused", epoch=epoch, seen=seen)
             raise _Over
         if epoch > seen:
-            partial = self._epoch_file.with_suffix(".new")
+            self._store_epoch(epoch)
+        self._desk.epoch = epoch
+
+    def _store_epoch(self, epoch: int) -> None:
+        partial = self._epoch_file.with_suffix(".new")
+        try:
             partial.write_text(f"{epoch}\n")
             partial.replace(self._epoch_file)
-        self._desk.epoch = epoch
+        except OSError as error:  # a full disk: it is known for as long as this agent lives
+            log.warning("the epoch cannot be stored", error=error.strerror)
 
 
 class _Conversation:

@@ -19,9 +19,9 @@ from rota.model.columns import column
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, NodeState
-from rota.model.limits import BLOCK_TASKS, LOST_MS
+from rota.model.limits import BLOCK_TASKS, LOST_MS, TAIL_BYTES
 from rota.model.phase import FIRST_END
-from rota.model.sync import LogPiece, LogRequest
+from rota.model.sync import LogPiece, LogRequest, Tail
 
 STREAMS = ("stdout", "stderr")
 OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
@@ -31,6 +31,11 @@ AGAIN_SECONDS = 0.5  # between two looks for a node that is away: about the time
 class LogSource(Protocol):
     def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         """What was written so far; with `follow` until the attempt has ended. Raises Unavailable."""
+
+
+class TailSource(Protocol):
+    def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
+        """What the server itself keeps of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Chunk:
     data: bytes
     missing: int
     reason: str | None
+    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
 
 
 Write = Callable[[Chunk], Awaitable[None]]
@@ -74,6 +80,7 @@ class Logs:
     engine: Engine
     changes: Changes
     source: LogSource
+    tails: TailSource | None = None
 
     async def copy(self, wanted: Wanted, write: Write) -> None:
         """Every chunk, the streams of a task each in order, different ones as they come."""
@@ -109,7 +116,8 @@ class Logs:
                 request = _request(wanted, begun, wanted.streams[0], offset)
                 async with aclosing(self._pieces(begun.node, request)) as pieces:
                     async for piece in pieces:
-                        await write(piece.data)
+                        for chunk in _chunks(begun, wanted.streams[0], piece):
+                            await write(_text(chunk))
                 offset = 0
 
     async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
@@ -135,13 +143,26 @@ class Logs:
                         yield piece
                         request = request._replace(offset=piece.offset + len(piece.data))
                 return
-            except Unavailable:
+            except Unavailable as error:
                 away_since = away_since or clock.time()
-                if not request.follow or clock.time() > away_since + LOST_MS / 1000:
-                    raise
-                if not await self.engine.read(lambda mirror: _may_come_back(mirror, node)):
-                    raise
+                late = not request.follow or clock.time() > away_since + LOST_MS / 1000
+                if late or not await self.engine.read(lambda mirror: _may_come_back(mirror, node)):
+                    yield await self._last_piece(request, error)
+                    return
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _last_piece(self, request: LogRequest, error: Unavailable) -> LogPiece:
+        """What the server has of a stream that its node does not give; the error if that is nothing."""
+        tail: Tail | None = None
+        if self.tails is not None:
+            asked = (request.job, request.task, request.attempt, request.stream)
+            tail = await asyncio.to_thread(self.tails.find, *asked)
+        if tail is None:
+            raise error
+        missing = max(0, tail.offset - request.offset)
+        data = tail.data[max(0, request.offset - tail.offset) :]
+        reason = f"{error}, and the server keeps the last {TAIL_BYTES >> 10} KiB"
+        return LogPiece(request.offset + missing, data, missing, reason, is_last_known=not tail.is_final)
 
     @asynccontextmanager
     async def _open(self, node: NodeId, request: LogRequest) -> AsyncIterator[AsyncIterator[LogPiece]]:
@@ -182,11 +203,21 @@ def _may_come_back(mirror: Mirror, node: NodeId) -> bool:
 
 def _chunks(begun: Begun, stream: str, piece: LogPiece) -> Iterator[Chunk]:
     if piece.missing:
-        reason = "more was written than is kept"
         lost_from = piece.offset - piece.missing
-        yield Chunk(begun.index, begun.attempt, stream, lost_from, b"", piece.missing, reason)
+        yield Chunk(begun.index, begun.attempt, stream, lost_from, b"", piece.missing, piece.reason)
     if piece.data:
-        yield Chunk(begun.index, begun.attempt, stream, piece.offset, piece.data, 0, None)
+        yield Chunk(begun.index, begun.attempt, stream, piece.offset, piece.data, 0, None, piece.at_ms)
+    if piece.is_last_known:
+        end = piece.offset + len(piece.data)
+        yield Chunk(begun.index, begun.attempt, stream, end, b"", 0, f"{piece.reason} that it was told of")
+
+
+def _text(chunk: Chunk) -> bytes:
+    """Its bytes; a gap is a line of our own."""
+    if chunk.reason is None:
+        return chunk.data
+    what = f"{chunk.missing} bytes of" if chunk.missing else "the rest of"
+    return f"\n[{what} {chunk.stream} missing: {chunk.reason}]\n".encode()
 
 
 async def _some_news(news: JobNews) -> None:

@@ -172,8 +172,10 @@ def _ndjson(chunk: Chunk) -> bytes:
     said: show.Json = {"index": chunk.index, "attempt": chunk.attempt, "stream": chunk.stream}
     if chunk.reason is None:
         said |= {"offset": chunk.offset, "data": b64encode(chunk.data).decode()}
+        if chunk.at_ms:
+            said["at_ms"] = chunk.at_ms
     else:
-        said |= {"missing": chunk.missing, "reason": chunk.reason}
+        said |= {"offset": chunk.offset, "missing": chunk.missing, "reason": chunk.reason}
     return msgspec.json.encode(said) + b"\n"
 
 

@@ -167,6 +167,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "report_interval_ms": entry.report_ms or None,
         "statistics": _statistics(entry),
         "reason": status.reason if status else "has not connected yet",
+        "shortage": status.shortage if status else None,
     }
 
 

@@ -61,14 +61,15 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         yield "gang", True
     if wanted.policy is not Policy.SPREAD:
         yield "policy", wanted.policy.value
-    if wanted.noise is not None:
-        yield "noise", wanted.noise
     if not wanted.preemptible:
         yield "preemptible", False
-    if wanted.evict_at_most is not None:
-        yield "evict_at_most", wanted.evict_at_most
-    if wanted.expect_seconds is not None:
-        yield "expect", wanted.expect_seconds
+    plain = {
+        "noise": wanted.noise,
+        "evict_at_most": wanted.evict_at_most,
+        "expect": wanted.expect_seconds,
+        "log_bytes": wanted.log_bytes,
+    }
+    yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.deadline_at_ms is not None:
         yield "deadline", _instant(wanted.deadline_at_ms)
 

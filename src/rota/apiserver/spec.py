@@ -32,7 +32,7 @@ KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
-    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline"),
+    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -75,6 +75,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         **_placement(said),
         **_eviction(said),
         expect_seconds=_duration("expect", said.get("expect")),
+        log_bytes=_log_bytes(said.get("log_bytes")),
         deadline_at_ms=None
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
@@ -162,6 +163,15 @@ def _duration(field: str, value: object) -> float | None:
     if seconds == 0:
         raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
     return seconds
+
+
+def _log_bytes(value: object) -> int | None:
+    if value is None:
+        return None
+    size = fields.number("log_bytes", parse_size, value)
+    if size < limits.LOG_BYTES_MIN:
+        raise BadField("log_bytes", f"{size} bytes are too few", "write at least 64k, or leave it out")
+    return size
 
 
 def _needs(said: Mapping[str, Any]) -> dict[str, int]:

@@ -86,5 +86,7 @@ def _number(value: str | int | None) -> int | None:
 def _record(chunk: Chunk) -> dict[str, object]:
     record: dict[str, object] = {"index": chunk.index, "attempt": chunk.attempt, "stream": chunk.stream}
     if chunk.is_gap:
-        return record | {"missing": chunk.missing, "reason": chunk.reason}
+        return record | {"offset": chunk.offset, "missing": chunk.missing, "reason": chunk.reason}
+    if chunk.at_ms:
+        record["at_ms"] = chunk.at_ms
     return record | {"offset": chunk.offset, "text": chunk.data.decode("utf-8", "replace")}

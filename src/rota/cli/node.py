@@ -141,6 +141,8 @@ def _lines(node: Node) -> Iterator[str]:
     yield f"node {clean(node.name)}   {tint(state(node))}"
     if node.reason:
         yield f"  {clean(node.reason)}"
+    if node.shortage:
+        yield f"  takes nothing new: {clean(node.shortage)}"
     yield f"  id         {node.id}"
     interval = (
         "" if node.report_interval_ms is None else f", reports every {node.report_interval_ms / 1000:g} s"

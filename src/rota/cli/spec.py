@@ -80,6 +80,9 @@ _OPTIONS = (
     click.option("--label", multiple=True, metavar="K=V", help="A label of the job; repeatable."),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
+    click.option(
+        "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
+    ),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
     click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
@@ -97,6 +100,7 @@ _PLAIN = {
     "expect": "expect",
     "deadline": "deadline",
     "evict_at_most": "evict_at_most",
+    "log_bytes": "log_bytes",
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",

@@ -39,7 +39,7 @@ class LogCursor:
     """How far each stream has been read; what was seen before is passed over."""
 
     next_offsets: dict[Key, int] = field(default_factory=dict)
-    told: set[tuple[Key, int]] = field(default_factory=set)
+    told: set[Key] = field(default_factory=set)  # that nobody knows how much of it is missing
     unread_since: dict[Key, float] = field(default_factory=dict)
 
     def may_come_yet(self, chunk: Chunk, now: float) -> bool:
@@ -51,17 +51,19 @@ class LogCursor:
 
     def news(self, chunk: Chunk) -> Chunk | None:
         key = (chunk.index, chunk.attempt, chunk.stream)
-        if chunk.is_gap:
-            told = (key, chunk.missing) in self.told
-            self.told.add((key, chunk.missing))
+        if chunk.is_gap and not chunk.missing:
+            told = key in self.told
+            self.told.add(key)
             return None if told else chunk
         seen = self.next_offsets.get(key, 0)
-        end = chunk.offset + len(chunk.data)
+        end = chunk.offset + chunk.missing + len(chunk.data)
         if end <= seen:
             return None
         self.unread_since.pop(key, None)
         self.next_offsets[key] = end
         skip = max(0, seen - chunk.offset)
+        if chunk.missing:
+            return replace(chunk, offset=chunk.offset + skip, missing=chunk.missing - skip)
         return replace(chunk, offset=chunk.offset + skip, data=chunk.data[skip:]) if skip else chunk
 
 
@@ -185,6 +187,7 @@ def _chunk(line: bytes) -> Chunk:
             data=b64decode(said.get("data", "")),
             missing=said.get("missing", 0),
             reason=said.get("reason"),
+            at_ms=said.get("at_ms", 0),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Broken("internal", "the server sent output in a form this client does not know") from None

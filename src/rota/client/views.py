@@ -43,6 +43,7 @@ class SpecFields(TypedDict, total=False):
     evict_at_most: int | None
     expect: str | float | None
     deadline: str | float | datetime | None
+    log_bytes: str | int | None
     priority: int
     retries: int
     timeout: str | float | None
@@ -164,6 +165,7 @@ class Node:
     report_interval_ms: float | None = None
     statistics: Mapping[str, Any] | None = None
     reason: str | None = None
+    shortage: str | None = None
     raw: Mapping[str, Any] = _raw()
 
 
@@ -273,6 +275,7 @@ class Chunk:
     data: bytes = b""
     missing: int = 0
     reason: str | None = None
+    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
 
     @property
     def is_gap(self) -> bool:

@@ -18,9 +18,7 @@ from rota.model.errors import BadField
 from rota.model.limits import DRAIN_SECONDS_MAX, GPUS_MAX, REPORT_LEAST_MS, REPORT_MOST_MS
 
 STORES = ("sqlite", "memory")
-HTTP_PORT = 3000
-GRPC_PORT = 50000
-AGENT_PORT = 50001
+HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
 GPU_MODEL = "gpu_model"  # the label
 
 
@@ -99,6 +97,9 @@ class AgentConfig:
     memory: str | None = None
     gpu_model: str | None = None
     drain: str | None = None
+    log_bytes: str = "256m"
+    logs_bytes: str = "10g"
+    logs_age: str = "720h"
 
 
 @dataclass(frozen=True)

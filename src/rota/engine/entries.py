@@ -135,5 +135,6 @@ class NodeEntry:
     @property
     def open(self) -> bool:
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
-        ready = self.status is not None and self.status.state is NodeState.READY and not self.status.leaving
+        status = self.status
+        ready = status is not None and status.state is NodeState.READY and status.welcomes
         return wished and ready and self.link is Link.UP

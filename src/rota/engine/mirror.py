@@ -356,7 +356,7 @@ class Mirror:
         slot = self.room.slot[record.id]
         if before is None or before.capacity != record.capacity:
             self.room.set_capacity(slot, record.capacity)
-        if before is None or before.boot_id != record.boot_id or before.capacity != record.capacity:
+        if before is None or before.news(record):
             for refusals in self._refusals.values():
                 refusals.pop(record.id, None)
         self._refit(entry)

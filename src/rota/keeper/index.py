@@ -1,10 +1,13 @@
 """Whose bytes are where in the segments of a job: a line at each attempt's start, another at its end."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _START = re.compile(rb"S \d+ \d+ (\d{1,18}) (\d{1,18}) (\d{1,18})\n")
 _END = re.compile(rb"E \d+ \d+ (\d{1,18}) (\d{1,18})\n")
+
+_EITHER = re.compile(rb"([SE]) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,21 @@ def find_start(lines: bytes, index: int, attempt: int) -> Begun | None:
 def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
     found = _END.match(lines, _position(lines, b"E %d %d " % (index, attempt)))
     return Extent(int(found[1]), int(found[2])) if found else None
+
+
+def read_all(lines: bytes) -> Iterator[tuple[int, int, Begun | Extent]]:
+    """Starts and ends in their order, each with its task's index and its attempt."""
+    for found in _EITHER.finditer(lines):
+        kind, index, attempt, *numbers = found.groups()
+        if kind == b"E":
+            yield int(index), int(attempt), Extent(int(numbers[0]), int(numbers[1]))
+        elif numbers[2]:
+            yield int(index), int(attempt), Begun(int(numbers[0]), Extent(int(numbers[1]), int(numbers[2])))
+
+
+def segments(lines: bytes) -> set[int]:
+    """Every segment that an attempt ever had."""
+    return {int(found[1]) for found in _START.finditer(lines)}
 
 
 def _position(lines: bytes, beginning: bytes) -> int:

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rota.keeper import holes
 from rota.keeper.rules import Key
 from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
+RESERVE_BYTES = 1 << 20  # some thousand results
 
 
 @dataclass(slots=True)
@@ -125,10 +127,12 @@ def _apply_to_jobs(memory: Memory, line: list[Any]) -> None:
 
 
 class Journal:
+    problem: str | None = None  # why what is pending is not written
+
     def __init__(self, path: str, lines: Iterator[str]) -> None:
         self._path = path
         self._fd = -1
-        self._size = self._limit = 0
+        self._size = self._limit = self._reserved = 0
         self._pending: list[str] = []
         self.rewrite(lines)
 
@@ -142,15 +146,19 @@ class Journal:
         if not text:
             return
         written = 0
+        self._reserve(len(text))
         try:
             written = os.write(self._fd, text)
             if written < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
+        except OSError as error:
+            self.problem = os.strerror(error.errno or 0)
             if written:  # half a line in the middle would garble the next one
                 os.ftruncate(self._fd, self._size)
+                self._reserved = self._size
             raise
         self._pending.clear()
+        self.problem = None
         self._size += written
 
     def flush(self) -> bool:
@@ -163,8 +171,23 @@ class Journal:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def _reserve(self, size: int) -> None:
+        """Room ahead, so that results of what runs are still written when the disk is full."""
+        if self._size + size + RESERVE_BYTES // 2 > self._reserved:
+            with contextlib.suppress(OSError):  # full, or a file system that cannot
+                holes.reserve(self._fd, self._size, size + RESERVE_BYTES)
+                self._reserved = self._size + size + RESERVE_BYTES
+
     def is_overgrown(self) -> bool:
         return self._size > self._limit
+
+    def shorten(self, lines: Iterator[str]) -> None:
+        """Rewrite it if it has grown too long; another time if the disk does not take it now."""
+        if self.is_overgrown():
+            try:
+                self.rewrite(lines)
+            except OSError as error:
+                print(f"journal: cannot be rewritten: {error}", file=sys.stderr)
 
     def rewrite(self, lines: Iterator[str]) -> None:
         """Replace the file by these lines, which say everything, pending lines included."""
@@ -182,5 +205,6 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(text)
+        self._reserved = self._size
         self._limit = max(REWRITE_BYTES, 2 * self._size)
         self._pending.clear()

@@ -24,6 +24,7 @@ class Outbox:
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
+        self._lines = bytearray()  # of other kinds
 
     def open(self) -> None:
         self.close()
@@ -35,6 +36,12 @@ class Outbox:
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
+        self._lines.clear()
+
+    def say(self, line: bytes, in_ns: int = 0) -> None:
+        if self._is_open:
+            self._lines += line
+            self._fall_due(self._now_ns() + in_ns)
 
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
@@ -68,14 +75,16 @@ class Outbox:
             self._ended_at_ns = self._now_ns()
             if self._expects_more:
                 self._due_at_ns = self._ended_at_ns + ENDED_NS  # what comes until then need not call
+        lines = bytes(self._lines)
+        self._lines.clear()
         if not (self._started or self._ended or self._refused):
-            return b""
+            return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
         message = wire.events(started, self._ended.values(), self._refused)
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
-        return message
+        return lines + message
 
     def _fall_due(self, at_ns: int) -> None:
         if at_ns < self._due_at_ns:

@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper.index import Extent, end_line, find_end, find_start, start_line
+from rota.keeper.index import Extent, end_line, find_end, find_start, segments, start_line
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
+from rota.keeper.wire import Keeping
 
 RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
 OPEN_FILES = 256  # kept open; others are opened again when it is their turn
@@ -51,16 +52,22 @@ class Shelf:
 class Outputs:
     """Hands segments out and takes them back; the index tells of an end before it tells of the next start."""
 
+    keeping = Keeping()
+    shortage: str | None = None  # why the disk takes nothing new
+
     def __init__(self, root: str) -> None:
         self._root = root
         self._shelves: dict[str, Shelf] = {}
         self._files = Files()
         self._spares = Spares(f"{root}/spare/logs", f"{root}/logs", _make_shelf)
         self._late: set[str] = set()  # jobs with unwritten lines
+        self._held: set[bytes] = set()  # segments of live attempts, by path
 
     def take(self, keys: Sequence[Key]) -> list[Segment]:
         """A segment for each attempt, on record; OSError if they cannot be recorded, and none is taken."""
         taken: list[Segment] = []
+        if self.shortage and keys:
+            raise OSError(errno.ENOSPC, self.shortage)
         try:
             taken.extend(map(self._take, keys))
             for job in dict.fromkeys(key[0] for key in keys):
@@ -95,6 +102,7 @@ class Outputs:
         """The attempt has ended. What is long, or may still be written to, nobody gets again."""
         job, index, attempt = key
         shelf = self._shelves[job]
+        self._held.discard(segment.path)
         before, segment.at = segment.at, measure.at
         shelf.unwritten.append(end_line(index, attempt, measure.at))
         self._late.add(job)
@@ -104,6 +112,16 @@ class Outputs:
             shelf.free.append(segment)
         else:
             self._retire(segment)
+
+    def let_go(self, job: str, number: int) -> bool:
+        """Nobody gets this segment again, its files are about to go; False: a live attempt holds it."""
+        if os.fsencode(f"{self._root}/logs/{job}/{number}") in self._held:
+            return False
+        if shelf := self._shelves.get(job):
+            for segment in [free for free in shelf.free if free.number == number]:
+                shelf.free.remove(segment)
+                self._retire(segment)
+        return True
 
     def flush(self) -> None:
         """Write what is unwritten if the disk takes it; the next write or flush tries again otherwise."""
@@ -143,6 +161,7 @@ class Outputs:
             segment = _segment(shelf, shelf.next_number, Extent(0, 0))
             shelf.next_number += 1
         shelf.unwritten.append(start_line(index, attempt, segment.number, segment.at))
+        self._held.add(segment.path)
         self._late.add(job)
         return segment
 
@@ -152,8 +171,7 @@ class Outputs:
         next_number = 0
         if not self._spares.take(job):
             os.makedirs(path, mode=0o700, exist_ok=True)
-            stems = [name.partition(".")[0] for name in os.listdir(path)]
-            next_number = max((int(stem) + 1 for stem in stems if stem.isdecimal()), default=0)
+            next_number = _unused_number(path)
         shelf = self._shelves[job] = Shelf(path, os.fsencode(f"{path}/index"), next_number)
         return shelf
 
@@ -240,6 +258,15 @@ def _make_shelf(path: str) -> None:
     os.mkdir(path, mode=0o700)
     for name in ("index", "0.out", "0.err"):
         os.close(os.open(f"{path}/{name}", INDEX, 0o600))
+
+
+def _unused_number(path: str) -> int:
+    """Higher than that of any segment there is, or was: the index still tells of those."""
+    stems = [name.partition(".")[0] for name in os.listdir(path)]
+    numbers = [int(stem) for stem in stems if stem.isdecimal()]
+    with contextlib.suppress(FileNotFoundError), open(f"{path}/index", "rb") as lines:
+        numbers += segments(lines.read())
+    return max(numbers, default=-1) + 1
 
 
 def _segment(shelf: Shelf, number: int, at: Extent) -> Segment:

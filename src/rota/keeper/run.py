@@ -14,6 +14,7 @@ from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outputs import Outputs
 from rota.keeper.spawn import Spawner
+from rota.keeper.trimmer import Trimmer
 from rota.keeper.warden import Warden
 from rota.keeper.work import Work
 
@@ -48,6 +49,7 @@ def keep(root: str) -> None:
         threading.Thread(target=reaper.run, daemon=True).start()
     warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up))
     threading.Thread(target=warden.run, daemon=True).start()
+    threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
     door.serve(work, farewell.is_due)
     os.unlink("keeper.sock", dir_fd=root_fd)
 

@@ -39,9 +39,19 @@ class Spec:
     timeout_ms: int | None
     run: Run
     text: str  # as it came, for the journal
+    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
 
     def asks_for(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How much output is kept: of one stream of a live attempt, of all ended ones, and for how long."""
+
+    stream_bytes: int = 256 << 20
+    node_bytes: int = 10 << 30
+    age_ms: int = 30 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class Configure:
     node: str
     amounts: Mapping[str, int]
     gpus: tuple[str, ...]
+    keeping: Keeping = Keeping()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,7 @@ def parse_spec(raw: object) -> Spec:
         raise Malformed("spec.argv: want a command and its arguments")
     env = _is(fields.get("env", {}), "spec.env", dict, "an object of strings")
     needs = _amounts(fields.get("needs", {}), "spec.needs")
-    workdir, timeout_ms = fields.get("workdir"), fields.get("timeout_ms")
+    workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
     if run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
@@ -126,9 +137,10 @@ def parse_spec(raw: object) -> Spec:
         needs=tuple(sorted((name, amount) for name, amount in needs.items() if amount)),
         count=_number(fields.get("count", 1), "spec.count"),
         grace_ms=_number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
-        timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.timeout_ms"),
+        timeout_ms=_maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
+        log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
     )
 
 
@@ -146,6 +158,11 @@ def events(started: Iterable[str], ended: Iterable[str], refused: Iterable[str])
     ).encode()
 
 
+def space(shortage: str | None) -> bytes:
+    """Why nothing new can be started here; None: it can."""
+    return f"{encode({'op': 'space', 'shortage': shortage})}\n".encode()
+
+
 def error(reason: str) -> bytes:
     return f"{encode({'op': 'error', 'reason': reason})}\n".encode()
 
@@ -160,7 +177,18 @@ def _configure(message: dict[str, Any]) -> Configure:
     gpus = tuple(_text(gpu, "gpus") for gpu in _is(message.get("gpus", []), "gpus", list, "a list of ids"))
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
-    return Configure(_text(message.get("node"), "node"), _amounts(message.get("amounts"), "amounts"), gpus)
+    node, amounts = _text(message.get("node"), "node"), _amounts(message.get("amounts"), "amounts")
+    return Configure(node, amounts, gpus, _keeping(message))
+
+
+def _keeping(message: dict[str, Any]) -> Keeping:
+    said = _amounts(message.get("keeping", {}), "keeping")
+    usual = Keeping()
+    return Keeping(
+        said.get("stream_bytes", usual.stream_bytes),
+        said.get("node_bytes", usual.node_bytes),
+        said.get("age_ms", usual.age_ms),
+    )
 
 
 def _start(message: dict[str, Any]) -> Start:
@@ -211,6 +239,10 @@ def _number(value: object, field: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise Malformed(f"{field}: want a whole number, 0 or more")
     return value
+
+
+def _maybe(value: object, field: str) -> int | None:
+    return None if value is None else _number(value, field)
 
 
 def _mask(value: object) -> int:

@@ -3,7 +3,6 @@
 import heapq
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -58,6 +57,7 @@ class Work:
     def configure(self, order: wire.Configure) -> None:
         with self.lock:
             self._spawner.name_node(order.node)
+            self._outputs.keeping = order.keeping
             for refusal in self._room.configure(order.amounts, order.gpus):
                 self.outbox.refused(refusal.key, refusal.reason)
         self.fill()
@@ -113,7 +113,8 @@ class Work:
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
                 live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
-            head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": self.memory.boot}
+            head: dict[str, object] = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid()}
+            head |= {"boot": self.memory.boot, "shortage": self._outputs.shortage}
             text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
             return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
 
@@ -214,14 +215,12 @@ class Work:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
 
-    def keep_up(self) -> None:
-        """Once a second: what the disk did not take before, and a journal that has grown too long."""
+    def keep_up(self) -> str | None:
+        """Once a second: what the disk did not take before, and a journal too long; what it still lacks."""
         with self.lock:
-            if self._flush() and self._journal.is_overgrown():
-                try:
-                    self._journal.rewrite(lines.compact(self.memory))
-                except OSError as error:
-                    print(f"journal: cannot be rewritten: {error}", file=sys.stderr)
+            if self._flush():
+                self._journal.shorten(lines.compact(self.memory))
+            return self._journal.problem
 
     # Steps, all under the lock.
 

@@ -61,16 +61,30 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     since_ms: int = 0
     leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
+    shortage: str | None = None  # why it takes nothing new, by its own word
 
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/status")
+
+    @property
+    def welcomes(self) -> bool:
+        """Whether it takes new work, as far as it says so itself."""
+        return not self.leaving and self.shortage is None
 
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
 
     def about_to_leave(self, reason: str) -> Self:
         return msgspec.structs.replace(self, leaving=True, reason=reason)
+
+    def news(self, now: Self) -> bool:
+        """Whether what it refused before may be welcome now."""
+        then = (self.boot_id, self.capacity, self.shortage)
+        return then != (now.boot_id, now.capacity, now.shortage)
+
+    def short_of(self, shortage: str | None) -> Self:
+        return msgspec.structs.replace(self, shortage=shortage)
 
 
 def drains(wish: NodeWish | None, status: NodeStatus | None) -> bool:
@@ -116,3 +130,4 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     swap_free: int = 0
     disks: tuple[Disk, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    shortage: str | None = None  # why it takes nothing new

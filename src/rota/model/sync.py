@@ -83,6 +83,7 @@ class Work(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
+    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -96,6 +97,7 @@ def work_of(spec: JobSpec) -> Work:
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
+        log_bytes=spec.log_bytes,
     )
 
 
@@ -135,3 +137,30 @@ class LogPiece(NamedTuple):
     offset: int
     data: bytes
     missing: int = 0  # bytes before `offset` that are gone
+    reason: str = "more was written than is kept"
+    at_ms: int = 0  # wall clock: by when they had arrived; 0: they were there before the reader
+    is_last_known: bool = False  # there may be more, of which nobody here knows
+
+
+class TailPiece(NamedTuple):
+    """Of what one attempt wrote to one stream the last bytes, as far as they were not told before."""
+
+    job: JobId
+    task: int
+    attempt: int
+    stream: str
+    offset: int
+    data: bytes
+    is_final: bool  # the attempt has ended
+
+
+class Tail(NamedTuple):
+    """The last bytes of a stream, kept for when the node that has them all is gone."""
+
+    offset: int
+    data: bytes
+    is_final: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)

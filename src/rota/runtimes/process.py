@@ -41,6 +41,7 @@ class ProcessRuntime:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._speaks = _PROTOCOL
+        self.shortage: str | None = None
 
     @property
     def is_outdated(self) -> bool:
@@ -50,13 +51,17 @@ class ProcessRuntime:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._greet()
         self._speaks = state["protocol"]
-        self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
+        self.shortage = state.get("shortage")
+        configure = {"node": room.node, "amounts": room.amounts, "gpus": room.gpus}
+        self._send({"op": "configure", **configure, "keeping": dict(room.keeping)})
         return claims_of_state(state)
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
         while (message := await self._next()) is not None:
             if message["op"] == "events":
                 yield claims_of_events(message)
+            elif message["op"] == "space":
+                self.shortage = message["shortage"]
 
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
         spec = None if work is None else spec_of(work)
@@ -168,6 +173,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "count": work.count,
         "grace_ms": work.grace_ms,
         "timeout_ms": work.timeout_ms,
+        "log_bytes": work.log_bytes,
         "run": work.run.value,
     }
 

@@ -1,6 +1,7 @@
 """Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from rota.model.ids import JobId
@@ -19,6 +20,7 @@ class Room(NamedTuple):
     node: str
     amounts: dict[str, int]
     gpus: tuple[str, ...]  # by place: what an order names them by
+    keeping: Mapping[str, int] = MappingProxyType({})  # how much output, how long; else as usual
 
 
 class Runtime(Protocol):
@@ -27,6 +29,10 @@ class Runtime(Protocol):
     @property
     def is_outdated(self) -> bool:
         """What is attached was started before an upgrade: it gives out no GPUs, and goes when it is idle."""
+
+    @property
+    def shortage(self) -> str | None:
+        """Why it can start nothing new: what it must write down has no place."""
 
     async def attach(self, room: Room) -> list[JobClaims]:
         """Connect, and hear of all that is live and of every result not acknowledged."""

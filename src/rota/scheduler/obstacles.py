@@ -65,6 +65,8 @@ def _absent(scene: Scene) -> Iterator[Obstacle]:
         for node, state in zip(scene.nodes, states, strict=True)
     ]
     yield from scene.named("not_connected", away, ("is not connected", "are not connected"))
+    short = [node.status is not None and node.status.shortage is not None for node in scene.nodes]
+    yield from scene.named("short", short, ("takes nothing new", "take nothing new"))
 
 
 def _closed(scene: Scene) -> Iterator[Obstacle]:

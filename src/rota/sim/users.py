@@ -15,8 +15,8 @@ from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
-from rota.sim.broken import Broken
 from rota.model.view import View
+from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.network import Network

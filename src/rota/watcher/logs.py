@@ -1,13 +1,40 @@
 """Readings of logs on nodes: asked for over the control stream, answered on calls of their own. [I/O]"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
 
+from rota.model.columns import column
 from rota.model.errors import Unavailable
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import BLOCK_TASKS, TAIL_BYTES
+from rota.model.sync import TailPiece
+from rota.model.view import View
 from rota.wire.generated import agent_pb2 as pb
 
+STREAMS = ("stdout", "stderr")
 _CHUNKS_AHEAD = 8  # a reader that stalls holds back its own call only
 _ANSWER_SECONDS = 20.0  # for the node to open the call
+
+
+class TailStore(Protocol):
+    def keep(self, pieces: Iterable[TailPiece]) -> None: ...
+    def forget(self, job: JobId) -> None: ...
+
+
+def is_own(view: View, node: NodeId, piece: TailPiece) -> bool:
+    """Whether the attempt was placed on the node that tells of it, and what it tells is well formed."""
+    job = view.jobs.get(piece.job)
+    block, position = divmod(piece.task, BLOCK_TASKS)
+    placed = job.attempts.get(block) if job is not None else None
+    if placed is None or piece.stream not in STREAMS or len(piece.data) > TAIL_BYTES:
+        return False
+    numbers = column(placed, "number")
+    if position < len(numbers) and int(numbers[position]) == piece.attempt:
+        return placed.nodes[int(column(placed, "node")[position])] == node
+    return any(
+        (old.position, old.number, old.node) == (position, piece.attempt, node) for old in placed.older
+    )
 
 
 class Reading:

@@ -20,7 +20,7 @@ from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
-from rota.watcher.logs import LogReadings
+from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, report_ms
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -80,7 +80,12 @@ class AgentDoor(pb_grpc.AgentServicer):
     """Serves agent.proto, and opens logs on nodes for whoever reads them."""
 
     def __init__(
-        self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS, pace: Bounds = BOUNDS
+        self,
+        engine: Engine,
+        authority: Authority,
+        lost_ms: int = LOST_MS,
+        pace: Bounds = BOUNDS,
+        tails: TailStore | None = None,
     ) -> None:
         self._engine = engine
         self._pace = pace
@@ -88,6 +93,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
         self._readings = LogReadings()
+        self._tails = tails
         engine.listen(self._committed)
 
     # ---- rpc (gRPC chooses these names)
@@ -108,6 +114,15 @@ class AgentDoor(pb_grpc.AgentServicer):
         await self._who(context)
         await self._readings.take(request_iterator)
         return pb.LogDone()
+
+    async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
+        node = await self._who(context)
+        pieces = wire.tails_from_wire(request)
+        own = await self._engine.read(lambda mirror: [one for one in pieces if is_own(mirror, node, one)])
+        if own and self._tails is not None:
+            with contextlib.suppress(OSError):  # a full disk: the node has them, too
+                await asyncio.to_thread(self._tails.keep, own)
+        return pb.TailsKept()
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         node = await self._who(context)
@@ -130,7 +145,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             while (chunk := await reading.chunks.get()) is not None:
                 if chunk.error:
                     raise Unavailable(chunk.error)
-                yield LogPiece(chunk.offset, chunk.data, chunk.missing)
+                yield LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms)
         finally:
             self._readings.close(reading_id)
             session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
@@ -196,7 +211,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                     await self._report(session, word)
                 case "beat":
                     if word.beat.HasField("load"):
-                        self._measure(node, wire.load_from_wire(word.beat.load))
+                        await self._measure(node, wire.load_from_wire(word.beat.load))
                 case "drain":
                     reason, within_ms = word.drain.reason, word.drain.within_ms
                     await self._drain(node, reason, within_ms)
@@ -218,7 +233,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         report = wire.report_from_wire(word.n, word.report)
         session.told.heard(report.claims)
         if report.load is not None:
-            self._measure(node, report.load)
+            await self._measure(node, report.load)
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
         except Unavailable:
@@ -277,8 +292,14 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.nodes[node].paced(wanted))
         return True
 
-    def _measure(self, node: NodeId, load: Load) -> None:
+    async def _measure(self, node: NodeId, load: Load) -> None:
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
+        status = self._engine.mirror.nodes[node].status
+        if status is not None and status.shortage != load.shortage:
+            with contextlib.suppress(Unavailable):  # not stored: it says so again
+                await self._engine.ask(
+                    "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
+                )
 
     def _part(self, session: Session) -> None:
         """The stream is broken: the node is suspect at once, unless it has already called again."""
@@ -298,6 +319,8 @@ class AgentDoor(pb_grpc.AgentServicer):
         mirror.touched.clear()
         gone = [JobId(key.split("/")[1]) for key in committed.decided.deletes if key.endswith("/spec")]
         for job in gone:
+            if self._tails is not None:
+                self._tails.forget(job)
             for session in self._sessions.values():
                 session.forget.append(job)
                 session.wake.set()

@@ -90,6 +90,17 @@ def drain(view: View, node: NodeId, reason: str, within_ms: int) -> Plan:
     return Plan((status,), events=(event,), why=why)
 
 
+def shortage(view: View, node: NodeId, reason: str | None) -> Plan:
+    """A node says why it takes nothing new, or (None) that it does again."""
+    entry = view.nodes.get(node)
+    if entry is None or entry.status is None or entry.status.shortage == reason:
+        return Plan()
+    name = entry.spec.name
+    why = f"node {name} takes nothing new: {reason}" if reason else f"node {name} takes work again"
+    event = Event("node.short", why, node=node, state=entry.status.state.value)
+    return Plan((entry.status.short_of(reason),), events=(event,), why=why)
+
+
 def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
     """A node says that it goes: nothing waits for its silence."""
     entry = view.nodes.get(node)
@@ -210,6 +221,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         word.labels,
         None,
         since_ms,
+        shortage=before.shortage if before is not None else None,
     )
 
 

@@ -8,7 +8,18 @@ from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
 from rota.model.shape import RunMode
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
+from rota.model.sync import (
+    Claim,
+    Hello,
+    JobClaims,
+    JobOrders,
+    LogRequest,
+    Report,
+    Start,
+    Stop,
+    TailPiece,
+    Work,
+)
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
@@ -106,6 +117,7 @@ def load_to_wire(load: Load) -> pb.Load:
             pb.Gpu(name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
             for gpu in load.gpus
         ],
+        shortage=load.shortage or "",
     )
 
 
@@ -121,6 +133,31 @@ def load_from_wire(load: pb.Load) -> Load:
         load.swap_free,
         tuple(Disk(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
         tuple(_gpu_from_wire(gpu) for gpu in load.gpus[:GPUS_MAX]),
+        load.shortage or None,
+    )
+
+
+def tails_from_wire(tails: pb.Tails) -> list[TailPiece]:
+    return [
+        TailPiece(JobId(one.job), one.index, one.attempt, one.stream, one.offset, one.data, one.is_final)
+        for one in tails.tails
+    ]
+
+
+def tails_to_wire(pieces: list[TailPiece]) -> pb.Tails:
+    return pb.Tails(
+        tails=[
+            pb.Tail(
+                job=piece.job,
+                index=piece.task,
+                attempt=piece.attempt,
+                stream=piece.stream,
+                offset=piece.offset,
+                data=piece.data,
+                is_final=piece.is_final,
+            )
+            for piece in pieces
+        ]
     )
 
 
@@ -168,6 +205,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        log_bytes=work.log_bytes,
     )
 
 
@@ -182,6 +220,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
     )
 
 

@@ -17,8 +17,9 @@ from rota.agent.run import Agent, Settings
 from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config, drain_seconds
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
-from rota.model.amounts import GPU, WHOLE_GPU, parse_cpu, parse_size
+from rota.model.amounts import GPU, WHOLE_GPU, parse_cpu, parse_seconds, parse_size
 from rota.model.errors import NotAllowed
+from rota.model.limits import LOG_BYTES_MIN, TIMEOUT_SECONDS_MAX
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
 from rota.wiring.process import Interruption, guarded, log_to
@@ -107,11 +108,25 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         version=__version__,
         labels=_labels(config),
         declared=_declared(config),
+        keeping=_keeping(config),
     )
 
 
 def _labels(config: AgentConfig) -> dict[str, str]:
     return config.labels if config.gpu_model is None else {**config.labels, GPU_MODEL: config.gpu_model}
+
+
+def _keeping(config: AgentConfig) -> dict[str, int]:
+    """How much output, and for how long."""
+    stream_bytes = parse_size("log_bytes", config.log_bytes)
+    if stream_bytes < LOG_BYTES_MIN:
+        raise ConfigError("log_bytes", f"{config.log_bytes!r} is too little", "write at least 64k")
+    age_seconds = parse_seconds("logs_age", config.logs_age, TIMEOUT_SECONDS_MAX)
+    return {
+        "stream_bytes": stream_bytes,
+        "node_bytes": parse_size("logs_bytes", config.logs_bytes),
+        "age_ms": round(age_seconds * 1000),
+    }
 
 
 def _declared(config: AgentConfig) -> dict[str, int]:

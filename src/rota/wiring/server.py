@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rota import __version__
 from rota.apiserver.api import Addresses, Api
+from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
@@ -40,6 +41,7 @@ from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
+from rota.store.tails import Tails
 from rota.watcher import liveness
 from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
@@ -104,12 +106,13 @@ async def _doors(
         agent=doors.open_agent_door(agent_server, config, keys),
         controller=doors.open_controller_door(controller_server, config, keys),
     )
-    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config))
+    tails = Tails(directory / "tails")
+    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails)
     changes = Changes(engine)
     api = Api(
         engine=engine,
         changes=changes,
-        logs=Logs(engine, changes, agents),
+        logs=Logs(engine, changes, Shared(agents), tails),
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),
@@ -138,6 +141,7 @@ async def _doors(
             web.should_exit = web.force_exit = True
             await agent_server.stop(_HANG_UP_SECONDS)
             await controller_server.stop(_HANG_UP_SECONDS)
+            tails.close()
             await serving
             driving.cancel()
 

@@ -120,7 +120,7 @@ class JobClaims(_message.Message):
     def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("cpu_milli", "memory_free", "disk_free", "cores", "waiting_milli", "memory_total", "swap_total", "swap_free", "disks", "gpus")
+    __slots__ = ("cpu_milli", "memory_free", "disk_free", "cores", "waiting_milli", "memory_total", "swap_total", "swap_free", "disks", "gpus", "shortage")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FREE_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,7 @@ class Load(_message.Message):
     SWAP_FREE_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_free: int
     disk_free: int
@@ -141,7 +142,8 @@ class Load(_message.Message):
     swap_free: int
     disks: _containers.RepeatedCompositeFieldContainer[Disk]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ..., cores: _Optional[int] = ..., waiting_milli: _Optional[int] = ..., memory_total: _Optional[int] = ..., swap_total: _Optional[int] = ..., swap_free: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ...) -> None: ...
+    shortage: str
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ..., cores: _Optional[int] = ..., waiting_milli: _Optional[int] = ..., memory_total: _Optional[int] = ..., swap_total: _Optional[int] = ..., swap_free: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., shortage: _Optional[str] = ...) -> None: ...
 
 class Disk(_message.Message):
     __slots__ = ("path", "total", "free")
@@ -230,7 +232,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +256,7 @@ class Work(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -263,7 +266,8 @@ class Work(_message.Message):
     grace_ms: int
     timeout_ms: int
     run: str
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    log_bytes: int
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenLog(_message.Message):
     __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
@@ -290,20 +294,50 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error")
+    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
     missing: int
     error: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    at_ms: int
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class LogDone(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Tail(_message.Message):
+    __slots__ = ("job", "index", "attempt", "stream", "offset", "data", "is_final")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    index: int
+    attempt: int
+    stream: str
+    offset: int
+    data: bytes
+    is_final: bool
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., is_final: bool = ...) -> None: ...
+
+class Tails(_message.Message):
+    __slots__ = ("tails",)
+    TAILS_FIELD_NUMBER: _ClassVar[int]
+    tails: _containers.RepeatedCompositeFieldContainer[Tail]
+    def __init__(self, tails: _Optional[_Iterable[_Union[Tail, _Mapping]]] = ...) -> None: ...
+
+class TailsKept(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

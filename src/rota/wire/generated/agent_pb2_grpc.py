@@ -44,6 +44,11 @@ class AgentStub(object):
                 request_serializer=rota_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_agent__pb2.LogDone.FromString,
                 _registered_method=True)
+        self.KeepTails = channel.unary_unary(
+                '/rota.v1.Agent/KeepTails',
+                request_serializer=rota_dot_v1_dot_agent__pb2.Tails.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_agent__pb2.TailsKept.FromString,
+                _registered_method=True)
         self.Renew = channel.unary_unary(
                 '/rota.v1.Agent/Renew',
                 request_serializer=rota_dot_v1_dot_agent__pb2.RenewRequest.SerializeToString,
@@ -68,6 +73,13 @@ class AgentServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeepTails(self, request, context):
+        """The last bytes of what attempts wrote, which the server keeps for when the node is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Renew(self, request, context):
         """A new certificate for the node whose certificate this connection shows.
         """
@@ -87,6 +99,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.PushLog,
                     request_deserializer=rota_dot_v1_dot_agent__pb2.LogChunk.FromString,
                     response_serializer=rota_dot_v1_dot_agent__pb2.LogDone.SerializeToString,
+            ),
+            'KeepTails': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepTails,
+                    request_deserializer=rota_dot_v1_dot_agent__pb2.Tails.FromString,
+                    response_serializer=rota_dot_v1_dot_agent__pb2.TailsKept.SerializeToString,
             ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
@@ -148,6 +165,33 @@ class Agent(object):
             '/rota.v1.Agent/PushLog',
             rota_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
             rota_dot_v1_dot_agent__pb2.LogDone.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepTails(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Agent/KeepTails',
+            rota_dot_v1_dot_agent__pb2.Tails.SerializeToString,
+            rota_dot_v1_dot_agent__pb2.TailsKept.FromString,
             options,
             channel_credentials,
             insecure,

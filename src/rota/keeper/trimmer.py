@@ -1,0 +1,181 @@
+"""Output is kept within bounds: the end of what a live attempt writes, the latest of what ended ones did."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rota.keeper.attempt import Running
+from rota.keeper.holes import BLOCK_BYTES, punch
+from rota.keeper.outputs import OUTPUT, Outputs
+from rota.keeper.space import Space
+from rota.keeper.work import Work
+
+LOOK_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+LOOKS = 200  # attempts looked at each time besides those that grow fast: a 50th of a core
+FAST_BYTES = 1 << 20  # whatever grew by more since the last look is looked at each time
+RETAIN_SECONDS = 5.0
+RETAIN_SHARE = 50  # a look at all files takes at most one part in so many of the time
+
+
+class Trimmer:
+    """Its own thread: to give much room back may take the disk a while, and nobody waits for it."""
+
+    def __init__(self, root: str, work: Work, outputs: Outputs) -> None:
+        self._work = work
+        self._caps = Caps(work, outputs)
+        self._retention = Retention(root, work, outputs)
+        self._space = Space(root, work, outputs)
+
+    def run(self) -> None:
+        retain_at = look_at = 0.0
+        while True:
+            self._caps.look()
+            if time.monotonic() >= look_at:
+                self._space.look()
+                look_at = time.monotonic() + IDLE_SECONDS
+            if time.monotonic() >= retain_at:
+                began = time.monotonic()
+                self._retention.look()
+                took = time.monotonic() - began
+                retain_at = time.monotonic() + max(RETAIN_SECONDS, RETAIN_SHARE * took)
+            time.sleep(LOOK_SECONDS if self._work.running else IDLE_SECONDS)
+
+
+class Caps:
+    """Each stream of a live attempt keeps its last bytes. No attempt's hole reaches into another's output."""
+
+    def __init__(self, work: Work, outputs: Outputs) -> None:
+        self._work = work
+        self._outputs = outputs
+        self._left: list[Running] = []  # of this round
+        self._sizes: dict[bytes, int] = {}  # at the last look, of live attempts
+        self._fast: dict[bytes, Running] = {}
+        self._holes: dict[bytes, int] = {}  # how far each file is punched
+
+    def look(self) -> None:
+        for path, attempt in list(self._fast.items()):
+            self._look(path, attempt)
+        some, self._left = self._left[:LOOKS], self._left[LOOKS:]
+        for attempt in some:
+            for ending in (b".out", b".err"):
+                path = attempt.segment.path + ending
+                if path not in self._fast:
+                    self._look(path, attempt)
+        if not self._left:
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        attempts = list(self._work.running.values())
+        self._left = attempts
+        if len(self._sizes) > 4 * len(attempts):
+            live = {attempt.segment.path + ending for attempt in attempts for ending in (b".out", b".err")}
+            self._sizes = {path: size for path, size in self._sizes.items() if path in live}
+            self._holes = {path: end for path, end in self._holes.items() if path in live}
+
+    def _look(self, path: bytes, attempt: Running) -> None:
+        try:
+            size = os.lstat(path).st_size
+        except OSError:  # not there yet, or somebody removed it
+            size = 0
+        if size - self._sizes.get(path, size) > FAST_BYTES and attempt.key in self._work.running:
+            self._fast[path] = attempt
+        else:
+            self._fast.pop(path, None)
+        self._sizes[path] = size
+        most = self._most(attempt)
+        if size - self._kept_from(path, attempt) > most + step(most):
+            with contextlib.suppress(OSError):  # this file system makes no holes: then all is kept
+                self._trim(path, attempt)
+
+    def _trim(self, path: bytes, attempt: Running) -> None:
+        fd = os.open(path, OUTPUT & ~os.O_RDONLY | os.O_RDWR)
+        try:
+            with self._work.lock:  # what is there now was written by this attempt and those before it
+                if self._work.running.get(attempt.key) is not attempt:
+                    return
+                start = self._kept_from(path, attempt)
+                end = os.fstat(fd).st_size - self._most(attempt)
+            self._holes[path] = punch(fd, start, end)
+        finally:
+            os.close(fd)
+
+    def _kept_from(self, path: bytes, attempt: Running) -> int:
+        at = attempt.segment.at
+        start = at.out_bytes if path.endswith(b".out") else at.err_bytes
+        return max(start, self._holes.get(path, 0))
+
+    def _most(self, attempt: Running) -> int:
+        own, node = attempt.spec.log_bytes, self._outputs.keeping.stream_bytes
+        return node if own is None else min(own, node)
+
+
+def step(most_bytes: int) -> int:
+    """By how much a stream may be longer than its cap: each hole costs some time."""
+    return max(BLOCK_BYTES, most_bytes // 8)
+
+
+class Kept(NamedTuple):
+    """A segment on disk: its two files."""
+
+    written_ns: int  # for the last time
+    size_bytes: int  # of the disk
+    job: str
+    number: int
+
+
+class Retention:
+    """Segments go as a whole, the one written to longest ago first; the index says what was there."""
+
+    def __init__(self, root: str, work: Work, outputs: Outputs) -> None:
+        self._logs = f"{root}/logs"
+        self._work = work
+        self._outputs = outputs
+
+    def look(self) -> None:
+        keeping = self._outputs.keeping
+        segments = sorted(self._segments())
+        left_bytes = sum(segment.size_bytes for segment in segments)
+        oldest_ns = time.time_ns() - keeping.age_ms * 1_000_000
+        for segment in segments:
+            if left_bytes <= keeping.node_bytes and segment.written_ns >= oldest_ns:
+                return
+            with self._work.lock:
+                is_ours = self._outputs.let_go(segment.job, segment.number)
+            if is_ours:
+                self._delete(segment)
+                left_bytes -= segment.size_bytes
+
+    def _segments(self) -> Iterator[Kept]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._logs) as jobs:
+            for job in jobs:
+                yield from _segments(job)
+
+    def _delete(self, segment: Kept) -> None:
+        for ending in ("out", "err"):
+            try:
+                os.unlink(f"{self._logs}/{segment.job}/{segment.number}.{ending}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                print(f"output: cannot be deleted: {error}", file=sys.stderr)
+
+
+def _segments(job: os.DirEntry[str]) -> list[Kept]:
+    """Those that hold something; what is deleted meanwhile is not missed."""
+    found: dict[int, Kept] = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(job.path) as files:
+        for file in files:
+            stem, _, ending = file.name.partition(".")
+            if ending not in ("out", "err") or not stem.isdecimal():
+                continue
+            status = file.stat(follow_symlinks=False)
+            if status.st_size:
+                other = found.get(int(stem), Kept(0, 0, job.name, int(stem)))
+                written_ns = max(other.written_ns, status.st_mtime_ns)
+                size_bytes = other.size_bytes + status.st_blocks * 512
+                found[int(stem)] = other._replace(written_ns=written_ns, size_bytes=size_bytes)
+    return list(found.values())

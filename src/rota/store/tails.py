@@ -1,0 +1,184 @@
+"""The last bytes of what attempts wrote, for when their node is gone; of too many the oldest go. [I/O]"""
+
+import contextlib
+import os
+import struct
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rota.model.ids import JobId
+from rota.model.limits import TAIL_BYTES, TAILS_BYTES_MAX
+from rota.model.sync import Tail, TailPiece
+
+Key = tuple[int, int, str]  # index, attempt, stream
+STREAMS = ("stdout", "stderr")
+HEAD = struct.Struct("<IIBQI")  # index, attempt, stream, offset, length
+LIVE_SECONDS = 5.0  # what a live attempt wrote is on disk this much later: its node has it, too
+JOB_SHARE = 4  # no job gets more than one part in so many
+
+
+class Tails:
+    """`JOB` holds what ended attempts wrote last, appended; `JOB.live` what live ones did, written anew."""
+
+    def __init__(self, directory: Path, most_bytes: int = TAILS_BYTES_MAX) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._live: dict[JobId, dict[Key, Tail]] = {}
+        self._unwritten: dict[JobId, None] = {}
+        self._timer: threading.Timer | None = None
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
+        self._total_bytes = 0
+        self._whole: set[JobId] = set()  # files that end with a whole record: a crash may have torn others
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
+        for _, name in found:
+            self._note(name)
+
+    def keep(self, pieces: Iterable[TailPiece]) -> None:
+        with self._lock:
+            ended: dict[JobId, list[bytes]] = {}
+            for piece in pieces:
+                live = self._live_of(piece.job)
+                key = (piece.task, piece.attempt, piece.stream)
+                tail = grown(live.get(key), piece)
+                if piece.is_final:
+                    if live.pop(key, None) is not None:
+                        self._write_later(piece.job)
+                    ended.setdefault(piece.job, []).append(_record(key, tail))
+                else:
+                    live[key] = tail
+                    self._write_later(piece.job)
+            for job, records in ended.items():
+                self._append(job, b"".join(records))
+            self._make_room()
+
+    def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
+        key = (index, attempt, stream)
+        with self._lock:
+            found = None
+            for other, tail in _records(self._directory / job):
+                if other == key:
+                    found = tail
+            return found._replace(is_final=True) if found else self._live_of(job).get(key)
+
+    def forget(self, job: JobId) -> None:
+        with self._lock:
+            self._live.pop(job, None)
+            self._unwritten.pop(job, None)
+            self._whole.discard(job)
+            self._drop(job)
+            self._drop(f"{job}.live")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._write_live()
+
+    def _write_later(self, job: JobId) -> None:
+        self._unwritten[job] = None
+        if self._timer is None:
+            self._timer = threading.Timer(LIVE_SECONDS, self._write_in_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _write_in_time(self) -> None:
+        with self._lock:
+            self._timer = None
+            with contextlib.suppress(OSError):  # a full disk: nodes have it, too
+                self._write_live()
+                self._make_room()
+
+    def _live_of(self, job: JobId) -> dict[Key, Tail]:
+        if job not in self._live:
+            self._live[job] = dict(_records(self._directory / f"{job}.live"))
+        return self._live[job]
+
+    def _append(self, job: JobId, records: bytes) -> None:
+        path = self._directory / job
+        if job not in self._whole and path.exists():
+            os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
+        self._whole.add(job)
+        with path.open("ab") as file:
+            file.write(records)
+        self._note(job)
+        if self._sizes[job] > self._most_bytes // JOB_SHARE:
+            self._halve(path)
+
+    def _halve(self, path: Path) -> None:
+        """The later half of its records."""
+        records = deque(_record(key, tail) for key, tail in _records(path))
+        surplus = path.stat().st_size // 2
+        while records and surplus > 0:
+            surplus -= len(records.popleft())
+        _replace(path, b"".join(records))
+        self._note(path.name)
+
+    def _write_live(self) -> None:
+        for job in list(self._unwritten):
+            del self._unwritten[job]
+            live = self._live_of(job)
+            name = f"{job}.live"
+            if live:
+                _replace(self._directory / name, b"".join(_record(key, tail) for key, tail in live.items()))
+                self._note(name)
+            else:
+                self._live.pop(job)
+                self._drop(name)
+
+    def _make_room(self) -> None:
+        while self._total_bytes > self._most_bytes:
+            name = next(iter(self._sizes))
+            self._live.pop(JobId(name.removesuffix(".live")), None)
+            self._drop(name)
+
+    def _note(self, name: str) -> None:
+        size = (self._directory / name).stat().st_size
+        self._total_bytes += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
+        self._sizes.move_to_end(name)
+
+    def _drop(self, name: str) -> None:
+        self._total_bytes -= self._sizes.pop(name, 0)
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / name).unlink()
+
+
+def grown(before: Tail | None, piece: TailPiece) -> Tail:
+    """What is known now; bytes that were heard twice count once, and after a gap only what is new counts."""
+    if before is None or piece.offset > before.end or piece.offset < before.offset:
+        offset, data = piece.offset, piece.data
+    else:
+        offset, data = before.offset, before.data[: piece.offset - before.offset] + piece.data
+    surplus = max(0, len(data) - TAIL_BYTES)
+    return Tail(offset + surplus, data[surplus:], piece.is_final)
+
+
+def _record(key: Key, tail: Tail) -> bytes:
+    index, attempt, stream = key
+    head = HEAD.pack(index, attempt, STREAMS.index(stream), tail.offset, len(tail.data))
+    return head + tail.data
+
+
+def _records(path: Path) -> Iterator[tuple[Key, Tail]]:
+    """All that are whole; a crash may have torn the last."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    at = 0
+    while at + HEAD.size <= len(text):
+        index, attempt, stream, offset, length = HEAD.unpack_from(text, at)
+        at += HEAD.size + length
+        if at > len(text) or stream >= len(STREAMS):
+            return
+        yield (index, attempt, STREAMS[stream]), Tail(offset, text[at - length : at])
+
+
+def _replace(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(data)
+    beside.replace(path)

@@ -1,0 +1,107 @@
+"""A disk that is full under a keeper: what runs goes on, nothing new starts, until there is room again."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="to mount a small disk takes root")
+DISK_BYTES = 16 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture
+def cramped(small_disk: Path) -> Iterator[Keeper]:
+    keeper = Keeper(small_disk)
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+def fill(path: Path) -> None:
+    """Up to the last byte."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+@needs_root
+def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: Keeper) -> None:
+    agent = cramped.agent()
+    agent.hello()
+    cramped.wait_stocked()
+    flag = cramped.root / "flag"
+    script = f"while [ ! -e {flag} ]; do sleep 0.05; done; exit 7"
+    agent.start("7", "sh", "-c", script, tasks=[[index, 1, 1] for index in range(3)])
+    agent.wait_started(3)
+    fill(cramped.root / "ballast")
+    assert agent.receive_op("space")["shortage"].startswith("its disk is full")
+    agent.start("8", "true")
+    assert "No space left" in agent.wait_refused()[0][3]
+    os.link(cramped.root / "ballast", flag)  # takes no room
+    rows = agent.wait_ended(3)
+    cramped.kill()  # what is on record survives it
+
+    assert [row[3:5] for row in rows] == [["exited", 7]] * 3
+    (cramped.root / "ballast").unlink()
+    flag.unlink()
+    cramped.start()
+    state = cramped.agent().hello()
+    assert sorted(row[1] for row in state["ended"]) == [0, 1, 2]
+
+
+@needs_root
+def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
+    agent = cramped.agent()
+    agent.hello()
+    cramped.wait_stocked()
+    fill(cramped.root / "ballast")
+    agent.receive_op("space")
+    (cramped.root / "ballast").unlink()
+    assert agent.receive_op("space")["shortage"] is None
+    agent.start("8", "true")
+
+    assert agent.wait_ended()[0][3:5] == ["exited", 0]
+
+
+def test_a_journal_that_cannot_be_written_is_said_and_mended(keeper: Keeper, agent: Agent) -> None:
+    """A limit on the size of its files stands in for a full disk, for whoever may not mount one."""
+    agent.start("7", "sleep", "600")
+    agent.wait_started()
+    limit(keeper, (keeper.root / "journal").stat().st_size)
+    agent.start("8", "true")
+    assert agent.wait_refused()[0][:3] == ["8", 0, 1]
+    shortage = agent.receive_op("space")["shortage"]
+    limit(keeper, None)
+    over = agent.receive_op("space")["shortage"]
+    agent.start("8", "true", tasks=[[0, 2, 1]])
+    agent.wait_ended()
+
+    assert shortage.startswith("cannot write its journal")
+    assert over is None
+    assert [row[:4] for row in agent.ended] == [["8", 0, 2, "exited"]]
+    wait_until(lambda: bool(keeper.work()), "the work that went on")
+
+
+def limit(keeper: Keeper, size: int | None) -> None:
+    said = "unlimited" if size is None else str(size)
+    subprocess.run(["prlimit", f"--fsize={said}:", "--pid", str(keeper.process.pid)], check=True)

@@ -1,0 +1,172 @@
+"""Output within bounds, by a real keeper: what is kept is true, what is gone is said, live work is spared."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from rota.agent import logs
+from rota.keeper.trimmer import step
+from rota.wire.generated import agent_pb2 as pb
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+MIB = 1 << 20
+CAP = 4 * MIB
+# Blocks of 4 KiB that begin with their number, as fast as is said in MiB, and then it stays.
+WRITER = """
+import os, sys, time
+mebibytes, rate = int(sys.argv[1]), float(sys.argv[2])
+began = time.monotonic()
+for number in range(mebibytes):
+    block = b"".join(b"%016d" % (256 * number + i) + b"." * 4080 for i in range(256))
+    while block:
+        block = block[os.write(1, block):]
+    time.sleep(max(0.0, began + number / rate - time.monotonic()))
+os.write(2, b"done")
+time.sleep(float(sys.argv[3]))
+"""
+
+
+async def read(keeper: Keeper, index: int = 0, offset: int = 0) -> tuple[int, int]:
+    """How much was received and how much was said to be missing; what was received must be true."""
+    wanted = pb.OpenLog(id=3, job="7", index=index, attempt=1, stream="stdout", offset=offset)
+    received = missing = 0
+    async for chunk in logs.read(keeper.root, wanted, lambda: False):
+        assert not chunk.error
+        missing += chunk.missing
+        assert chunk.offset == offset + received + missing
+        data = chunk.data
+        for at in range(-chunk.offset % 4096, len(data), 4096):
+            number = b"%016d" % ((chunk.offset + at) // 4096)
+            assert data[at : at + 16] == number[: len(data) - at]
+        received += len(data)
+    return received, missing
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def on_disk(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def start(agent: Agent, mebibytes: int, rate: float, log_bytes: int) -> None:
+    agent.start("7", "python3", "-c", WRITER, str(mebibytes), str(rate), "600", log_bytes=log_bytes)
+
+
+def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Keeper, agent: Agent) -> None:
+    start(agent, 600, 200, CAP)
+    file, most = keeper.root / "logs/7/0.out", 0
+    agent.wait_started()
+
+    def is_done() -> bool:
+        nonlocal most
+        most = max(most, on_disk(file))
+        return keeper.output("7", stream="err") == "done"
+
+    wait_until(is_done, "the last byte")
+    wait_until(lambda: on_disk(file) <= CAP + step(CAP) + MIB, "the last hole")
+    received, missing = asyncio.run(read(keeper))
+
+    assert most < CAP + step(CAP) + 200 * MIB  # a second's worth: the machine may be busy
+    assert received + missing == 600 * MIB
+    assert received >= CAP
+    assert asyncio.run(read(keeper, offset=599 * MIB)) == (MIB, 0)
+    assert asyncio.run(read(keeper, offset=MIB)) == (received, missing - MIB)
+
+
+def test_the_node_s_cap_is_the_most_a_job_can_ask_for(keeper: Keeper) -> None:
+    agent = keep(keeper, stream_bytes=MIB)
+    start(agent, 16, 1000, 1 << 40)
+    agent.wait_started()
+
+    file = keeper.root / "logs/7/0.out"
+    wait_until(lambda: size(file) == 16 * MIB, "the last byte")
+    wait_until(lambda: on_disk(file) <= MIB + step(MIB), "the last hole")
+
+
+# The second of three is loud, and stays until it is stopped.
+THREE = """
+case $ROTA_INDEX in
+  1) head -c 20000000 /dev/zero | tr '\\0' y; echo done >&2; exec sleep 600 ;;
+  *) head -c 100000 /dev/zero | tr '\\0' x ;;
+esac
+"""
+
+
+def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent: Agent) -> None:
+    tasks = [[index, 1, 0] for index in range(3)]
+    agent.start("7", "sh", "-c", THREE, tasks=tasks, needs={"cpu": 4000}, log_bytes=MIB, grace_ms=100)
+    agent.wait_ended(1)
+    agent.wait_started(1)
+    file = keeper.root / "logs/7/0.out"
+    wait_until(lambda: size(file) == 20_100_000, "the last byte")
+    wait_until(lambda: on_disk(file) < 3 * MIB, "a hole")
+    agent.stop(["7", 1, 1])
+    agent.wait_ended(3)
+
+    assert sorted(keeper.segments("7")) == ["0.err", "0.out"]
+    for index in (0, 2):
+        assert said(keeper, "7", index) == Told(b"x" * 100_000, 0)
+    loud = said(keeper, "7", 1)
+    assert len(loud.data) + loud.missing == 20_000_000
+    assert set(loud.data) == {ord("y")}
+
+
+def keep(keeper: Keeper, **keeping: int) -> Agent:
+    """An agent that has told the keeper what to keep."""
+    agent = keeper.agent()
+    agent.send(op="hello", protocol=2)
+    agent.receive_op("state")
+    agent.send(op="configure", node="n", amounts={"cpu": 9000}, gpus=[], keeping=keeping)
+    return agent
+
+
+def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: Keeper, agent: Agent) -> None:
+    for job in ("7", "8", "9"):
+        agent.start(job, "sh", "-c", "head -c 3000000 /dev/zero; echo $ROTA_JOB_ID >&2")
+        agent.wait_ended(int(job) - 6)
+    agent.start("6", "sh", "-c", "head -c 3000000 /dev/zero; exec sleep 600")
+    wait_until(lambda: size(keeper.root / "logs/6/0.out") == 3_000_000, "the last byte")
+    os.utime(keeper.root / "logs/6/0.out", ns=(1, 1))  # live, however old
+    again = keep(keeper, node_bytes=7_000_000)
+    wait_until(lambda: keeper.segments("8") == [], "room")
+
+    assert keeper.segments("7") == []
+    assert said(keeper, "7") == Told(b"", 3_000_000)
+    assert said(keeper, "7", stream="stderr") == Told(b"", 2)
+    assert len(said(keeper, "6").data) == len(said(keeper, "9").data) == 3_000_000
+    again.send(op="start", job="8", spec=None, tasks=[[0, 2, 1]])
+    again.wait_ended(1)
+    assert said(keeper, "8") == Told(b"", 3_000_000)
+    assert len(said(keeper, "8", attempt=2).data) == 3_000_000
+
+
+def test_a_segment_that_is_gone_gives_its_number_to_no_other(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "echo index $ROTA_INDEX")
+    agent.wait_ended()
+    keep(keeper, age_ms=0)
+    wait_until(lambda: keeper.segments("7") == [], "an empty directory")
+    keeper.kill()
+    keeper.start()
+    back = keep(keeper)
+    back.send(op="start", job="7", spec=None, tasks=[[1, 1, 1]])
+    back.wait_ended(1)
+
+    assert said(keeper, "7") == Told(b"", 8)
+    assert said(keeper, "7", 1) == Told(b"index 1\n", 0)
+
+
+class Told(NamedTuple):
+    data: bytes
+    missing: int
+
+
+def said(keeper: Keeper, job: str, index: int = 0, attempt: int = 1, stream: str = "stdout") -> Told:
+    async def told() -> Told:
+        wanted = pb.OpenLog(id=3, job=job, index=index, attempt=attempt, stream=stream)
+        chunks = [chunk async for chunk in logs.read(keeper.root, wanted, lambda: False)]
+        return Told(b"".join(chunk.data for chunk in chunks), sum(chunk.missing for chunk in chunks))
+
+    return asyncio.run(told())

@@ -1,0 +1,177 @@
+"""Output of real work: within its cap, declared where it is gone, and readable when its node is not there."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+
+MIB = 1 << 20
+KIB = 1 << 10
+# 200 MiB a second without a newline, until the flag is there.
+LOUD = """
+import os, sys, time
+began, written = time.monotonic(), 0
+while not os.path.exists(sys.argv[1]):
+    written += os.write(1, b"." * (1 << 20))
+    time.sleep(max(0.0, began + written / (200 << 20) - time.monotonic()))
+os.write(2, b"%d" % written)
+"""
+
+
+def records(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
+    ran = cluster.rota("logs", *arguments, "-o", "jsonl")
+    assert ran.code == 0, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def counted(found: list[dict[str, Any]]) -> tuple[int, int]:
+    """Bytes received, and bytes said to be missing."""
+    return sum(len(one.get("text", "")) for one in found), sum(one.get("missing", 0) for one in found)
+
+
+def test_a_loud_writer_stays_within_its_cap_and_its_node_is_heard(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1, settings={"ROTA_LOG_BYTES": "8m"}) as cluster:
+        flag = tmp_path / "flag"
+        job = cluster.submit("python3", "-c", LOUD, str(flag))
+        file = cluster.node_directory(1) / "logs" / job / "0.out"
+        until(lambda: file.exists() and file.stat().st_size > 1000 * MIB, "a thousand mebibytes")
+        most = file.stat().st_blocks * 512
+        heard_ms_ago = cluster.node(1)["heard_ms_ago"]
+        flag.touch()
+        until(lambda: cluster.count(job, "succeeded") == 1, "the end")
+        written = int(records(cluster, job, "--stderr")[0]["text"])
+        received, missing = counted(records(cluster, job, "--stdout"))
+
+    assert most < 9 * MIB + 200 * MIB  # a second's worth: the machine may be busy
+    assert heard_ms_ago < 15_000
+    assert received >= 8 * MIB
+    assert received + missing == written
+
+
+def test_the_server_shows_the_tail_of_what_is_on_a_node_that_is_gone(cluster: LocalCluster) -> None:
+    script = "head -c 100000 /dev/zero | tr '\\0' x; echo last; echo oops >&2"
+    ended = cluster.submit("sh", "-c", script)
+    until(lambda: cluster.count(ended, "succeeded") == 1, "the end")
+    number = int(cluster.call("GET", f"/v1/jobs/{ended}/tasks/0").body["node"].removeprefix("node-"))
+    live = cluster.submit("sh", "-c", f"{script}; exec sleep 600", where=[f"number == {number}"])
+    tails = cluster.directory / "server/tails"
+    until(lambda: (tails / ended).exists() and (tails / f"{live}.live").exists(), "both tails")
+    cluster.kill_node(number)
+    cluster.kill_server()
+    cluster.start_server()
+    told = records(cluster, ended)
+    of_live = records(cluster, live)
+
+    assert counted([one for one in told if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
+    assert told[-1]["text"].endswith("xlast\n") or told[-1]["text"] == "oops\n"
+    assert {"oops\n"} == {one["text"] for one in told if one["stream"] == "stderr"}
+    assert counted([one for one in of_live if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
+    assert any(one.get("missing") == 0 for one in of_live)  # and perhaps more, nobody knows
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Where the only node will keep its things."""
+    disk = tmp_path / "node-1"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "none", str(disk)], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount a small disk takes root")
+def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        flag = tmp_path / "flag"
+        writer = f"cat /dev/zero; while [ ! -e {flag} ]; do sleep 0.05; done; exit 3"
+        running = cluster.submit("sh", "-c", writer)
+        until(lambda: cluster.node(1)["shortage"] is not None, "the shortage")
+        shown = cluster.rota("node", "show", "node-1").out
+        waiting = cluster.submit("true")
+        why = cluster.rota("why", waiting).out
+        events = cluster.rota("event", "ls").out
+        flag.touch()
+        until(lambda: cluster.count(running, "failed") == 1, "the end of what ran")
+        still = cluster.count(waiting, "pending")
+        cluster.call("DELETE", f"/v1/jobs/{running}")
+        until(lambda: cluster.count(waiting, "succeeded") == 1, "the end of what waited")
+
+        assert "takes nothing new: its disk is full" in shown
+        assert "1 of 1 nodes takes nothing new" in why
+        assert "node node-1 takes nothing new: its disk is full" in events
+        assert still == 1
+        assert cluster.node(1)["shortage"] is None
+
+
+FOLLOWERS, STALLED = 200, 20
+BYTES = 6 * MIB
+# Begins when the gate is open.
+STEADY = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+for _ in range(96):
+    os.write(1, b"." * (64 << 10))
+    time.sleep(0.02)
+"""
+
+
+async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = shared.submit("python3", "-c", STEADY, str(gate))
+    followers = [await follow(shared, job, stalls=number < STALLED) for number in range(FOLLOWERS)]
+    gate.touch()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        read = [tasks.create_task(count(reader)) for reader, _ in followers[STALLED:]]
+    ended = shared.count(job, "succeeded")
+    late = [await count(reader) for reader, _ in followers[:2]]
+    for _, writer in followers:
+        writer.close()
+
+    assert [task.result() for task in read] == [BYTES] * (FOLLOWERS - STALLED)
+    assert ended == 1
+    assert late == [BYTES] * 2  # whoever reads on misses nothing
+
+
+async def follow(
+    cluster: LocalCluster, job: str, *, stalls: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A follower that has been answered; of one that stalls the buffers are small."""
+    door = socket.socket()
+    if stalls:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+    host, _, port = cluster.http.partition(":")
+    door.connect((host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=door, limit=64 * KIB)
+    path = f"/v1/jobs/{job}/logs?index=0&follow=true"
+    said = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
+    writer.write(said.encode())
+    assert b" 200 " in await reader.readline()
+    while (await reader.readline()).strip():
+        pass
+    return reader, writer
+
+
+async def count(reader: asyncio.StreamReader) -> int:
+    """The bytes of the chunks of an answer."""
+    total = 0
+    while size := int(await reader.readline(), 16):
+        await reader.readexactly(size)
+        await reader.readline()
+        total += size
+    return total
