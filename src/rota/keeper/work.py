@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
-from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
+from rota.keeper.attempt import FIRST_LOOK_NS, Excess, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs
+from rota.keeper.patrol import judged
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
@@ -56,7 +57,7 @@ class Work:
 
     def configure(self, order: wire.Configure) -> None:
         with self.lock:
-            self._spawner.name_node(order.node)
+            self._spawner.configure(order)
             for refusal in self._room.configure(order.amounts, order.gpus):
                 self.outbox.refused(refusal.key, refusal.reason)
         self.fill()
@@ -135,7 +136,9 @@ class Work:
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
-            attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
+                if attempt.group:
+                    attempt.group.kill()
+            attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             if attempt.ending is None:
                 if written := self._written(attempt):
                     self._finish(attempt, written)
@@ -165,7 +168,7 @@ class Work:
             left_ns = self.due_in_ns()
             if left_ns is None or left_ns > 0:
                 if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0, left_ns / 1e9)
+                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
                 elif self._unswept:
                     seconds = 1.0
                 self._warden_idles = seconds is None
@@ -206,6 +209,15 @@ class Work:
             if leader and signum:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
+
+    def condemn(self, attempt: Running, excess: Excess) -> bool:
+        """It went beyond a limit; False: it has ended before."""
+        with self.lock:
+            if self.running.get(attempt.key) is not attempt or attempt.outcome or attempt.excess:
+                return False
+            attempt.excess = excess
+            self._kernel.signal_group(attempt.pid, SIGKILL)
+            return True
 
     def keep_up(self) -> None:
         """Once a second: what the disk did not take before, and a journal that has grown too long."""
@@ -285,7 +297,10 @@ class Work:
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus, attempt.segment.path)
+            attempt.group = self._spawner.enclose(attempt.key, attempt.spec)
+            attempt_pid = self._spawner.spawn(
+                attempt.key, attempt.spec, attempt.gpus, attempt.segment.path, attempt.group
+            )
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -300,8 +315,8 @@ class Work:
             self._unswept = True
             if attempt.spec.timeout_ms is not None and attempt.ending is None:
                 self._look(attempt, attempt.started_ns + attempt.spec.timeout_ms * 1_000_000)
-            elif self._warden_idles:
-                self.something_due.notify()  # it sweeps while there is work
+            elif self._warden_idles or attempt.spec.limits:
+                self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
     def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
@@ -309,6 +324,7 @@ class Work:
         self._spawning -= 1
         self._spawned.notify_all()
         del self.running[key]
+        self._release(attempt)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -356,9 +372,14 @@ class Work:
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
         del self.running[attempt.key]
+        self._release(attempt)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         self._room.release(attempt.key)
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+
+    def _release(self, attempt: Running) -> None:
+        if attempt.group:
+            self._spawner.release(attempt.group)
 
     def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
         told = row(key, state, outcome, started_ms, self._kernel.now_ms())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import rota
+from rota.keeper.machine import end_groups
 from rota.testing import processes
 from rota.testing.processes import until
 
@@ -278,3 +279,4 @@ def _end_node(directory: Path) -> None:
     """The keeper first, which would report the death of its work."""
     processes.kill_all(lambda: _keepers(directory))
     processes.kill_all(lambda: _work(directory))
+    end_groups(str(directory), _ANSWER_SECONDS)
