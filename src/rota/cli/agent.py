@@ -27,6 +27,18 @@ from rota.config import AgentOptions
 @click.option("--gpu-model", metavar="NAME", help="Label gpu_model. [default: as the driver names it]")
 @click.option("--cpu", type=float, metavar="CORES", help="Offer this many cores. [default: all]")
 @click.option("--memory", metavar="SIZE", help="Offer this much memory. [default: all]")
+@click.option(
+    "--run-as",
+    metavar="USER",
+    help="Who the work runs as: own, a user of its own for each job; self, as the agent; or a user's name. "
+    "[default: own for a root agent, else self]",
+)
+@click.option(
+    "--pids-max",
+    type=int,
+    metavar="N",
+    help="Processes of all work together. [default: half of all]",
+)
 def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:
     """Make this machine a node."""
     labels, resources = pairs(label, "--label"), pairs(resource, "--resource")

@@ -30,9 +30,8 @@ def judged(attempt: Running, outcome: Outcome) -> Outcome:
     excess = attempt.excess or excess_of(attempt)
     if excess is None:
         return outcome
-    peak_kib = max(excess.peak_kib, outcome.peak_kib)
     return replace(
-        outcome, exit_code=None, signum=int(signal.SIGKILL), peak_kib=peak_kib, reason=excess.reason
+        outcome, exit_code=None, signum=int(signal.SIGKILL), peak_kib=excess.peak_kib, reason=excess.reason
     )
 
 

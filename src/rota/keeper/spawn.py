@@ -91,6 +91,10 @@ class Spawner:
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o711)
 
+    def labels(self) -> dict[str, str]:
+        """How limits are kept here, and which."""
+        return {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
         with contextlib.suppress(OSError):  # then their first starts take longer
@@ -121,7 +125,8 @@ class Spawner:
         try:
             recipe = self._recipes.get(job) or self._prepare(job, spec)
             if recipe.program is None:
-                recipe.program = os.fsencode(_find(spec.argv[0], recipe))
+                with worn(recipe.user):
+                    recipe.program = os.fsencode(_find(spec.argv[0], recipe))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
             if spec.asks_for(GPU):
@@ -176,7 +181,7 @@ class Spawner:
     def _prepare(self, job: str, spec: Spec) -> Recipe:
         work = f"{self._root}/work/{job}"
         if not self._spares.take(job):
-            os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
+            _make_work(work)
         user = self._users.of(job)
         if user:
             give(work, user)
@@ -231,7 +236,10 @@ def _passed_on(user: User | None, work: str) -> dict[str, str]:
 
 
 def _make_work(path: str) -> None:
-    os.makedirs(f"{path}/out", mode=0o700)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    for one in (path, f"{path}/out"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one, mode=0o700)
 
 
 def _make_attributes() -> ctypes.Array[ctypes.c_char]:

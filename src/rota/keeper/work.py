@@ -114,6 +114,7 @@ class Work:
             for key, attempt in self.running.items():
                 live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
             head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": self.memory.boot}
+            head["labels"] = self._spawner.labels()
             text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
             return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
 

@@ -77,6 +77,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
+    limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
 
     @property
     def key(self) -> Key:

@@ -83,6 +83,7 @@ class Work(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
+    limits: dict[str, int] = {}
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -96,6 +97,7 @@ def work_of(spec: JobSpec) -> Work:
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
+        limits=spec.limits,
     )
 
 

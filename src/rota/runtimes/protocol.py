@@ -28,6 +28,10 @@ class Runtime(Protocol):
     def is_outdated(self) -> bool:
         """What is attached was started before an upgrade: it gives out no GPUs, and goes when it is idle."""
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What this machine can do for the work, known once attached: how limits are kept."""
+
     async def attach(self, room: Room) -> list[JobClaims]:
         """Connect, and hear of all that is live and of every result not acknowledged."""
 

@@ -136,6 +136,9 @@ class SimSpawner(Spawner):
     def configure(self, order: Configure) -> None:
         """Its work sees no environment, and has no limits."""
 
+    def labels(self) -> dict[str, str]:
+        return {}
+
     def enclose(self, key: Key, spec: Spec) -> Group | None:
         """Nothing goes beyond a limit here."""
 

@@ -52,6 +52,7 @@ class LocalCluster:
         nodes: int = 3,
         *,
         cpu: float = 4,
+        run_as: str = "self",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
@@ -65,6 +66,7 @@ class LocalCluster:
             **(settings or {}),
         }
         self._cpu = cpu
+        self._run_as = run_as
         self._server: subprocess.Popen[bytes] | None = None
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
@@ -125,8 +127,8 @@ class LocalCluster:
         name = f"node-{number}"
         secrets = {} if before else {"ROTA_JOIN": self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
-        label = ("--label", f"number={number}")
-        self._agents[number] = self._start(name, "agent", *given, *label, **secrets)
+        more = ("--label", f"number={number}", "--run-as", self._run_as)
+        self._agents[number] = self._start(name, "agent", *given, *more, **secrets)
 
     def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
         """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""

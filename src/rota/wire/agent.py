@@ -136,6 +136,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        limits=work.limits,
     )
 
 
@@ -150,6 +151,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        limits=dict(work.limits),
     )
 
 
