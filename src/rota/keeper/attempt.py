@@ -105,6 +105,7 @@ class Running:
     pid: int = 0  # until it is spawned
     ending: str | None = None  # "stopped" or "timed_out", once it has been decided
     asked: bool = False  # to end, by SIGTERM
+    struck: int = 0  # the last signal that its leader's group was sent ahead of all others
     kill_at_ns: int = 0
     look_at_ns: int = 0  # when the warden looks next; 0: never
     pause_ns: int = FIRST_LOOK_NS

@@ -39,6 +39,17 @@ class Looks:
                 due[key] = attempt.outcome is not None
         return due
 
+    def strike(self, attempt: Running, now: int) -> int:
+        """What its leader's group is sent before anybody looks for the rest; 0: nothing."""
+        if attempt.ending is None or attempt.outcome is not None or not attempt.pid:
+            return 0
+        attempt.struck = 0
+        if not attempt.asked:
+            attempt.struck = signal.SIGTERM
+        elif now >= attempt.kill_at_ns:
+            attempt.struck = signal.SIGKILL
+        return attempt.struck
+
     def next_signal(self, attempt: Running, now: int) -> int:
         """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:

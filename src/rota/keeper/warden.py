@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from rota.keeper import patrol, trees
+from rota.keeper.attempt import Excess, Kernel, Running
 from rota.keeper.rules import Key
 from rota.keeper.trees import Child
 from rota.keeper.work import Work
@@ -18,6 +19,7 @@ class Warden:
         self._work = work
         self._stock_up = stock_up
         self._mark = mark
+        self._kernel = Kernel()
         self._suspects: dict[Child, frozenset[Key]] = {}
 
     def run(self) -> None:
@@ -46,17 +48,28 @@ class Warden:
             tree = found.get(attempt.key, [])
             group = attempt.group
             excess = patrol.excess_of(attempt) if group else patrol.seen_excess(attempt.spec.limits, tree)
-            if excess and self._work.condemn(attempt, excess):
+            if excess and self._condemn(attempt, excess):
                 for pid in tree:
                     trees.signal_marked(pid, self._mark, signal.SIGKILL)
                 if group:
                     group.kill()
         return bool(limited)
 
+    def _condemn(self, attempt: Running, excess: Excess) -> bool:
+        """It went beyond a limit; False: it has ended before. As long as its leader is not buried, the
+        number is nobody else's."""
+        with self._work.lock:
+            if self._work.running.get(attempt.key) is not attempt or attempt.outcome or attempt.excess:
+                return False
+            attempt.excess = excess
+            self._kernel.signal_group(attempt.pid, signal.SIGKILL)
+            return True
+
     def _tend(self, due: dict[Key, bool]) -> None:
         """One look at the machine serves every attempt that is due and has no group of its own."""
         with self._work.lock:
             running = {key: self._work.running[key] for key in due if key in self._work.running}
+        self._work.strike(due)
         groups = {key: attempt.group for key, attempt in running.items() if attempt.group}
         found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for process in trees.find_marked(self._mark) if len(groups) < len(due) else ():

@@ -4,11 +4,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
-from rota.keeper.attempt import FIRST_LOOK_NS, Excess, Kernel, Outcome, Running, row
+from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
@@ -184,6 +184,14 @@ class Work:
     def take_due(self) -> dict[Key, bool]:
         return self._looks.take()
 
+    def strike(self, keys: Iterable[Key]) -> None:
+        """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
+        with self.lock:
+            now = self._kernel.now_ns()
+            for attempt in filter(None, map(self.running.get, keys)):
+                if signum := self._looks.strike(attempt, now):
+                    self._kernel.signal_group(attempt.pid, signum)
+
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
         with self.lock:
@@ -207,18 +215,9 @@ class Work:
                 self._finish(attempt, written)
                 return 0, []
             signum = self._looks.next_signal(attempt, now)
-            if leader and signum:
+            if leader and signum and signum != attempt.struck:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
-
-    def condemn(self, attempt: Running, excess: Excess) -> bool:
-        """It went beyond a limit; False: it has ended before."""
-        with self.lock:
-            if self.running.get(attempt.key) is not attempt or attempt.outcome or attempt.excess:
-                return False
-            attempt.excess = excess
-            self._kernel.signal_group(attempt.pid, SIGKILL)
-            return True
 
     def keep_up(self) -> None:
         """Once a second: what the disk did not take before, and a journal that has grown too long."""
