@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
-from rota.model.columns import Draft, Ranges, column
+from rota.model.columns import Draft, Ranges, column, ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
@@ -113,15 +113,15 @@ def event_of(claim: Claim) -> AttemptEvent | None:
 
 
 class _StatusDraft:
-    """One block: claims are judged one by one against plain lists, written column by column at the end."""
+    """One block: claims are judged one by one, and written column by column at the end."""
 
     def __init__(self, attempts: AttemptBlock, status: StatusBlock) -> None:
         self._status = status
-        self._number: list[int] = column(attempts, "number").tolist()
-        self._node: list[int] = column(attempts, "node").tolist()
+        self._number = ints(attempts, "number")
+        self._node = ints(attempts, "node")
         self._nodes = attempts.nodes
-        self._known: list[int] = column(status, "number").tolist()
-        self._state: list[int] = list(status.state)
+        self._known = ints(status, "number")
+        self._states: dict[int, int] = {}  # since this report
         self._claims: dict[int, Claim] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
@@ -134,16 +134,15 @@ class _StatusDraft:
         number = self._number[position] if position < len(self._number) else 0
         if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
-        known = self._known[position]
-        before = _STATES[self._state[position]] if known == number else _OFFERED
+        known = self._claims[position].attempt if position in self._claims else self._known[position]
+        before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
         if state is None:
             return None
         if known and known != number:
-            self._older.append(self._old(position))
+            self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
-        self._known[position] = number
-        self._state[position] = int(state)
+        self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
             self._reasons[position] = claim.reason
@@ -151,18 +150,22 @@ class _StatusDraft:
 
     def done(self) -> StatusBlock:
         draft = Draft(self._status)
-        positions = list(self._claims)
-        draft["number"][positions] = [claim.attempt for claim in self._claims.values()]
-        draft["state"][positions] = [self._state[position] for position in positions]
+        positions = sorted(self._claims)
+        claims = [self._claims[position] for position in positions]
+        draft.fill("number", positions, [claim.attempt for claim in claims])
+        draft.fill("state", positions, [self._states[position] for position in positions])
         for name in _COPIED:
-            draft.fill(name, positions, [getattr(claim, name) for claim in self._claims.values()])
+            draft.fill(name, positions, [getattr(claim, name) for claim in claims])
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return draft.done(
             reasons=self._reasons, older=older[dropped:], older_dropped=self._status.older_dropped + dropped
         )
 
-    def _old(self, position: int) -> OldStatus:
+    def _state(self, position: int) -> int:
+        return self._states.get(position, self._status.state[position])
+
+    def _old(self, position: int, number: int) -> OldStatus:
         """The attempt before, as stored or, if it ended in this very report, as claimed."""
         claim = self._claims.get(position)
         values: dict[str, int] = {
@@ -170,4 +173,4 @@ class _StatusDraft:
             for name in _COPIED
         }
         reason = self._reasons.get(position)
-        return OldStatus(position, self._known[position], self._state[position], **values, reason=reason)
+        return OldStatus(position, number, self._state(position), **values, reason=reason)
