@@ -16,6 +16,7 @@ import pytest
 
 import rota.keeper
 from rota.keeper.index import find_end, find_start
+from rota.keeper.machine import end_groups
 from rota.keeper.spares import MOST
 
 Row = list[Any]
@@ -74,7 +75,7 @@ class Agent:
     def hello(self, **room: Any) -> Message:
         self.send(op="hello", protocol=2)
         state = self.receive_op("state")
-        self.send(op="configure", node="n1", amounts=room.pop("amounts", ROOM), gpus=room.pop("gpus", []))
+        self.send(op="configure", node="n1", **{"amounts": ROOM, "gpus": []} | room)
         return state
 
     def start(self, job: str, *argv: str, tasks: list[Row] | None = None, **spec: Any) -> None:
@@ -188,6 +189,7 @@ class Keeper:
         for pid in self.work():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        end_groups(str(self.root), PATIENCE_SECONDS)
 
 
 def keeper_command(root: Path) -> list[str]:

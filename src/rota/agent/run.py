@@ -166,7 +166,7 @@ class Agent:
             boot_id=self._machine.boot_id,
             version=self._settings.version,
             capacity=self._machine.capacity,
-            labels={**self._machine.labels, **self._settings.labels},
+            labels={**self._machine.labels, **self._runtime.labels, **self._settings.labels},
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
         )

@@ -44,7 +44,12 @@ def spec(wanted: JobSpec) -> Json:
         "recovery": wanted.recovery.value,
         "labels": wanted.labels,
         **dict(_wishes(wanted)),
+        **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
     }
+
+
+def _limits(limits: dict[str, int]) -> Json:
+    return limits | ({"cpu": limits["cpu"] / 1000} if "cpu" in limits else {})
 
 
 def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:

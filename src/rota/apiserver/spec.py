@@ -8,6 +8,7 @@ from rota.apiserver import fields, wishes
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
+from rota.apiserver.task_limits import task_limits
 from rota.model import limits
 from rota.model.amounts import (
     CPU,
@@ -32,7 +33,7 @@ KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
-    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes"),
+    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -79,6 +80,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         deadline_at_ms=None
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
+        limits=task_limits("limits", said.get("limits", {})),
     )
 
 

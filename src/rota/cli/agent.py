@@ -32,6 +32,18 @@ from rota.config import AgentOptions
     metavar="DURATION",
     help="SIGTERM makes it leave; its work has so long to end. [default: SIGTERM leaves the work running]",
 )
+@click.option(
+    "--run-as",
+    metavar="USER",
+    help="Who the work runs as: own, a user of its own for each job; self, as the agent; or a user's name. "
+    "[default: own for a root agent, else self]",
+)
+@click.option(
+    "--pids-max",
+    type=int,
+    metavar="N",
+    help="Processes of all work together. [default: half of all]",
+)
 def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:
     """Make this machine a node."""
     labels, resources = pairs(label, "--label"), pairs(resource, "--resource")

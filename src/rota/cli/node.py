@@ -137,6 +137,12 @@ def _tainted(output: str, node: Node) -> None:
     tell(f"node {clean(node.name)}: taints {clean(', '.join(node.taints) or 'none')}")
 
 
+def _limits(limits: str, limited: str) -> str:
+    """`cgroup v1 (memory, pids, cpu)`"""
+    how = "by polling every 200 ms" if limits == "polling" else limits.replace("-", " ")
+    return f"{how} ({limited.replace(',', ', ')})"
+
+
 def _lines(node: Node) -> Iterator[str]:
     yield f"node {clean(node.name)}   {tint(state(node))}"
     if node.reason:
@@ -154,6 +160,8 @@ def _lines(node: Node) -> Iterator[str]:
     for name, total in node.capacity.items():
         yield f"  {clean(name):<9}  {_amount(node, name, total)}"
     yield from machine(node)
+    if limits := node.labels.get("limits"):
+        yield f"  limits     {clean(_limits(limits, node.labels.get('limited', '')))}"
     yield f"  labels     {clean(labels(node.labels))}"
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"

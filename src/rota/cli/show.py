@@ -159,6 +159,10 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
     asks += [f"{number(amount)} {name}" for name, amount in (spec.get("resources") or {}).items()]
     if asks:
         yield f"  asks       {clean(', '.join(asks))}"
+    if limits := spec.get("limits"):
+        shown = [f"{size(limits['memory'])} memory"] if "memory" in limits else []
+        shown += [f"{number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
+        yield f"  limits     {', '.join(shown)}"
     for name in SHOWN:
         value = spec.get(name)
         if value:

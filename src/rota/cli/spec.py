@@ -30,6 +30,12 @@ _OPTIONS = (
         "--resource", multiple=True, metavar="NAME=N", help="Any other thing nodes have; repeatable."
     ),
     click.option(
+        "--limit",
+        multiple=True,
+        metavar="NAME=N",
+        help="The most a task gets: memory=1g, cpu=2, pids=100; repeatable. [default: memory as asked for]",
+    ),
+    click.option(
         "--where", multiple=True, metavar="RULE", help="Which nodes, as 'region == eu'; repeatable."
     ),
     click.option("--region", help="Nodes of this region only."),
@@ -143,6 +149,11 @@ def job_spec(
     if flags["resource"]:
         amounts = {name: _number(amount) for name, amount in pairs(flags["resource"], "--resource").items()}
         spec["resources"] = {**(spec.get("resources") or {}), **amounts}
+    if flags["limit"]:
+        spec["limits"] = {
+            **(spec.get("limits") or {}),
+            **{name: _number(most) for name, most in pairs(flags["limit"], "--limit").items()},
+        }
     if command:
         spec["command"] = list(command)
     if not spec.get("command"):

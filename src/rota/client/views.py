@@ -52,6 +52,7 @@ class SpecFields(TypedDict, total=False):
     when_unschedulable: str
     recovery: str
     labels: Mapping[str, str]
+    limits: Mapping[str, str | float]
 
 
 def _raw() -> Any:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rota.config.keys import ConfigError as ConfigError
@@ -100,6 +100,9 @@ class AgentConfig:
     log_bytes: str = "256m"
     logs_bytes: str = "10g"
     logs_age: str = "720h"
+    run_as: str | None = None  # unset: own, or self where the agent is not root
+    pids_max: int | None = None
+    no_new_privs: bool = True
 
 
 @dataclass(frozen=True)
@@ -164,20 +167,13 @@ class AgentOptions:
     memory: str | None = None
     gpu_model: str | None = None
     drain: str | None = None
+    run_as: str | None = None
+    pids_max: int | None = None
 
     @property
     def flags(self) -> dict[str, Any]:
-        return {
-            "join": self.join,
-            "data_dir": self.data_dir,
-            "name": self.name,
-            "labels": dict(self.labels) or None,
-            "resources": dict(self.resources) or None,
-            "cpu": self.cpu,
-            "memory": self.memory,
-            "gpu_model": self.gpu_model,
-            "drain": self.drain,
-        }
+        said = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "config_file"}
+        return {**said, "labels": dict(self.labels) or None, "resources": dict(self.resources) or None}
 
 
 def server_config(options: ServerOptions, environ: Mapping[str, str] = os.environ) -> ServerConfig:

@@ -140,13 +140,14 @@ def _nearest(word: str, known: Any) -> str:
 
 
 _WORDS = {bool: "true or false", str: 'text, as "…"', float: "a number", dict: "a table of texts"}
+_WORDS[int] = "a whole number"
 
 
 def _checked(known: Key, value: Any) -> Any:
     kind = known.kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ConfigError(known.name, f"{value!r} cannot be used", f"write {_WORDS[kind]}")
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -160,11 +161,11 @@ def _parsed(known: Key, text: str) -> Any:
     kind = known.kind
     if kind is bool:
         return _checked(known, {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text))
-    if kind is float:
+    if kind in (int, float):
         try:
-            return float(text)
+            return kind(text)
         except ValueError:
-            raise ConfigError(known.variable, f"{text!r} cannot be used", f"write {_WORDS[float]}") from None
+            raise ConfigError(known.variable, f"{text!r} cannot be used", f"write {_WORDS[kind]}") from None
     if kind is dict:
         pairs = [pair.partition("=") for pair in text.split(",")]
         if not all(name and sign for name, sign, _ in pairs):

@@ -14,6 +14,7 @@ from rota.identity.errors import Unsafe
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 OPEN_TO_OTHERS = 0o077
+SHOWN_TO_OTHERS = 0o066  # who may only pass through a directory sees nothing of it
 
 
 def own_directory(path: Path) -> None:
@@ -22,7 +23,7 @@ def own_directory(path: Path) -> None:
     mode = path.stat().st_mode
     if mode & stat.S_ISVTX:
         raise Unsafe(f"{path} is shared with other users (sticky bit); name a directory of its own")
-    if mode & OPEN_TO_OTHERS:
+    if mode & SHOWN_TO_OTHERS:
         path.chmod(PRIVATE_DIRECTORY)
 
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from rota.keeper import trees
+from rota.keeper.cgroups import Group
 from rota.keeper.outputs import Segment
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec, encode
@@ -25,6 +26,14 @@ class Outcome:
     cpu_us: int = 0
     peak_kib: int = 0  # unknown: at most the keeper's own
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What an attempt had too much of, in words, and the memory of its whole tree."""
+
+    reason: str
+    peak_kib: int
 
 
 class Kernel:
@@ -96,10 +105,13 @@ class Running:
     pid: int = 0  # until it is spawned
     ending: str | None = None  # "stopped" or "timed_out", once it has been decided
     asked: bool = False  # to end, by SIGTERM
+    struck: int = 0  # the last signal that its leader's group was sent ahead of all others
     kill_at_ns: int = 0
     look_at_ns: int = 0  # when the warden looks next; 0: never
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
+    group: Group | None = None  # where it has limits and the machine has groups
+    excess: Excess | None = None  # it went beyond a limit, and dies of that
 
 
 def row(key: Key, state: str, outcome: Outcome, started_ms: int | None, ended_ms: int) -> str:

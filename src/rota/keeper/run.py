@@ -7,11 +7,13 @@ import secrets
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from rota.keeper import journal, trees
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.machine import end_groups, find_groups
 from rota.keeper.outputs import Outputs
 from rota.keeper.spawn import Spawner
 from rota.keeper.trimmer import Trimmer
@@ -32,26 +34,32 @@ def keep(root: str) -> None:
     root_fd = _open(root)
     trees.adopt_orphans()
     mark = _mark(root_fd)
+    end_groups(root, KILL_SECONDS)
+    groups = find_groups(root, mark)
     outputs = Outputs(root)
     kernel = Kernel()
     memory = _remember(f"{root}/journal", mark, outputs, kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     bell = Bell()
-    spawner = Spawner(root, mark)
+    spawner = Spawner(root, mark, groups)
     work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
     door = Door(root, listen(root_fd), bell.fd)
     discard(root, [])  # what an earlier keeper did not come to delete
-    farewell = Farewell(work, kernel)
+    farewell = Farewell(work, kernel, bell.ring)
     threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
     reaper = Reaper(work, door, bell)
     for _ in range(max(2, os.cpu_count() or 0)):
         threading.Thread(target=reaper.run, daemon=True).start()
-    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up))
+    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
-    door.serve(work, farewell.is_due)
+    # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
+    serving = threading.Thread(target=door.serve, args=(work, farewell.is_due))
+    serving.start()
+    serving.join()
     os.unlink("keeper.sock", dir_fd=root_fd)
+    groups.close()
 
 
 class Bell:
@@ -112,9 +120,10 @@ class Reaper:
 class Farewell:
     """Told to go by SIGTERM or by the agent, a keeper goes when its work has ended."""
 
-    def __init__(self, work: Work, kernel: Kernel) -> None:
+    def __init__(self, work: Work, kernel: Kernel, ring: Callable[[], None]) -> None:
         self._work = work
         self._kernel = kernel
+        self._ring = ring
         self._told = False
         self._give_up_at_ns = 0
         signal.signal(signal.SIGTERM, self._tell)
@@ -136,6 +145,7 @@ class Farewell:
 
     def _tell(self, *_: object) -> None:
         self._told = True
+        self._ring()
 
 
 def _open(root: str) -> int:

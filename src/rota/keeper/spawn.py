@@ -5,17 +5,22 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rota.keeper.cgroups import Group, Groups
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
-from rota.keeper.wire import Spec
+from rota.keeper.users import User, Users, give, renounce, worn
+from rota.keeper.wire import Configure, Spec
 
-PASSED_ON = ("PATH", "HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+PASSED_ON = ("PATH", "LANG", "TZ")
+OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+OPENED = APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 # What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
 RESET = (
     signal.SIGPIPE,
@@ -57,22 +62,38 @@ class Recipe:
     path: str
     env: ctypes.Array[ctypes.c_char_p]  # with some places left for what differs
     cwd: str
+    user: User | None  # None: the keeper's own
     program: bytes | None = None  # found at the first start
 
 
 class Spawner:
-    def __init__(self, root: str, mark: str) -> None:
+    def __init__(self, root: str, mark: str, groups: Groups | None = None) -> None:
         self._root = root
         self._mark = mark
         self._node = ""
+        self._groups = groups or Groups()
+        self._users = Users(f"{root}/work")
+        self._no_new_privs = True
+        self._threads = threading.local()
         self._recipes: dict[str, Recipe] = {}
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
 
-    def name_node(self, node: str) -> None:
-        if node != self._node:
-            self._node = node
+    def configure(self, order: Configure) -> None:
+        if self._users.run_as(order.run_as) or order.node != self._node:
+            self._node = order.node
             self._recipes.clear()
+        self._no_new_privs = order.no_new_privs
+        if order.pids_max:
+            self._groups.limit_all(order.pids_max)
+        if not self._users.is_self:  # so that users find their way, and see nothing there
+            for path in (self._root, f"{self._root}/work"):
+                os.makedirs(path, exist_ok=True)
+                os.chmod(path, 0o711)
+
+    def labels(self) -> dict[str, str]:
+        """How limits are kept here, and which."""
+        return {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -81,21 +102,39 @@ class Spawner:
 
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
+        self._users.forget(job)
 
-    def spawn(self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes) -> int:
+    def enclose(self, key: Key, spec: Spec) -> Group | None:
+        """A group for an attempt that has limits, where the machine has groups."""
+        if not spec.limits:
+            return None
+        try:
+            return self._groups.make(key, spec.limits)
+        except OSError as error:
+            raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
+
+    def release(self, group: Group) -> None:
+        self._groups.end(group)
+
+    def spawn(
+        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+    ) -> int:
         """Start it, writing to output.out and .err; its pid is also its session and its process group."""
         job, index, attempt = key
         recipe = None
         try:
             recipe = self._recipes.get(job) or self._prepare(job, spec)
             if recipe.program is None:
-                recipe.program = os.fsencode(_find(spec.argv[0], recipe))
+                with worn(recipe.user):
+                    recipe.program = os.fsencode(_find(spec.argv[0], recipe))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
             if spec.asks_for(GPU):
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
-            pid, error = self._posix_spawn(recipe, env, output)
+            pid, error = self._start(recipe, env, output, group)
+        except LookupError as problem:
+            raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
             pid, error = 0, problem.errno or errno.EIO
         if not error:
@@ -103,7 +142,20 @@ class Spawner:
         self._recipes.pop(job, None)  # it may be out of date
         if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(os.path.dirname(output)):
             raise Short(f"{os.strerror(error)} on this node")
-        raise _explain(error, spec.argv[0], recipe.cwd)
+        with worn(recipe.user):
+            raise _explain(error, spec.argv[0], recipe.cwd)
+
+    def _start(
+        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, group: Group | None
+    ) -> tuple[int, int]:
+        if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
+            renounce()  # in each thread that starts work, once
+            self._threads.has_renounced = True
+        try:
+            self._groups.enter(group)
+            return self._posix_spawn(recipe, env, output)
+        finally:
+            self._groups.leave(group)
 
     def _posix_spawn(
         self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes
@@ -113,12 +165,15 @@ class Spawner:
         pid = ctypes.c_int(0)
         _quick.posix_spawn_file_actions_init(actions)
         _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(recipe.cwd))
-        _quick.posix_spawn_file_actions_addopen(actions, 1, output + b".out", APPEND, 0o600)
-        _quick.posix_spawn_file_actions_addopen(actions, 2, output + b".err", APPEND, 0o600)
+        given = (recipe.program, actions, self._attributes, recipe.argv, env)
         try:
-            error = _waiting.posix_spawn(
-                ctypes.byref(pid), recipe.program, actions, self._attributes, recipe.argv, env
-            )
+            if recipe.user:
+                with _opened(actions, output), worn(recipe.user):
+                    error = _waiting.posix_spawn(ctypes.byref(pid), *given)
+            else:
+                _quick.posix_spawn_file_actions_addopen(actions, 1, output + b".out", APPEND, 0o600)
+                _quick.posix_spawn_file_actions_addopen(actions, 2, output + b".err", APPEND, 0o600)
+                error = _waiting.posix_spawn(ctypes.byref(pid), *given)
         finally:
             _quick.posix_spawn_file_actions_destroy(actions)
         return pid.value, error
@@ -126,9 +181,11 @@ class Spawner:
     def _prepare(self, job: str, spec: Spec) -> Recipe:
         work = f"{self._root}/work/{job}"
         if not self._spares.take(job):
-            os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
-        own = os.environ
-        env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
+            _make_work(work)
+        user = self._users.of(job)
+        if user:
+            give(work, user)
+        env = _passed_on(user, work)
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
         path = env["PATH"]
@@ -151,13 +208,38 @@ class Spawner:
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
-        recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, _strings(encoded), cwd)
+        argv = _strings([os.fsencode(part) for part in spec.argv])
+        recipe = Recipe(argv, path, _strings(encoded), cwd, user)
         self._recipes[job] = recipe
         return recipe
 
 
+@contextlib.contextmanager
+def _opened(actions: ctypes.Array[ctypes.c_char], output: bytes) -> Iterator[None]:
+    """Its files, opened for work that cannot come near them."""
+    with contextlib.ExitStack() as files:
+        for number, end in ((1, b".out"), (2, b".err")):
+            fd = os.open(output + end, OPENED, 0o600)
+            files.callback(os.close, fd)
+            _quick.posix_spawn_file_actions_adddup2(actions, fd, number)
+        yield
+
+
+def _passed_on(user: User | None, work: str) -> dict[str, str]:
+    names = PASSED_ON if user else PASSED_ON + OF_THE_KEEPERS_USER
+    env = {name: value for name, value in os.environ.items() if name in names or name.startswith("LC_")}
+    if user:
+        env["HOME"] = work
+        if user.name:
+            env |= {"USER": user.name, "LOGNAME": user.name}
+    return env
+
+
 def _make_work(path: str) -> None:
-    os.makedirs(f"{path}/out", mode=0o700)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    for one in (path, f"{path}/out"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one, mode=0o700)
 
 
 def _make_attributes() -> ctypes.Array[ctypes.c_char]:

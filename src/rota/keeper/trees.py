@@ -5,13 +5,12 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rota.keeper.rules import Key
 
 PR_SET_CHILD_SUBREAPER = 36
-PR_SET_NO_NEW_PRIVS = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,10 @@ class _Stat:
 
 
 def adopt_orphans() -> None:
-    """Make whatever the work leaves behind come to this process, and let nothing here gain privileges."""
+    """Make whatever the work leaves behind come to this process."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for option in (PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS):
-        if libc.prctl(option, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), f"prctl({option})")
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(child subreaper)")
 
 
 def find_marked(mark: str) -> list[Marked]:
@@ -59,6 +57,12 @@ def find_marked(mark: str) -> list[Marked]:
             if stat and stat.state != "Z":
                 found.append(Marked(pid, stat.group, _key(environ)))
     return found
+
+
+def with_groups(pids: Iterable[int]) -> list[tuple[int, int]]:
+    """Each of these that lives, with its process group."""
+    stats = ((pid, _stat(pid)) for pid in pids)
+    return [(pid, stat.group) for pid, stat in stats if stat and stat.state != "Z"]
 
 
 def find_children() -> list[Child]:
@@ -112,11 +116,18 @@ def kill_all_marked(mark: str, patience_seconds: float) -> list[Key]:
     return []
 
 
+def open_handle(pid: int) -> int | None:
+    """None: it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
 def _signal(pid: int, signum: int, is_ours: Callable[[], bool]) -> None:
     """Signal a process that is proven ours. The handle is opened first: a pid reused since is never hit."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
+    handle = open_handle(pid)
+    if handle is None:
         return
     try:
         if is_ours():

@@ -1,11 +1,12 @@
-"""Once a second, or when due: signals trees whose time is up, sweeps up orphans, makes directories ahead."""
+"""Signals trees whose time is up; once a second sweeps up orphans, more often looks who breaks a limit."""
 
 import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rota.keeper import trees
+from rota.keeper import patrol, trees
+from rota.keeper.attempt import Excess, Kernel, Running
 from rota.keeper.rules import Key
 from rota.keeper.trees import Child
 from rota.keeper.work import Work
@@ -18,6 +19,7 @@ class Warden:
         self._work = work
         self._stock_up = stock_up
         self._mark = mark
+        self._kernel = Kernel()
         self._suspects: dict[Child, frozenset[Key]] = {}
 
     def run(self) -> None:
@@ -28,22 +30,62 @@ class Warden:
                 self._work.keep_up()
                 for prepare in self._stock_up:
                     prepare()
-            due = self._work.wait_due(SWEEP_SECONDS if busy else None)
+            watches = self._patrol()
+            due = self._work.wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
             if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
                 busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
 
+    def _patrol(self) -> bool:
+        """Kill who went beyond a limit; True while there are limits to watch."""
+        with self._work.lock:
+            limited = [one for one in self._work.running.values() if one.pid and one.spec.limits]
+        found: dict[Key, list[int]] = {}
+        if any(attempt.group is None for attempt in limited):
+            found = patrol.trees_of(trees.find_marked(self._mark))
+        for attempt in limited:
+            tree = found.get(attempt.key, [])
+            group = attempt.group
+            excess = patrol.excess_of(attempt) if group else patrol.seen_excess(attempt.spec.limits, tree)
+            if excess and self._condemn(attempt, excess):
+                for pid in tree:
+                    trees.signal_marked(pid, self._mark, signal.SIGKILL)
+                if group:
+                    group.kill()
+        return bool(limited)
+
+    def _condemn(self, attempt: Running, excess: Excess) -> bool:
+        """It went beyond a limit; False: it has ended before. As long as its leader is not buried, the
+        number is nobody else's."""
+        with self._work.lock:
+            if self._work.running.get(attempt.key) is not attempt or attempt.outcome or attempt.excess:
+                return False
+            attempt.excess = excess
+            self._kernel.signal_group(attempt.pid, signal.SIGKILL)
+            return True
+
     def _tend(self, due: dict[Key, bool]) -> None:
-        """One look at the machine serves every attempt that is due."""
+        """One look at the machine serves every attempt that is due and has no group of its own."""
+        with self._work.lock:
+            running = {key: self._work.running[key] for key in due if key in self._work.running}
+        self._work.strike(due)
+        groups = {key: attempt.group for key, attempt in running.items() if attempt.group}
         found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-        for process in trees.find_marked(self._mark):
+        for process in trees.find_marked(self._mark) if len(groups) < len(due) else ():
             if process.key in due:
                 found[process.key].append((process.pid, process.group))
         for key, was_gone in due.items():
-            signum, pids = self._work.tend(key, was_gone=was_gone, tree=found[key])
-            for pid in pids if signum else ():
-                trees.signal_marked(pid, self._mark, signum)
+            group = groups.get(key)
+            tree = trees.with_groups(group.members()) if group else found[key]
+            signum, pids = self._work.tend(key, was_gone=was_gone, tree=tree)
+            if group and signum == signal.SIGKILL:
+                group.kill()
+            elif group and signum:
+                group.signal(signum, pids)
+            else:
+                for pid in pids if signum else ():
+                    trees.signal_marked(pid, self._mark, signum)
         self._work.fill()
 
     def _sweep(self) -> bool:

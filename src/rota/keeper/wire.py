@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rota.keeper.limits import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
 
 PROTOCOL = 2  # 1 counted whole GPUs, and an order could not name them
@@ -40,6 +41,7 @@ class Spec:
     run: Run
     text: str  # as it came, for the journal
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
+    limits: Limits = NO_LIMITS
 
     def asks_for(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
@@ -65,6 +67,9 @@ class Configure:
     amounts: Mapping[str, int]
     gpus: tuple[str, ...]
     keeping: Keeping = Keeping()
+    run_as: str = "self"  # or "own": a user for each job; or a user's name or number
+    pids_max: int | None = None  # for all the work together
+    no_new_privs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +134,23 @@ def parse_spec(raw: object) -> Spec:
     run = fields.get("run", Run.AT_LEAST_ONCE)
     if run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
+    said = _amounts(fields.get("limits", {}), "spec.limits")
+    if unknown := set(said).difference(LIMITS):
+        raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
+    pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     return Spec(
         name=_text(fields.get("name", ""), "spec.name"),
         argv=argv,
         env={_variable(name): _text(value, f"spec.env.{name}") for name, value in env.items()},
         workdir=None if workdir is None else _text(workdir, "spec.workdir"),
-        needs=tuple(sorted((name, amount) for name, amount in needs.items() if amount)),
+        needs=pairs,
         count=_number(fields.get("count", 1), "spec.count"),
         grace_ms=_number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
         timeout_ms=_maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
         log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
+        limits=limits_of(said, pairs),
     )
 
 
@@ -177,8 +187,16 @@ def _configure(message: dict[str, Any]) -> Configure:
     gpus = tuple(_text(gpu, "gpus") for gpu in _is(message.get("gpus", []), "gpus", list, "a list of ids"))
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
-    node, amounts = _text(message.get("node"), "node"), _amounts(message.get("amounts"), "amounts")
-    return Configure(node, amounts, gpus, _keeping(message))
+    pids_max = message.get("pids_max")
+    return Configure(
+        node=_text(message.get("node"), "node"),
+        amounts=_amounts(message.get("amounts"), "amounts"),
+        gpus=gpus,
+        run_as=_text(message.get("run_as", "self"), "run_as"),
+        pids_max=None if pids_max is None else _number(pids_max, "pids_max"),
+        no_new_privs=bool(message.get("no_new_privs", True)),
+        keeping=_keeping(message),
+    )
 
 
 def _keeping(message: dict[str, Any]) -> Keeping:

@@ -1,22 +1,22 @@
 """All this node was asked to run and not told to forget: orders in, processes started, events out."""
 
-import heapq
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs
+from rota.keeper.patrol import judged
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
-LAST_LOOK_NS = 1_000_000_000
 SIGKILL = int(signal.SIGKILL)
 
 
@@ -48,7 +48,7 @@ class Work:
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
         self._kernel = kernel
-        self._due: list[tuple[int, Key]] = []
+        self._looks = Looks(self.running, kernel.now_ns)
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
 
@@ -56,7 +56,7 @@ class Work:
 
     def configure(self, order: wire.Configure) -> None:
         with self.lock:
-            self._spawner.name_node(order.node)
+            self._spawner.configure(order)
             self._outputs.keeping = order.keeping
             for refusal in self._room.configure(order.amounts, order.gpus):
                 self.outbox.refused(refusal.key, refusal.reason)
@@ -115,6 +115,7 @@ class Work:
                 live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
             head: dict[str, object] = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid()}
             head |= {"boot": self.memory.boot, "shortage": self._outputs.shortage}
+            head["labels"] = self._spawner.labels()
             text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
             return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
 
@@ -137,7 +138,9 @@ class Work:
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
-            attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
+                if attempt.group:
+                    attempt.group.kill()
+            attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             if attempt.ending is None:
                 if written := self._written(attempt):
                     self._finish(attempt, written)
@@ -167,7 +170,7 @@ class Work:
             left_ns = self.due_in_ns()
             if left_ns is None or left_ns > 0:
                 if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0, left_ns / 1e9)
+                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
                 elif self._unswept:
                     seconds = 1.0
                 self._warden_idles = seconds is None
@@ -177,16 +180,18 @@ class Work:
 
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
-        return self._due[0][0] - self._kernel.now_ns() if self._due else None
+        return self._looks.due_in_ns()
 
     def take_due(self) -> dict[Key, bool]:
-        due = {}
-        while self._due and self._due[0][0] <= self._kernel.now_ns():
-            when, key = heapq.heappop(self._due)
-            attempt = self.running.get(key)
-            if attempt and attempt.look_at_ns == when:
-                due[key] = attempt.outcome is not None
-        return due
+        return self._looks.take()
+
+    def strike(self, keys: Iterable[Key]) -> None:
+        """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
+        with self.lock:
+            now = self._kernel.now_ns()
+            for attempt in filter(None, map(self.running.get, keys)):
+                if signum := self._looks.strike(attempt, now):
+                    self._kernel.signal_group(attempt.pid, signum)
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
@@ -210,8 +215,8 @@ class Work:
             if was_gone and not rest and (written := self._written(attempt)):
                 self._finish(attempt, written)
                 return 0, []
-            signum = self._next_signal(attempt, now)
-            if leader and signum:
+            signum = self._looks.next_signal(attempt, now)
+            if leader and signum and signum != attempt.struck:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
 
@@ -291,7 +296,10 @@ class Work:
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus, attempt.segment.path)
+            attempt.group = self._spawner.enclose(attempt.key, attempt.spec)
+            attempt_pid = self._spawner.spawn(
+                attempt.key, attempt.spec, attempt.gpus, attempt.segment.path, attempt.group
+            )
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -306,8 +314,8 @@ class Work:
             self._unswept = True
             if attempt.spec.timeout_ms is not None and attempt.ending is None:
                 self._look(attempt, attempt.started_ns + attempt.spec.timeout_ms * 1_000_000)
-            elif self._warden_idles:
-                self.something_due.notify()  # it sweeps while there is work
+            elif self._warden_idles or attempt.spec.limits:
+                self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
     def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
@@ -315,6 +323,7 @@ class Work:
         self._spawning -= 1
         self._spawned.notify_all()
         del self.running[key]
+        self._release(attempt)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -348,25 +357,8 @@ class Work:
         attempt.ending = ending
         attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
 
-    def _next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
-        if not attempt.asked:
-            attempt.asked = True
-            self._look(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
-        self._look(attempt, now + attempt.pause_ns)
-        attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
-        if now >= attempt.kill_at_ns:
-            return signal.SIGKILL
-        self._look(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
-        return 0
-
     def _look(self, attempt: Running, when_ns: int) -> None:
-        attempt.look_at_ns = when_ns
-        if len(self._due) > 2 * len(self.running) + 1000:  # deadlines of attempts that ended long before
-            self._due = [(other.look_at_ns, key) for key, other in self.running.items() if other.look_at_ns]
-            heapq.heapify(self._due)
-        heapq.heappush(self._due, (when_ns, attempt.key))
+        self._looks.at(attempt, when_ns)
         self.something_due.notify()
 
     def _written(self, attempt: Running) -> Measure | None:
@@ -379,9 +371,14 @@ class Work:
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
         del self.running[attempt.key]
+        self._release(attempt)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         self._room.release(attempt.key)
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+
+    def _release(self, attempt: Running) -> None:
+        if attempt.group:
+            self._spawner.release(attempt.group)
 
     def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
         told = row(key, state, outcome, started_ms, self._kernel.now_ms())

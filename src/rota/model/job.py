@@ -78,6 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
     log_bytes: int | None = None  # output kept of each stream of an attempt; None: as its node says
+    limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
 
     @property
     def key(self) -> Key:

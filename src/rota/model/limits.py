@@ -23,6 +23,9 @@ TAILS_BYTES_MAX = 1024**3  # of all of them; the oldest go first
 BODY_BYTES_MAX = 1024 * 1024  # an API request: before authentication nobody may cost more
 TIMEOUT_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 DRAIN_SECONDS_MAX = 30 * 24 * 3600  # a month to run empty: above it is a unit mistaken
+MEMORY_LIMIT_MIN = 2**20  # with less memory no program could even be executed
+CPU_LIMIT_MILLI_MIN = 10  # the smallest quota that the kernel takes: 1 ms of each 100 ms
+PIDS_MAX = 2**22  # as many processes as Linux ever has numbers for
 GRACE_SECONDS_MAX = 24 * 3600  # a day to stop: above it is a unit mistaken
 
 BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next

@@ -84,6 +84,7 @@ class Work(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     run: RunMode
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
+    limits: dict[str, int] = {}
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -98,6 +99,7 @@ def work_of(spec: JobSpec) -> Work:
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
         log_bytes=spec.log_bytes,
+        limits=spec.limits,
     )
 
 

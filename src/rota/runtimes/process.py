@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
+SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
 _PROTOCOL = 2
 _PROTOCOL_BEFORE = 1  # counted whole GPUs, and an order could not name them
 _START_SECONDS = 15.0
@@ -32,11 +33,21 @@ _SAID = {
 }
 
 
+class Bounds(NamedTuple):
+    """Who the work runs as, and what none of it gets beyond."""
+
+    run_as: str = SELF
+    pids_max: int | None = None  # for all of it together
+    no_new_privs: bool = True
+
+
 class ProcessRuntime:
     """Talks to the keeper of one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, bounds: Bounds | None = None) -> None:
         self._directory = directory
+        self._bounds = bounds or Bounds()
+        self._labels: dict[str, str] = {}
         self._keeper: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -47,13 +58,19 @@ class ProcessRuntime:
     def is_outdated(self) -> bool:
         return self._speaks < _PROTOCOL
 
+    @property
+    def labels(self) -> dict[str, str]:
+        return self._labels
+
     async def attach(self, room: Room) -> list[JobClaims]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._greet()
         self._speaks = state["protocol"]
+        self._labels = state.get("labels", {})
         self.shortage = state.get("shortage")
-        configure = {"node": room.node, "amounts": room.amounts, "gpus": room.gpus}
-        self._send({"op": "configure", **configure, "keeping": dict(room.keeping)})
+        size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
+        bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
+        self._send({"op": "configure", **size, **bounds})
         return claims_of_state(state)
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
@@ -175,6 +192,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "timeout_ms": work.timeout_ms,
         "log_bytes": work.log_bytes,
         "run": work.run.value,
+        "limits": work.limits,
     }
 
 

@@ -34,6 +34,10 @@ class Runtime(Protocol):
     def shortage(self) -> str | None:
         """Why it can start nothing new: what it must write down has no place."""
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What this machine can do for the work, known once attached: how limits are kept."""
+
     async def attach(self, room: Room) -> list[JobClaims]:
         """Connect, and hear of all that is live and of every result not acknowledged."""
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rota.keeper.attempt import Kernel, Outcome
+from rota.keeper.cgroups import Group
 from rota.keeper.index import Extent
 from rota.keeper.journal import Journal
 from rota.keeper.outputs import Measure, Outputs, Segment
 from rota.keeper.rules import Key
 from rota.keeper.spawn import CannotRun, Short, Spawner
-from rota.keeper.wire import Spec
+from rota.keeper.wire import Configure, Spec
 from rota.sim.world import Clock
 
 TERM_MS = 40  # a program that hears SIGTERM takes so long to go
@@ -158,14 +159,22 @@ class SimSpawner(Spawner):
         self._born = born
         self._is_short = is_short  # whether the machine has no process to spare
 
-    def name_node(self, node: str) -> None:
-        """Its work sees no environment."""
+    def configure(self, order: Configure) -> None:
+        """Its work sees no environment, and has no limits."""
+
+    def labels(self) -> dict[str, str]:
+        return {}
+
+    def enclose(self, key: Key, spec: Spec) -> Group | None:
+        """Nothing goes beyond a limit here."""
 
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
-    def spawn(self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes) -> int:
-        del output
+    def spawn(
+        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+    ) -> int:
+        del output, group
         if self._is_short():
             raise Short("no process to spare on this node")
         habit = self._habit(key, spec)

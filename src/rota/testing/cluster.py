@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import rota
+from rota.keeper.machine import end_groups
 from rota.testing import processes
 from rota.testing.processes import until
 
@@ -51,6 +52,7 @@ class LocalCluster:
         nodes: int = 3,
         *,
         cpu: float = 4,
+        run_as: str = "self",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
@@ -64,6 +66,7 @@ class LocalCluster:
             **(settings or {}),
         }
         self._cpu = cpu
+        self._run_as = run_as
         self._server: subprocess.Popen[bytes] | None = None
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
@@ -124,8 +127,8 @@ class LocalCluster:
         name = f"node-{number}"
         secrets = {} if before else {"ROTA_JOIN": self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
-        label = ("--label", f"number={number}")
-        self._agents[number] = self._start(name, "agent", *given, *label, **secrets, **variables)
+        more = ("--label", f"number={number}", "--run-as", self._run_as)
+        self._agents[number] = self._start(name, "agent", *given, *more, **secrets, **variables)
 
     def signal_agent(self, number: int, signum: int) -> None:
         self._agents[number].send_signal(signum)
@@ -281,3 +284,4 @@ def _end_node(directory: Path) -> None:
     """The keeper first, which would report the death of its work."""
     processes.kill_all(lambda: _keepers(directory))
     processes.kill_all(lambda: _work(directory))
+    end_groups(str(directory), _ANSWER_SECONDS)

@@ -206,6 +206,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         timeout_ms=work.timeout_ms,
         run=work.run.value,
         log_bytes=work.log_bytes,
+        limits=work.limits,
     )
 
 
@@ -221,6 +222,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
         log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
+        limits=dict(work.limits),
     )
 
 

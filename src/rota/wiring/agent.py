@@ -23,6 +23,7 @@ from rota.model.limits import LOG_BYTES_MIN, TIMEOUT_SECONDS_MAX
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
 from rota.wiring.process import Interruption, guarded, log_to
+from rota.wiring.run_as import bounds_of
 
 log = structlog.get_logger("rota.agent")
 
@@ -52,7 +53,8 @@ async def _run(config: AgentConfig, directory: Path) -> None:
 async def _serve(
     config: AgentConfig, directory: Path, identity: NodeIdentity, interruption: Interruption
 ) -> None:
-    agent = Agent(settings_of(config, directory), identity, ProcessRuntime(directory))
+    runtime = ProcessRuntime(directory, bounds_of(config, directory))
+    agent = Agent(settings_of(config, directory), identity, runtime)
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
         which = await interruption.wait()

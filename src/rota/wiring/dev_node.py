@@ -51,7 +51,7 @@ class DevNode:
         with (self.directory / "agent.log").open("ab") as diary:
             self._agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
-                *("--data-dir", str(self.directory), "--name", self.name, *self._flags),
+                *("--data-dir", str(self.directory), "--name", self.name, "--run-as", "self", *self._flags),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=diary,
                 stderr=diary,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.keeper import trees
+from rota.keeper.machine import end_groups
 
 _GOODBYE_SECONDS = 15.0  # a keeper stops its work first; the usual grace is ten seconds
 _KILL_SECONDS = 5.0
@@ -73,6 +74,7 @@ def kill_work(directory: Path) -> None:
     mark = directory / "keeper.id"
     if mark.exists():
         trees.kill_all_marked(mark.read_text().strip(), _KILL_SECONDS)
+    end_groups(str(directory), _KILL_SECONDS)
 
 
 def _tell_to_end(directory: Path, told: dict[Found, None]) -> list[Found]:

@@ -1,0 +1,133 @@
+"""Version 1: a tree of groups for each controller, and threads that enter one for the moment of a start."""
+
+import contextlib
+import os
+import threading
+
+from rota.keeper.cgroups import PERIOD_US, Group, Groups, counter, numbers, write
+from rota.keeper.limits import CPU, MEMORY, PIDS, Limits
+from rota.keeper.rules import Key
+
+FREEZER = "freezer"
+
+
+class GroupV1(Group):
+    def kill(self) -> None:
+        """Frozen first, so that nobody forks away meanwhile."""
+        freezer = self.paths.get(FREEZER)
+        if freezer is None or not self.members():
+            super().kill()
+            return
+        with contextlib.suppress(OSError):
+            write(f"{freezer}/freezer.state", "FROZEN")
+        try:
+            super().kill()
+        finally:
+            with contextlib.suppress(OSError):
+                write(f"{freezer}/freezer.state", "THAWED")
+
+    def memory_peak_if_killed(self) -> int | None:
+        path = self.paths.get(MEMORY)
+        if path is None or not counter(f"{path}/memory.oom_control", "oom_kill"):
+            return None
+        return sum(numbers(f"{path}/memory.max_usage_in_bytes"))
+
+
+class Doors:
+    """Files held open: every start goes through them."""
+
+    def __init__(self, parent: str, home: str) -> None:
+        self.parent = os.open(f"{parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+        self.home = os.open(f"{home}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+
+
+class GroupsV1(Groups):
+    """Each controller has a tree of its own, and single threads can be moved.
+
+    Threads that start work stay in the parent groups for pids and for the freezer, so that what they start
+    is there at no cost; into those for memory and cpu, where they would suffer with the work, they go for
+    the moment of the start only.
+    """
+
+    label = "cgroup-v1"
+
+    def __init__(self, homes: dict[str, str], name: str) -> None:
+        """`homes`: where this process is, by controller."""
+        super().__init__()
+        self._homes = homes
+        self._parents = {controller: f"{home}/{name}" for controller, home in homes.items()}
+        self.controllers = tuple(one for one in (MEMORY, PIDS, CPU) if one in homes)
+        self._threads = threading.local()
+        for path in self._parents.values():
+            os.makedirs(path, exist_ok=True)
+        self._cpu = Doors(self._parents[CPU], homes[CPU]) if CPU in homes else None
+
+    def limit_all(self, pids: int) -> None:
+        if PIDS in self._parents:
+            write(f"{self._parents[PIDS]}/pids.max", str(pids))
+
+    def make(self, key: Key, limits: Limits) -> Group | None:
+        wanted = {
+            FREEZER: True,
+            MEMORY: limits.memory_bytes is not None,
+            PIDS: limits.pids is not None,
+            CPU: True,
+        }
+        name = "-".join(map(str, key))
+        chosen = [one for one in wanted if wanted[one] and one in self._parents]
+        paths = {one: f"{self._parents[one]}/{name}" for one in chosen}
+        group = GroupV1(limits, paths)
+        try:
+            for path in paths.values():
+                os.mkdir(path)
+            self._set(paths, limits)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def enter(self, group: Group | None) -> None:
+        if not getattr(self._threads, "is_settled", False):
+            self._settle()
+        if group is None:
+            if self._cpu:
+                os.write(self._cpu.parent, b"0")
+            return
+        if group.limits.pids and PIDS in group.paths:
+            write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids + 1))  # this thread counts, too
+        for path in group.paths.values():
+            write(f"{path}/tasks", "0")
+
+    def leave(self, group: Group | None) -> None:
+        if group is None:
+            if self._cpu:
+                os.write(self._cpu.home, b"0")
+            return
+        for controller in group.paths:
+            stays = self._parents if controller in (PIDS, FREEZER) else self._homes
+            write(f"{stays[controller]}/tasks", "0")
+        if group.limits.pids and PIDS in group.paths:
+            write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids))
+
+    def close(self) -> None:
+        self.bury()
+        for path in self._parents.values():
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+    def _settle(self) -> None:
+        """Put this thread where it stays, once."""
+        for controller in (PIDS, FREEZER):
+            if controller in self._parents:
+                write(f"{self._parents[controller]}/tasks", "0")
+        self._threads.is_settled = True
+
+    def _set(self, paths: dict[str, str], limits: Limits) -> None:
+        if MEMORY in paths:
+            write(f"{paths[MEMORY]}/memory.limit_in_bytes", str(limits.memory_bytes))
+            with contextlib.suppress(OSError):  # where swap is not counted
+                write(f"{paths[MEMORY]}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
+        if CPU in paths:
+            write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * 1024 // 1000)))
+            if limits.cpu_milli is not None:
+                write(f"{paths[CPU]}/cpu.cfs_quota_us", str(max(1000, limits.cpu_milli * PERIOD_US // 1000)))

@@ -1,0 +1,135 @@
+"""Who the work of a root keeper runs as, and how one thread of it becomes that user for a moment."""
+
+import contextlib
+import ctypes
+import os
+import platform
+import pwd
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SELF, OWN = "self", "own"
+FIRST, LAST = 61184, 65519  # what systemd, too, keeps for users without an entry in passwd
+TAKEN = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+# The C library's functions change all threads at once; the system calls change the one that calls.
+SYSTEM_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
+_quick = ctypes.PyDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    name: str | None = None  # None: it has no entry in passwd
+
+
+class Users:
+    """Of the jobs that have a work directory here; the owner of that is what is remembered."""
+
+    def __init__(self, work: str) -> None:
+        self._work = work
+        self._run_as = SELF
+        self._by_job: dict[str, User] = {}
+        self._lock = threading.Lock()
+
+    def run_as(self, said: str) -> bool:
+        """Whether this is something new."""
+        is_new, self._run_as = said != self._run_as, said
+        return is_new
+
+    @property
+    def is_self(self) -> bool:
+        return self._run_as == SELF
+
+    def of(self, job: str) -> User | None:
+        """None: as the keeper itself. LookupError if there is no such user."""
+        if self.is_self:
+            return None
+        if self._run_as != OWN:
+            return named(self._run_as)
+        with self._lock:
+            user = self._by_job.get(job) or self._known(job) or self._new()
+            self._by_job[job] = user
+            return user
+
+    def forget(self, job: str) -> None:
+        with self._lock:
+            self._by_job.pop(job, None)
+
+    def _known(self, job: str) -> User | None:
+        uid = _owner(f"{self._work}/{job}")
+        return User(uid, uid) if FIRST <= uid <= LAST else None
+
+    def _new(self) -> User:
+        taken = {user.uid for user in self._by_job.values()}
+        with contextlib.suppress(OSError), os.scandir(self._work) as jobs:
+            taken |= {entry.stat(follow_symlinks=False).st_uid for entry in jobs}
+        free = [uid for uid in range(FIRST, LAST + 1) if uid not in taken]
+        while free:
+            uid = free.pop(secrets.randbelow(len(free)))
+            if not os.path.exists(f"{TAKEN}/{uid}"):
+                return User(uid, uid)
+        raise LookupError(f"every user from {FIRST} to {LAST} has a job here")
+
+
+def named(text: str) -> User:
+    """By name or number; LookupError if there is none of that name."""
+    with contextlib.suppress(KeyError):
+        found = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
+        groups = os.getgrouplist(found.pw_name, found.pw_gid)
+        return User(found.pw_uid, found.pw_gid, tuple(groups), found.pw_name)
+    if text.isdecimal():
+        return User(int(text), int(text))
+    raise LookupError(f"there is no user {text}")
+
+
+def give(directory: str, user: User) -> None:
+    """Hand a directory, and `out` in it, to its user, once: afterwards only he knows what lies in there."""
+    if _owner(directory) != user.uid:
+        os.chmod(directory, 0o700)
+        os.chown(f"{directory}/out", user.uid, user.gid, follow_symlinks=False)
+        os.chown(directory, user.uid, user.gid, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def worn(user: User | None) -> Iterator[None]:
+    """This thread is that user; what it starts is nobody else ever. Its saved user brings it back."""
+    if user is None:
+        yield
+        return
+    set_groups, set_gids, set_uids = SYSTEM_CALLS[platform.machine()]
+    before = os.getgroups()
+    try:
+        _call(set_groups, len(user.groups), (ctypes.c_uint32 * len(user.groups))(*user.groups))
+        _call(set_gids, user.gid, user.gid, 0)
+        _call(set_uids, user.uid, user.uid, 0)
+        yield
+    finally:
+        _call(set_uids, 0, 0, 0)
+        _call(set_gids, 0, 0, 0)
+        _call(set_groups, len(before), (ctypes.c_uint32 * len(before))(*before))
+
+
+def renounce() -> None:
+    """Nothing that this thread starts gains privileges, by setuid or otherwise."""
+    if _quick.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(no_new_privs)")
+    _quick.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)  # older kernels have none
+
+
+def _call(number: int, *arguments: object) -> None:
+    if _quick.syscall(number, *arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _owner(path: str) -> int:
+    try:
+        return os.lstat(path).st_uid
+    except FileNotFoundError:
+        return -1

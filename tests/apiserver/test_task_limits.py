@@ -1,0 +1,47 @@
+"""Limits as people write them, and what is said of those that cannot be."""
+
+from typing import Any
+
+import pytest
+
+from rota.apiserver import show_spec
+from rota.apiserver.spec import parse_spec
+from rota.model.errors import BadField
+from rota.model.sync import work_of
+
+
+def body(limits: Any) -> dict[str, Any]:
+    return {"command": ["true"], "limits": limits}
+
+
+def test_limits_reach_the_node_in_its_units() -> None:
+    spec = parse_spec(body({"memory": "1g", "cpu": 0.5, "pids": "100"}))
+
+    assert work_of(spec).limits == {"memory": 1 << 30, "cpu": 500, "pids": 100}
+    assert show_spec.spec(spec)["limits"] == {"memory": 1 << 30, "cpu": 0.5, "pids": 100}
+    assert parse_spec(body(show_spec.spec(spec)["limits"])).limits == spec.limits
+
+
+def test_without_limits_nothing_is_shown_of_them() -> None:
+    assert "limits" not in show_spec.spec(parse_spec({"command": ["true"]}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ([], "limits"),
+        ({"disk": "1g"}, "limits.disk"),
+        ({"memory": "much"}, "limits.memory"),
+        ({"memory": "10k"}, "limits.memory"),
+        ({"memory": 0}, "limits.memory"),
+        ({"cpu": 0}, "limits.cpu"),
+        ({"pids": 0}, "limits.pids"),
+        ({"pids": 1.5}, "limits.pids"),
+        ({"pids": True}, "limits.pids"),
+    ],
+)
+def test_what_cannot_be_a_limit_is_refused_by_its_name(limits: Any, field: str) -> None:
+    with pytest.raises(BadField) as refused:
+        parse_spec(body(limits))
+
+    assert refused.value.field == field

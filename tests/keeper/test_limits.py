@@ -1,0 +1,159 @@
+"""Attempts that take more than they may: each dies alone, and the reason is told."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.machine import find_groups
+from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.keeper.test_stop import STUBBORN, is_alive, wait_until_ready
+
+MIB = 1 << 20
+EATS = "import sys; data = bytearray(int(sys.argv[1])); print('had it')"
+FORKS = """
+import os, time
+made = 0
+try:
+    while made < 200:
+        if os.fork() == 0:
+            time.sleep(600)
+        made += 1
+except BlockingIOError:
+    print("stopped at", made, flush=True)
+time.sleep(600)
+"""
+# 1,000 grandchildren, each in a session of its own, all deaf to SIGTERM.
+CROWD = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+read_fd, write_fd = os.pipe()
+for _ in range(1000):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write_fd, b"!")
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+for _ in range(1000):
+    os.read(read_fd, 1)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def label(root: Path) -> str:
+    """What this machine allows: as root mostly groups, else looking again and again."""
+    (root / "probe").mkdir()
+    groups = find_groups(str(root / "probe"), "probe")
+    groups.close()
+    return groups.label
+
+
+def test_too_much_memory_ends_that_attempt_alone_and_is_called_so(agent: Agent) -> None:
+    agent.start("7", sys.executable, "-c", EATS, str(512 * MIB), limits={"memory": 64 * MIB})
+    agent.start("8", "sleep", "600", grace_ms=0)
+    agent.start("9", sys.executable, "-c", EATS, str(MIB), needs={"cpu": 1000, "memory": 64 * MIB})
+    ended = {row[0]: row for row in agent.wait_ended(2)}
+
+    assert ended["7"][3:6] == ["exited", None, signal.SIGKILL]
+    assert ended["7"][11].startswith("out of memory: limit 64 MiB, peak ")
+    assert ended["7"][10] >= 64 * 1024 * 0.9
+    assert ended["9"][3:5] == ["exited", 0]
+    assert "8" not in ended
+
+
+def test_what_a_job_asks_for_in_memory_is_its_limit(agent: Agent) -> None:
+    agent.start("7", sys.executable, "-c", EATS, str(512 * MIB), needs={"cpu": 1000, "memory": 64 * MIB})
+
+    assert agent.wait_ended()[0][11].startswith("out of memory: limit 64 MiB")
+
+
+def test_a_child_without_memory_takes_its_whole_attempt_along(keeper: Keeper, agent: Agent) -> None:
+    script = f'{sys.executable} -c "{EATS}" {512 * MIB}; sleep 600'
+    agent.start("7", "sh", "-c", script, limits={"memory": 64 * MIB})
+
+    assert agent.wait_ended()[0][11].startswith("out of memory")
+    wait_until(lambda: not keeper.work(), "the end of the rest")
+
+
+def test_too_many_processes_are_not_to_be_had(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", sys.executable, "-c", FORKS, limits={"pids": 20}, grace_ms=0)
+    agent.start("8", "true")
+    if label(keeper.root) == "polling":
+        reasons = [row[11] for row in agent.wait_ended(2)]
+        assert any(reason and reason.startswith("too many processes: limit 20") for reason in reasons)
+        return
+
+    assert agent.wait_ended()[0][:5] == ["8", 0, 1, "exited", 0]
+    wait_until(lambda: "stopped at 19" in keeper.output("7"), "the end of the forks")
+    agent.stop(["7", 0, 1])
+    agent.wait_ended(2)
+    assert keeper.work() == []
+
+
+def test_a_single_process_is_a_limit_one_can_live_with(agent: Agent) -> None:
+    agent.start("7", "true", limits={"pids": 1})
+
+    assert agent.wait_ended()[0][3:5] == ["exited", 0]
+
+
+@pytest.mark.parametrize("limits", [{}, {"pids": 5000}], ids=["by marks", "by its group"])
+def test_a_thousand_deaf_grandchildren_die(keeper: Keeper, agent: Agent, limits: dict[str, int]) -> None:
+    agent.start("7", sys.executable, "-c", CROWD, grace_ms=100, limits=limits)
+    wait_until_ready(keeper, agent)
+    assert len(keeper.work()) == 1001
+    agent.stop(["7", 0, 1])
+
+    assert agent.wait_ended()[0][3:6] == ["stopped", None, signal.SIGKILL]
+    assert keeper.work() == []
+
+
+def test_an_orphan_in_a_group_dies_with_its_attempt_whatever_it_hides(keeper: Keeper, agent: Agent) -> None:
+    hidden = "setsid -f env -i sh -c 'echo $$; exec sleep 600'; sleep 0.2"
+    agent.start("7", "sh", "-c", hidden, limits={"pids": 50})
+    agent.wait_ended()
+    pid = int(keeper.output("7"))
+
+    wait_until(lambda: not is_alive(pid), "the end of the orphan")
+
+
+def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_find(keeper: Keeper, agent: Agent) -> None:
+    hidden = "setsid -f env -i sh -c 'echo $$; exec sleep 600'; sleep 600"
+    agent.start("7", "sh", "-c", hidden, limits={"pids": 50})
+    agent.start("8", "sh", "-c", hidden)
+    agent.start("9", sys.executable, "-c", STUBBORN + "time.sleep(600)")
+    agent.wait_started(3)
+    wait_until(lambda: all(keeper.output(job) for job in "789"), "their word")
+    hiding = [int(keeper.output(job)) for job in "78"]
+    grouped = label(keeper.root) != "polling"
+    keeper.kill()
+    keeper.start()
+
+    assert {row[3] for row in keeper.agent().hello()["ended"]} == {"lost"}
+    assert keeper.work() == []
+    if grouped:  # without groups nobody can tell who they were
+        wait_until(lambda: not any(map(is_alive, hiding)), "the end of those without a mark")
+    for pid in filter(is_alive, hiding):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_groups_are_gone_when_their_attempts_are(keeper: Keeper, agent: Agent) -> None:
+    if label(keeper.root) == "polling":
+        assert not (keeper.root / "groups").exists()
+        return
+    agent.start("7", "true", tasks=[[index, 1, 0] for index in range(50)], limits={"pids": 9, "cpu": 500})
+    agent.wait_ended(50)
+
+    assert {row[4] for row in agent.ended} == {0}
+    parents = [Path(line) for line in (keeper.root / "groups").read_text().splitlines()]
+    wait_until(lambda: not any(one.is_dir() for path in parents for one in path.iterdir()), "empty groups")
+
+
+def test_the_keeper_is_told_which_limits_there_are(agent: Agent) -> None:
+    agent.start("7", "true", limits={"swap": 1})
+
+    assert agent.receive_op("error")["reason"] == "spec.limits.swap: want one of memory, cpu, pids"

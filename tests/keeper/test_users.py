@@ -1,0 +1,166 @@
+"""Work of a root keeper is another user's: it reads nothing of the node's, and gains nothing back."""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.users import FIRST, LAST, named
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+IS_ROOT = os.geteuid() == 0
+as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else; see the last test")
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    """In a directory that other users can reach, as pytest's own cannot be."""
+    directory = tempfile.mkdtemp(prefix="rota-users-")
+    os.chmod(directory, 0o711)
+    (Path(directory) / "node").mkdir(mode=0o700)
+    keeper = Keeper(Path(directory) / "node")
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def agent(keeper: Keeper) -> Agent:
+    agent = keeper.agent()
+    agent.hello(run_as="own")
+    return agent
+
+
+def said(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
+    """What a shell script, run as a job, printed."""
+    before = len(agent.ended)
+    agent.start(job, "sh", "-c", script)
+    agent.wait_ended(before + 1)
+    return keeper.output(job)
+
+
+@as_root
+def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
+    first = said(keeper, agent, "7", "id -u; id -G; umask").split()
+    second = said(keeper, agent, "8", "id -u").split()
+    keeper.kill()
+    keeper.start()
+    again = keeper.agent()
+    again.hello(run_as="own")
+    again.start("7", "sh", "-c", "id -u", tasks=[[1, 1, 1]])
+    again.wait_ended()
+
+    assert FIRST <= int(first[0]) <= LAST
+    assert first[1] == first[0]  # its own group, and no other
+    assert second[0] != first[0]
+    assert keeper.output("7", 1).split()[0] == first[0]
+
+
+@as_root
+def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
+    script = 'echo "$HOME"; pwd; echo mine > "$ROTA_OUTPUT_DIR/result" && stat -c %a .; echo "$USER"'
+    home, where, mode, *user = said(keeper, agent, "7", script).splitlines()
+
+    assert home == where == str(keeper.root / "work" / "7")
+    assert mode == "700"
+    assert user == [""]
+    assert (keeper.root / "work" / "7" / "out" / "result").read_text() == "mine\n"
+
+
+@as_root
+def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Agent) -> None:
+    (keeper.root / "node.key").write_text("secret\n")
+    (keeper.root / "node.key").chmod(0o600)
+    said(keeper, agent, "7", "echo secret | tee ~/file out/file")
+    other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../7/out/file ../../logs/7/0.out"
+
+    script = f"{other}; ls ../.. .. ../7; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
+    assert said(keeper, agent, "8", script) == "done\n"
+
+
+@as_root
+def test_it_cannot_signal_others(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sleep", "600", grace_ms=0)
+    agent.wait_started()
+    victim = keeper.work()[0]
+
+    script = f"kill -9 {victim} || echo refused; kill -9 {keeper.process.pid} || echo refused"
+    assert said(keeper, agent, "8", script) == "refused\nrefused\n"
+    assert keeper.work() == [victim]
+
+
+@as_root
+def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
+    trap = keeper.root.parent / "id"
+    shutil.copy(shutil.which("id") or "", trap)
+    trap.chmod(0o4755)
+
+    uid, status = said(
+        keeper, agent, "7", f"{trap} -u; grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status"
+    ).split("\n", 1)
+    assert FIRST <= int(uid) <= LAST
+    assert {line.split()[1] for line in status.splitlines()} == {"0000000000000000", "1"}
+    assert stat.S_IMODE(trap.stat().st_mode) == 0o4755
+
+
+@as_root
+def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
+    script = "import os\ntry:\n    os.setresuid(0, 0, 0)\nexcept PermissionError:\n    print(os.getresuid())"
+    agent.start("7", "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3", "-c", script)
+    agent.wait_ended()
+
+    ids = set(eval(keeper.output("7")))
+    assert len(ids) == 1
+    assert FIRST <= ids.pop() <= LAST
+
+
+@as_root
+def test_one_user_can_be_named_for_all(keeper: Keeper) -> None:
+    agent = keeper.agent()
+    agent.hello(run_as="nobody")
+
+    who = said(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
+    nobody = named("nobody")
+    assert who == [str(nobody.uid), str(nobody.gid), "nobody"]
+
+
+@as_root
+def test_a_directory_it_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent) -> None:
+    closed = keeper.root.parent / "closed"
+    closed.mkdir(mode=0o700)
+    agent.start("7", "true", workdir=str(closed))
+
+    assert agent.wait_ended()[0][11] == f"working directory {closed}: Permission denied"
+
+
+@as_root
+def test_many_starts_leave_the_keeper_as_it_was(keeper: Keeper, agent: Agent) -> None:
+    keeper.wait_stocked()
+    descriptors = f"/proc/{keeper.process.pid}/fd"
+    agent.start("7", "true")
+    agent.wait_ended()
+    before = len(os.listdir(descriptors))
+    agent.start("8", "sh", "-c", "id -u", tasks=[[index, 1, 0] for index in range(300)])
+    agent.wait_ended(301)
+
+    assert {row[4] for row in agent.ended} == {0}
+    agent.send(op="forget", jobs=["8"])
+    wait_until(lambda: len(os.listdir(descriptors)) <= before, "the last file closed")
+    for task in Path(f"/proc/{keeper.process.pid}/task").iterdir():
+        assert "Uid:\t0\t0\t0\t0" in (task / "status").read_text()
+
+
+def test_whoever_is_nobody_special_runs_work_as_itself(keeper: Keeper) -> None:
+    agent = keeper.agent()
+    agent.hello()
+    agent.start("7", sys.executable, "-c", "import os; print(os.getuid(), os.environ.get('HOME'))")
+    agent.wait_ended()
+
+    assert keeper.output("7").split() == [str(os.getuid()), str(os.environ.get("HOME"))]
