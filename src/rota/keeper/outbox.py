@@ -24,6 +24,7 @@ class Outbox:
         self._started: dict[Key, int] = {}
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
+        self._steps: dict[Key, str] = {}
 
     def open(self) -> None:
         self.close()
@@ -35,6 +36,7 @@ class Outbox:
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
+        self._steps.clear()
 
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
@@ -48,6 +50,11 @@ class Outbox:
             self._ended[key] = row
             self._expects_more = not is_last
             self._fall_due(0 if is_last else self._ended_at_ns + ENDED_NS)
+
+    def stepped(self, key: Key, row: str) -> None:
+        """How its steps stand: goes along with the news of its start or end, which is told after this."""
+        if self._is_open:
+            self._steps[key] = row
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
@@ -71,7 +78,8 @@ class Outbox:
         if not (self._started or self._ended or self._refused):
             return b""
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
-        message = wire.events(started, self._ended.values(), self._refused)
+        message = wire.events(started, self._ended.values(), self._refused, self._steps.values())
+        self._steps.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()

@@ -65,7 +65,7 @@ class Spawner:
         self._root = root
         self._mark = mark
         self._node = ""
-        self._recipes: dict[str, Recipe] = {}
+        self._recipes: dict[str, dict[int, Recipe]] = {}  # by job and step
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
 
@@ -87,7 +87,7 @@ class Spawner:
         job, index, attempt = key
         recipe = None
         try:
-            recipe = self._recipes.get(job) or self._prepare(job, spec)
+            recipe = self._recipes.get(job, {}).get(spec.step) or self._prepare(job, spec)
             if recipe.program is None:
                 recipe.program = os.fsencode(_find(spec.argv[0], recipe))
             env = type(recipe.env).from_buffer_copy(recipe.env)
@@ -152,7 +152,7 @@ class Spawner:
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, _strings(encoded), cwd)
-        self._recipes[job] = recipe
+        self._recipes.setdefault(job, {})[spec.step] = recipe
         return recipe
 
 

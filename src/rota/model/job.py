@@ -21,6 +21,7 @@ from rota.model.shape import (
     Spread,
     Term,
 )
+from rota.model.steps import Step
 
 Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
 _NO_DEADLINE = 2**62
@@ -47,7 +48,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     id: JobId
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # empty where there are steps
     submitted_at_ms: int
     user: str = ""
     namespace: str = "default"
@@ -77,6 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
+    steps: tuple[Step, ...] = ()  # run in order instead of a command
 
     @property
     def key(self) -> Key:

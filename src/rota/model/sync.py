@@ -9,6 +9,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
 from rota.model.shape import RunMode
+from rota.model.steps import Step, StepMark
 
 
 class Said(IntEnum):
@@ -44,6 +45,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     cpu_us: int = 0
     peak_kib: int = 0
     reason: str | None = None
+    steps: tuple[StepMark, ...] = ()  # that have begun
+
+    def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
+        return msgspec.structs.replace(self, steps=steps)
 
 
 class JobClaims(NamedTuple):
@@ -71,6 +76,9 @@ class Report(msgspec.Struct, frozen=True):
     load: Load | None = None
 
 
+TOO_OLD = "(steps: this node runs a version that does not know them)"  # what such a node tries to run
+
+
 class Work(msgspec.Struct, frozen=True):
     """What a node must know of a job to run its tasks."""
 
@@ -83,12 +91,13 @@ class Work(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
+    steps: tuple[Step, ...] = ()
 
 
 def work_of(spec: JobSpec) -> Work:
     return Work(
         name=spec.name,
-        argv=spec.command,
+        argv=spec.command or (TOO_OLD,),
         env=spec.env,
         workdir=spec.workdir,
         needs=spec.needs,
@@ -96,6 +105,7 @@ def work_of(spec: JobSpec) -> Work:
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
+        steps=spec.steps,
     )
 
 

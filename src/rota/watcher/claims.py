@@ -10,10 +10,12 @@ from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.plan import Event
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
+from rota.watcher.steps import Marks, StepNews
 
 _COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
 _STATES = list(AttemptState)  # by number
 _OFFERED = AttemptState.OFFERED
+_LIVE = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 class Ledger:
@@ -25,6 +27,7 @@ class Ledger:
         self._blocks: dict[tuple[JobId, int], _StatusDraft] = {}
         self._happened: dict[tuple[JobId, AttemptState, int], list[int]] = {}
         self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
+        self._steps = StepNews()
 
     def hear(self, said: Iterable[JobClaims]) -> None:
         for one in said:
@@ -38,7 +41,11 @@ class Ledger:
         draft = self._block(job, block)
         if draft is None or event is None:
             return
+        before = draft.marks(position, claim.attempt) if claim.steps else ()
         state = draft.enter(position, claim, event, self._node)
+        if claim.steps:
+            after = draft.marks(position, claim.attempt)
+            self._steps.note(job.spec.id, claim.index, job.spec.steps, (before, after))
         if state is not None:
             kind = (job.spec.id, state, claim.exit_code)
             self._happened.setdefault(kind, []).append(claim.index)
@@ -49,11 +56,12 @@ class Ledger:
         return tuple(draft.done() for draft in self._blocks.values() if draft.changed)
 
     def events(self, node_name: str) -> tuple[Event, ...]:
-        return tuple(
+        tasks = tuple(
             self._event(*kind, indices, node_name)
             for kind, indices in self._happened.items()
             if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
         )
+        return (*self._steps.events(self._node, node_name), *tasks)
 
     def _block(self, job: JobView, block: int) -> "_StatusDraft | None":
         key = (job.spec.id, block)
@@ -125,10 +133,16 @@ class _StatusDraft:
         self._claims: dict[int, Claim] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
+        self._steps = dict(status.steps)
 
     @property
     def changed(self) -> bool:
-        return bool(self._claims)
+        return bool(self._claims) or self._steps != self._status.steps
+
+    def marks(self, position: int, attempt: int) -> Marks:
+        """Of the steps that this attempt has begun."""
+        is_known = position < len(self._known) and self._known[position] == attempt
+        return self._steps.get(position, ()) if is_known else ()
 
     def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
@@ -137,11 +151,16 @@ class _StatusDraft:
         known = self._known[position]
         before = _STATES[self._state[position]] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
+        if claim.steps and known == number and before in _LIVE:
+            self._steps[position] = claim.steps
         if state is None:
             return None
         if known and known != number:
             self._older.append(self._old(position))
             self._reasons.pop(position, None)
+            self._steps.pop(position, None)
+        if claim.steps:
+            self._steps[position] = claim.steps
         self._known[position] = number
         self._state[position] = int(state)
         self._claims[position] = claim
@@ -159,7 +178,10 @@ class _StatusDraft:
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return draft.done(
-            reasons=self._reasons, older=older[dropped:], older_dropped=self._status.older_dropped + dropped
+            reasons=self._reasons,
+            older=older[dropped:],
+            older_dropped=self._status.older_dropped + dropped,
+            steps=self._steps,
         )
 
     def _old(self, position: int) -> OldStatus:
@@ -169,5 +191,5 @@ class _StatusDraft:
             name: getattr(claim, name) if claim is not None else int(column(self._status, name)[position])
             for name in _COPIED
         }
-        reason = self._reasons.get(position)
-        return OldStatus(position, self._known[position], self._state[position], **values, reason=reason)
+        past = {"reason": self._reasons.get(position), "steps": self._steps.get(position, ())}
+        return OldStatus(position, self._known[position], self._state[position], **values, **past)  # type: ignore[arg-type]  # by name

@@ -5,10 +5,12 @@ import msgspec
 from rota.model.ids import JobId
 from rota.model.node import Load
 from rota.model.shape import RunMode
+from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
+_MARK = StepMark.__struct_fields__
 
 
 def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
@@ -30,7 +32,17 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         cpu_us=[claim.cpu_us for claim in claims],
         peak_kib=[claim.peak_kib for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
+        steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
     )
+
+
+def _marks_to_wire(marks: tuple[StepMark, ...]) -> pb.StepMarks:
+    return pb.StepMarks(**{name: [getattr(mark, name) for mark in marks] for name in _MARK})
+
+
+def _marks_from_wire(marks: pb.StepMarks) -> tuple[StepMark, ...]:
+    columns = [getattr(marks, name) for name in _MARK]
+    return tuple(StepMark(*row) for row in zip(*columns, strict=True))
 
 
 def claims_from_wire(jobs: list[pb.JobClaims]) -> list[JobClaims]:
@@ -55,6 +67,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     claims = [Claim(*row) for row in rows]
     for place, reason in reasons.items():
         claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+    for place, marks in job.steps.items():
+        claims[place] = claims[place].with_steps(_marks_from_wire(marks))
     return JobClaims(JobId(job.job), claims)
 
 
@@ -136,7 +150,18 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        steps=[_step_to_wire(step) for step in work.steps],
     )
+
+
+def _step_to_wire(step: Step) -> pb.Step:
+    timeout_ms = None if step.timeout_seconds is None else round(step.timeout_seconds * 1000)
+    return pb.Step(name=step.name, argv=step.command, env=step.env, timeout_ms=timeout_ms)
+
+
+def _step_from_wire(step: pb.Step) -> Step:
+    timeout_seconds = step.timeout_ms / 1000 if step.HasField("timeout_ms") else None
+    return Step(step.name, tuple(step.argv), dict(step.env), timeout_seconds)
 
 
 def _work_from_wire(work: pb.Work) -> Work:
@@ -150,6 +175,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        steps=tuple(_step_from_wire(step) for step in work.steps),
     )
 
 

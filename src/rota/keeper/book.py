@@ -1,0 +1,80 @@
+"""What is on record of each attempt, and told to the agent: its steps, its result, everything at a hello."""
+
+import os
+from collections.abc import Callable, Sequence
+
+from rota.keeper import journal as lines
+from rota.keeper import wire
+from rota.keeper.attempt import Kernel, Outcome, Running, row
+from rota.keeper.index import Extent
+from rota.keeper.journal import Journal, Memory
+from rota.keeper.outbox import Outbox
+from rota.keeper.rules import Key
+
+
+class Book:
+    """Used under the lock of the work."""
+
+    def __init__(
+        self, memory: Memory, journal: Journal, outbox: Outbox, is_idle: Callable[[], bool], kernel: Kernel
+    ) -> None:
+        self._memory = memory
+        self._journal = journal
+        self._outbox = outbox
+        self._is_idle = is_idle
+        self._kernel = kernel
+
+    def begin_step(self, attempt: Running, written: Extent) -> None:
+        attempt.begin_step(self._kernel.now_ms(), self._kernel.now_ns(), written)
+        self._mark(attempt)
+
+    def end_step(self, attempt: Running) -> bool:
+        """True if another is to follow."""
+        goes_on = attempt.end_step(self._kernel.now_ms())
+        self._mark(attempt)
+        return goes_on
+
+    def started(self, attempt: Running) -> None:
+        """The attempt, or one more step of it."""
+        self._tell_steps(attempt.key)
+        self._outbox.started(attempt.key, attempt.started_ms)
+
+    def close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
+        told = row(key, state, outcome, started_ms, self._kernel.now_ms())
+        self._memory.started.pop(key, None)
+        self._memory.ended[key] = told
+        self._journal.later(lines.end_line(told))
+        self.tell(key, told)
+
+    def tell(self, key: Key, told: str) -> None:
+        self._tell_steps(key)
+        self._outbox.ended(key, told, is_last=self._is_idle())
+
+    def ack(self, keys: Sequence[Key]) -> None:
+        known = [key for key in keys if self._memory.ended.pop(key, None)]
+        for key in known:
+            self._memory.steps.pop(key, None)
+        if known:
+            self._journal.later(lines.ack_line(known))
+            self._journal.flush()
+
+    def strike(self, key: Key) -> None:
+        """It is on record as started, and was not."""
+        self._memory.started.pop(key, None)
+        self._memory.steps.pop(key, None)
+        self._journal.later(lines.ack_line([key]))
+
+    def state(self, live: list[list[object]]) -> bytes:
+        memory = self._memory
+        head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
+        steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
+        text = wire.encode({**head, "jobs": list(memory.specs), "live": live, "steps": steps})
+        return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
+
+    def _mark(self, attempt: Running) -> None:
+        self._memory.steps[attempt.key] = attempt.marks
+        self._journal.later(lines.step_line(attempt.key, len(attempt.marks), attempt.marks[-1]))
+
+    def _tell_steps(self, key: Key) -> None:
+        if marks := self._memory.steps.get(key):
+            self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))
