@@ -141,7 +141,7 @@ def job_spec(
         spec["resources"] = {**(spec.get("resources") or {}), **amounts}
     if command:
         spec["command"] = list(command)
-    if not spec.get("command"):
+    if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
 

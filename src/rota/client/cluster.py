@@ -184,11 +184,11 @@ class Cluster:
 
 
 def _spec(command: tuple[str, ...], spec: SpecFields) -> dict[str, Any]:
-    if not command:
+    if not command and not spec.get("steps"):
         raise Rejected(
             "bad_field", "command: there is none", field="command", hint='submit("python", "train.py")'
         )
-    return {**spec, "command": list(command)}
+    return {**spec, "command": list(command)} if command else {**spec}
 
 
 def _body(spec: Mapping[str, Any]) -> dict[str, Any]:

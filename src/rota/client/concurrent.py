@@ -77,9 +77,13 @@ class AsyncJob:
         return _each(lambda: self._job.as_completed(timeout_seconds))
 
     async def logs(
-        self, index: int | None = None, stream: str | None = None, attempt: int | None = None
+        self,
+        index: int | None = None,
+        stream: str | None = None,
+        attempt: int | None = None,
+        step: str | None = None,
     ) -> str:
-        return await _apart(lambda: self._job.logs(index, stream, attempt))
+        return await _apart(lambda: self._job.logs(index, stream, attempt, step))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> AsyncIterator[Chunk]:
         return _each(lambda: self._job.follow_logs(index, stream))

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from rota.client.errors import NotFound
+from rota.client.steps import find_step, of_step
 from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs, read_logs
 from rota.client.transport import Request, Transport, segment
 from rota.client.views import Chunk, JobStatus, Task, Why, listed, read
@@ -82,11 +83,29 @@ class Job:
                 yield from self._newly_ended(seen, None if status.is_final else news)
                 rest_seconds = REST_PER_SCAN * (time.monotonic() - started)
 
-    def logs(self, index: int | None = None, stream: str | None = None, attempt: int | None = None) -> str:
-        """The output there is now, as text: of the newest attempt unless one is given."""
-        query = LogQuery(self.id, index, attempt, stream)
-        chunks = read_logs(self._transport, query, LogCursor())
+    def logs(
+        self,
+        index: int | None = None,
+        stream: str | None = None,
+        attempt: int | None = None,
+        step: str | None = None,
+    ) -> str:
+        """The output there is now, as text: of the newest attempt unless one is given; of all its steps."""
+        if step is not None:
+            chunks = self.step_logs(step, index or 0, stream, attempt)
+        else:
+            chunks = read_logs(self._transport, LogQuery(self.id, index, attempt, stream), LogCursor())
         return b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
+
+    def step_logs(
+        self, step: str, index: int = 0, stream: str | None = None, attempt: int | None = None
+    ) -> Iterator[Chunk]:
+        """What one step, by name or number, has written so far."""
+        task = self.task(index)
+        past = [one for one in task.attempts if one.attempt == attempt] if attempt else [task]
+        steps = past[0].steps if past else ()
+        query = LogQuery(self.id, index, attempt or task.attempt, stream)
+        return of_step(read_logs(self._transport, query, LogCursor()), steps, find_step(steps, step))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> Iterator[Chunk]:
         """The output as it comes, until the task, or all tasks, have ended."""

@@ -18,6 +18,7 @@ class SpecFields(TypedDict, total=False):
 
     name: str
     namespace: str
+    steps: list[Mapping[str, Any]]
     env: Mapping[str, str]
     workdir: str | None
     count: int
@@ -115,6 +116,22 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One of the commands that a task runs in order; where its output begins in that of the attempt."""
+
+    step: int
+    name: str
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    stdout_offset: int | None = None
+    stderr_offset: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Task:
     """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
 
@@ -134,6 +151,7 @@ class Task:
     ran_ms: float | None = None
     cpu_ms: float | None = None
     peak_memory_bytes: int | None = None
+    steps: tuple[Step, ...] = ()
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = _raw()
 
@@ -221,6 +239,7 @@ class Event:
     node: str | None = None
     indices: tuple[tuple[int, int], ...] | None = None
     exit_codes: Mapping[str, int] | None = None
+    step: int | None = None
     why: str = ""
     raw: Mapping[str, Any] = _raw()
 
@@ -278,6 +297,8 @@ def read(view: type[View], answer: Any) -> View:
         said["attempts"] = tuple(
             read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
         )
+    if view is Task and "steps" in said:
+        said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
     if view is JobStatus and said.get("placement") is not None:
         said["placement"] = read(Placement, answer["placement"])
     if view is JobStatus and "warnings" in said:
