@@ -45,6 +45,7 @@ def spec(wanted: JobSpec) -> Json:
         "recovery": wanted.recovery.value,
         "labels": wanted.labels,
         **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
+        **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
     }
 

@@ -8,6 +8,7 @@ from rota.apiserver import fields, wishes
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
+from rota.apiserver.files import files
 from rota.apiserver.steps import command, steps
 from rota.model import limits
 from rota.model.amounts import (
@@ -34,7 +35,8 @@ KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
-    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "steps"),
+    *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline"),
+    *("steps", "files"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -49,6 +51,7 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
 
 def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
     argv, in_order = _commands(said)
+    workdir = _workdir(said.get("workdir"))
     count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
     return JobSpec(
         id=JobId(""),
@@ -58,7 +61,8 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         submitted_at_ms=0,
         namespace=fields.name("namespace", said.get("namespace", "default")),
         env=fields.environment("env", said.get("env", {})),
-        workdir=_workdir(said.get("workdir")),
+        workdir=workdir,
+        files=files(said.get("files"), workdir),
         count=count,
         parallel=_parallel(said.get("parallel")),
         needs=_needs(said),

@@ -155,10 +155,7 @@ def _times(status: JobStatus) -> Iterator[str]:
 
 
 def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
-    if spec.get("command"):
-        yield f"  command    {clean(shlex.join(spec['command']))}"
-    for place, step in enumerate(spec.get("steps") or ()):
-        yield f"  {'' if place else 'steps':<9}  {clean(step['name'])}: {clean(shlex.join(step['command']))}"
+    yield from _what_runs(spec)
     asks = [f"{number(spec['cpu'])} cpu"] if spec.get("cpu") else []
     asks += [f"{size(spec[name])} {name}" for name in ("memory", "disk") if spec.get(name)]
     asks += [f"{number(spec['gpu'])} gpu"] if spec.get("gpu") else []
@@ -173,6 +170,16 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "  gives way  never"
     elif spec.get("evict_at_most") is not None:
         yield f"  gives way  at most {spec['evict_at_most']} of its tasks at one time"
+
+
+def _what_runs(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("command"):
+        yield f"  command    {clean(shlex.join(spec['command']))}"
+    for place, step in enumerate(spec.get("steps") or ()):
+        yield f"  {'' if place else 'steps':<9}  {clean(step['name'])}: {clean(shlex.join(step['command']))}"
+    if spec.get("files"):
+        named = ", ".join(f"{path} ({size(count)})" for path, count in spec["files"].items())
+        yield f"  files      {clean(named)}"
 
 
 def _placement_lines(placement: Placement | None) -> Iterator[str]:

@@ -19,6 +19,7 @@ class SpecFields(TypedDict, total=False):
     name: str
     namespace: str
     steps: list[Mapping[str, Any]]
+    files: Mapping[str, str | bytes]
     env: Mapping[str, str]
     workdir: str | None
     count: int

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.keeper.devices import GPU, WHOLE
+from rota.keeper.files import place
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
 from rota.keeper.wire import Spec
@@ -127,6 +128,7 @@ class Spawner:
         work = f"{self._root}/work/{job}"
         if not self._spares.take(job):
             os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
+        place(work, spec.files)
         own = os.environ
         env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
         env.setdefault("PATH", DEFAULT_PATH)

@@ -2,8 +2,9 @@
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,6 +43,9 @@ class Spec:
     text: str  # as it came, for the journal
     steps: tuple[Step, ...] = ()  # where there are any, they are run instead of argv
     step: int = 0  # which of them this is the spec of, from 1
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # path -> content as base64, for the working directory
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -135,6 +139,7 @@ def parse_spec(raw: object) -> Spec:
         run=Run(run),
         text=encode(fields),
         steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
+        files=_files(fields.get("files", {})),
     )
 
 
@@ -147,6 +152,19 @@ def _step(raw: object) -> Step:
         env=_env(fields, "spec.steps"),
         timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.steps.timeout_ms"),
     )
+
+
+def _files(raw: object) -> dict[str, str]:
+    said = _is(raw, "spec.files", dict, "an object of base64 texts")
+    for path in said:
+        parts = _text(path, "spec.files").split("/")
+        if not all(parts) or "." in parts or ".." in parts:
+            raise Malformed("spec.files: want paths within the working directory")
+        try:
+            b64decode(_text(said[path], "spec.files"), validate=True)
+        except ValueError:
+            raise Malformed("spec.files: want contents in base64") from None
+    return dict(said)
 
 
 def _argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
     steps: tuple[Step, ...] = ()  # run in order instead of a command
+    files: dict[str, bytes] = {}  # by path, written into its working directory
 
     @property
     def key(self) -> Key:

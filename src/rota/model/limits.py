@@ -7,6 +7,10 @@ NAME_LENGTH_MAX = 128  # fits a table column and a file name
 COMMAND_BYTES_MAX = 128 * 1024  # Linux' limit for one argument string
 STEPS_MAX = 100  # of a job: how all of them stand is told at each change of one
 STEPS_BYTES_MAX = 256 * 1024  # commands of all steps: sent to every node once per job
+FILES_BYTES_MAX = (
+    256 * 1024
+)  # files sent with a job, in all: they are kept with it and sent to each node once
+FILES_MAX = 100  # of them: each is written before the first task starts
 ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
 WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error

@@ -92,6 +92,7 @@ class Work(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     run: RunMode
     steps: tuple[Step, ...] = ()
+    files: dict[str, bytes] = {}
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -106,6 +107,7 @@ def work_of(spec: JobSpec) -> Work:
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
         steps=spec.steps,
+        files=spec.files,
     )
 
 

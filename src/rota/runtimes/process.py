@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,12 @@ def spec_of(work: Work) -> dict[str, Any]:
         "timeout_ms": work.timeout_ms,
         "run": work.run.value,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
+        **({"files": _files_of(work)} if work.files else {}),
     }
+
+
+def _files_of(work: Work) -> dict[str, str]:
+    return {path: b64encode(content).decode() for path, content in work.files.items()}
 
 
 def _step_of(step: Step) -> dict[str, Any]:

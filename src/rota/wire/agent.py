@@ -151,6 +151,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         timeout_ms=work.timeout_ms,
         run=work.run.value,
         steps=[_step_to_wire(step) for step in work.steps],
+        files=work.files,
     )
 
 
@@ -176,6 +177,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
         steps=tuple(_step_from_wire(step) for step in work.steps),
+        files=dict(work.files),
     )
 
 

@@ -201,7 +201,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "steps")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "steps", "files")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,13 @@ class Work(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARGV_FIELD_NUMBER: _ClassVar[int]
     ENV_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +233,7 @@ class Work(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -236,7 +244,8 @@ class Work(_message.Message):
     timeout_ms: int
     run: str
     steps: _containers.RepeatedCompositeFieldContainer[Step]
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+    files: _containers.ScalarMap[str, bytes]
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("name", "argv", "env", "timeout_ms")
