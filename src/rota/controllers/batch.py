@@ -6,7 +6,7 @@ from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
-from rota.model.columns import Draft, Ranges, ints, small
+from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import (
@@ -114,11 +114,19 @@ def _unsettled(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> l
     tries, wanted = ints(attempt, "tries"), ints(task, "wanted")
     return [
         at
-        for at, (state, wish) in enumerate(zip(status.state, task.state, strict=True))
-        if ((wish == _UNWANTED and state >= _END) or (wish == _WANTED and _END <= state < _REFUSED))
+        for at in _ended(task, status)
+        if (task.state[at] == _UNWANTED or status.state[at] < _REFUSED)
         and known[at] == number[at] > 0
         and tries[at] == wanted[at]
     ]
+
+
+def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
+    """Positions of ended attempts whose tasks have not ended."""
+    if len(status.state) > FEW:
+        return where((small(status.state) >= _END) & (small(task.state) <= _UNWANTED))
+    both = enumerate(zip(status.state, task.state, strict=True))
+    return [at for at, (state, wish) in both if state >= _END and wish <= _UNWANTED]
 
 
 def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:

@@ -1,6 +1,7 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
 from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import differing
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
@@ -86,6 +87,16 @@ class JobEntry:
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.counted = Counted([], [])
         self.counted_version = -1  # of the neighbours when `counted` was made
+
+    def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
+        """Tasks of a block for which the record says something else than the one before; None: maybe all."""
+        match record:
+            case TaskBlock():
+                return differing(self.tasks.get(record.block), record, ("state", "wanted"))
+            case AttemptBlock():
+                return differing(self.attempts.get(record.block), record, ("number", "flags"))
+            case StatusBlock():
+                return differing(self.statuses.get(record.block), record, ("number", "state"))
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         found: list[int] = []

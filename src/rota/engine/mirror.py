@@ -10,7 +10,7 @@ from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.columns import changes, ints
+from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
 from rota.model.lifecycle import AttemptState, JobState
@@ -18,7 +18,7 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Cells, Hold, Phase, cells
+from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -171,10 +171,12 @@ class Mirror:
         self.jobs[record.id].verdict = record
 
     def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        job = self.jobs[record.job]
+        written = job.differing(record)
         if isinstance(record, StatusBlock):
-            self._learn(self.jobs[record.job], record)
+            self._learn(job, record, written)
         self._keep_block(record)
-        self._refresh(self.jobs[record.job], record.block)
+        self._refresh(job, record.block, written)
 
     def _set_submit_key(self, record: SubmitKey) -> None:
         self.submit_keys[record.key] = record
@@ -218,13 +220,20 @@ class Mirror:
             if first is not None:
                 job.started_at_ms = min(first, job.started_at_ms or first)
 
-    def _refresh(self, job: JobEntry, block: int) -> None:
-        """Bring phases, tally, line, holds and room in step with the three records of a block."""
+    def _refresh(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
+        """Bring phases, tally, line, holds and room in step with the three records of a block.
+
+        `written` are the positions at which one of them changed; None: maybe all.
+        """
         size = job.spec.block_size(block)
         attempt = job.attempts.get(block)
-        now = cells(size, job.tasks.get(block), attempt, job.statuses.get(block))
         known = block in job.phases
         before = Cells(job.phases[block], job.holds[block]) if known else Cells(bytes(size), bytes(size))
+        records = job.tasks.get(block), attempt, job.statuses.get(block)
+        if known and written is not None and len(written) <= FEW:
+            now = before.changed({at: cell(at, *records) for at in written})
+        else:
+            now = cells(size, *records)
         changed = changes(before.phase, now.phase)
         job.tally.shift(before.phase, now.phase, changed)
         if attempt is not None:
@@ -286,15 +295,9 @@ class Mirror:
             for node in attempt.nodes:
                 self.touched[node] = None
 
-    def _learn(self, job: JobEntry, new: StatusBlock) -> None:
+    def _learn(self, job: JobEntry, new: StatusBlock, written: list[int] | None) -> None:
         """Run times of what just ended, and refusals."""
-        old = job.statuses.get(new.block) or StatusBlock.new(new.job, new.block, len(new.state))
-        changed = changes(old.state, new.state)
-        if old.number != new.number:
-            was, now = ints(old, "number"), ints(new, "number")
-            changed = [
-                at for at, state in enumerate(new.state) if state != old.state[at] or was[at] != now[at]
-            ]
+        changed = range(len(new.state)) if written is None else written
         ran_us = ints(new, "ran_us")
         ran = [ran_us[at] for at in changed if new.state[at] in _RAN]
         if ran:

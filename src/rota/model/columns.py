@@ -1,7 +1,7 @@
 """Packed columns: many small numbers of equal meaning, one `bytes` each, inside a frozen record."""
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, reduce
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -59,6 +59,18 @@ def changes(before: bytes, now: bytes) -> list[int]:
     return [position for position, byte in enumerate(now) if byte != before[position]]
 
 
+def differing(before: B | None, now: B, names: Iterable[str]) -> list[int] | None:
+    """Positions at which two records differ in some of these columns; None: there is nothing to compare."""
+    if before is None:
+        return None
+    masks = [
+        column(before, name) != column(now, name)
+        for name in names
+        if getattr(before, name) != getattr(now, name)
+    ]
+    return where(reduce(np.logical_or, masks)) if masks else []
+
+
 def small(data: bytes) -> Array:
     """A column of one byte each that stands outside a record."""
     return np.frombuffer(data, np.uint8)
@@ -93,13 +105,13 @@ class Draft(Generic[B]):
         return array
 
     def fill(self, name: str, positions: list[int], values: list[int]) -> None:
-        """Numbers from outside: what a column cannot hold becomes the nearest it can."""
-        array = self[name]
+        """Numbers from outside, positions ascending: what a column cannot hold becomes the nearest it can."""
+        array, at = self[name], indexer(positions)
         try:
-            array[positions] = values
+            array[at] = values
         except OverflowError:
             bounds = np.iinfo(array.dtype)
-            array[positions] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]
+            array[at] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]
 
     def done(self, **changes: Any) -> B:
         packed = {name: array.tobytes() for name, array in self._open.items()}

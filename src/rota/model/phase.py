@@ -1,5 +1,6 @@
 """Phase: a task's state as people see it, and what its attempt holds of its node, from three blocks."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -56,43 +57,45 @@ class Cells(NamedTuple):
     phase: bytes
     hold: bytes
 
+    def changed(self, by: Mapping[int, "Cell"]) -> "Cells":
+        """The same with some of them replaced."""
+        phase, hold = bytearray(self.phase), bytearray(self.hold)
+        for at, one in by.items():
+            phase[at], hold[at] = one
+        return Cells(bytes(phase), bytes(hold))
+
+
+class Cell(NamedTuple):
+    phase: int
+    hold: int
+
 
 def cells(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
 ) -> Cells:
-    return (_few if size <= FEW else _many)(size, task, attempt, status)
+    """Of a whole block. Most jobs are one task: a plain loop beats NumPy's cost per call."""
+    if size > FEW:
+        return _many(size, task, attempt, status)
+    found = [cell(at, task, attempt, status) for at in range(size)]
+    return Cells(bytes(one.phase for one in found), bytes(one.hold for one in found))
 
 
-def _few(
-    size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
-) -> Cells:
-    """Most jobs are one task: a plain loop beats NumPy's cost per call."""
-    phase, hold = bytearray(size), bytearray(size)
-    states = _states(size, attempt, status)
-    for at, state in states.items():
-        assert attempt is not None
+def cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> Cell:
+    """Of one task. An attempt newer than its status is merely offered."""
+    phase = hold = 0
+    number = 0 if attempt is None else ints(attempt, "number")[at]
+    if attempt is not None and number:
+        state = status.state[at] if status is not None and ints(status, "number")[at] == number else 0
         if state < _ATTEMPT_END:
-            phase[at] = state + _FROM_ATTEMPT
-            hold[at] = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
+            phase = state + _FROM_ATTEMPT
+            hold = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
             if attempt.flags[at] & EVICTED:
-                phase[at], hold[at] = _STOPPING, _FOR_NOW
+                phase, hold = _STOPPING, _FOR_NOW
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
-            phase[at] = _RUNNING  # ended, and the controllers have not looked yet
-    for at, wish in enumerate(task.state if task is not None else b""):
-        if wish:
-            phase[at] = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
-    return Cells(bytes(phase), bytes(hold))
-
-
-def _states(size: int, attempt: AttemptBlock | None, status: StatusBlock | None) -> dict[int, int]:
-    """By position the state of each attempt there is; one newer than its status is merely offered."""
-    if attempt is None:
-        return {}
-    number = ints(attempt, "number")
-    if status is None:
-        return {at: 0 for at in range(size) if number[at]}
-    known = ints(status, "number")
-    return {at: status.state[at] if known[at] == number[at] else 0 for at in range(size) if number[at]}
+            phase = _RUNNING  # ended, and the controllers have not looked yet
+    if task is not None and (wish := task.state[at]):
+        phase = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
+    return Cell(phase, hold)
 
 
 def _many(

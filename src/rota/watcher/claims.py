@@ -1,9 +1,10 @@
 """A node's word on attempts -> what is true of them, for live attempts of that node only."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
-from rota.model.columns import Draft, Ranges, column
+from rota.model.columns import Draft, Ranges, column, ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
@@ -121,15 +122,15 @@ def event_of(claim: Claim) -> AttemptEvent | None:
 
 
 class _StatusDraft:
-    """One block: claims are judged one by one against plain lists, written column by column at the end."""
+    """One block: claims are judged one by one, and written column by column at the end."""
 
     def __init__(self, attempts: AttemptBlock, status: StatusBlock) -> None:
         self._status = status
-        self._number: list[int] = column(attempts, "number").tolist()
-        self._node: list[int] = column(attempts, "node").tolist()
+        self._number = ints(attempts, "number")
+        self._node = ints(attempts, "node")
         self._nodes = attempts.nodes
-        self._known: list[int] = column(status, "number").tolist()
-        self._state: list[int] = list(status.state)
+        self._known = ints(status, "number")
+        self._states: dict[int, int] = {}  # since this report
         self._claims: dict[int, Claim] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
@@ -141,28 +142,27 @@ class _StatusDraft:
 
     def marks(self, position: int, attempt: int) -> Marks:
         """Of the steps that this attempt has begun."""
-        is_known = position < len(self._known) and self._known[position] == attempt
+        is_known = position < len(self._known) and self._known_as(position) == attempt
         return self._steps.get(position, ()) if is_known else ()
 
     def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
         if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
-        known = self._known[position]
-        before = _STATES[self._state[position]] if known == number else _OFFERED
+        known = self._known_as(position)
+        before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
         if claim.steps and known == number and before in _LIVE:
             self._steps[position] = claim.steps
         if state is None:
             return None
         if known and known != number:
-            self._older.append(self._old(position))
+            self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
             self._steps.pop(position, None)
         if claim.steps:
             self._steps[position] = claim.steps
-        self._known[position] = number
-        self._state[position] = int(state)
+        self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
             self._reasons[position] = claim.reason
@@ -170,11 +170,13 @@ class _StatusDraft:
 
     def done(self) -> StatusBlock:
         draft = Draft(self._status)
-        positions = list(self._claims)
-        draft["number"][positions] = [claim.attempt for claim in self._claims.values()]
-        draft["state"][positions] = [self._state[position] for position in positions]
-        for name in _COPIED:
-            draft.fill(name, positions, [getattr(claim, name) for claim in self._claims.values()])
+        positions = sorted(self._claims)
+        claims = [self._claims[position] for position in positions]
+        if positions:  # else only steps went on
+            draft.fill("number", positions, [claim.attempt for claim in claims])
+            draft.fill("state", positions, [self._states[position] for position in positions])
+            for name in _COPIED:
+                draft.fill(name, positions, [getattr(claim, name) for claim in claims])
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return draft.done(
@@ -184,12 +186,20 @@ class _StatusDraft:
             steps=self._steps,
         )
 
-    def _old(self, position: int) -> OldStatus:
+    def _known_as(self, position: int) -> int:
+        """The number of the attempt that the status is of."""
+        return self._claims[position].attempt if position in self._claims else self._known[position]
+
+    def _state(self, position: int) -> int:
+        return self._states.get(position, self._status.state[position])
+
+    def _old(self, position: int, number: int) -> OldStatus:
         """The attempt before, as stored or, if it ended in this very report, as claimed."""
         claim = self._claims.get(position)
-        values: dict[str, int] = {
+        values: dict[str, Any] = {
             name: getattr(claim, name) if claim is not None else int(column(self._status, name)[position])
             for name in _COPIED
         }
-        past = {"reason": self._reasons.get(position), "steps": self._steps.get(position, ())}
-        return OldStatus(position, self._known[position], self._state[position], **values, **past)  # type: ignore[arg-type]  # by name
+        state, reason = self._state(position), self._reasons.get(position)
+        marks = self._steps.get(position, ())
+        return OldStatus(position, number, state, **values, reason=reason, steps=marks)
