@@ -94,6 +94,7 @@ class AgentConfig:
     cpu: float | None = None
     memory: str | None = None
     gpu_model: str | None = None
+    output_bytes: str = "1Gi"
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.agent import dial, logs, probe
+from rota.agent import dial, logs, outputs, probe
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import SUSPECT_MS
+from rota.model.limits import OUTPUT_BYTES, SUSPECT_MS
 from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
@@ -42,6 +42,7 @@ class Settings:
     version: str
     labels: dict[str, str]
     declared: dict[str, int]  # capacity that was said rather than found
+    output_bytes: int = OUTPUT_BYTES  # of a job, sent at once
 
 
 class _Over(Exception):
@@ -166,6 +167,9 @@ class Agent:
                     await self._obey(word.orders)
                 case "open_log":
                     self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
+                case "open_outputs":
+                    asked = word.open_outputs
+                    self._readings[asked.id] = tasks.create_task(self._push_outputs(stub, asked))
                 case "close_log":
                     reading = self._readings.pop(word.close_log.id, None)
                     if reading is not None:
@@ -236,6 +240,15 @@ class Agent:
             await stub.PushLog(chunks())
         except grpc.aio.AioRpcError as error:
             log.warning("a log could not be sent", attempt=name, error=error.details())
+        finally:
+            self._readings.pop(request.id, None)
+
+    async def _push_outputs(self, stub: pb_grpc.AgentStub, request: pb.OpenOutputs) -> None:
+        settings = self._settings
+        try:
+            await stub.PushLog(outputs.read(settings.directory, request, settings.output_bytes))
+        except grpc.aio.AioRpcError as error:
+            log.warning("outputs could not be sent", job=request.job, error=error.details())
         finally:
             self._readings.pop(request.id, None)
 

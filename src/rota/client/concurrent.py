@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
 from rota.client.cluster import Cluster, connect
@@ -15,6 +16,7 @@ from rota.client.views import (
     Namespace,
     Node,
     Outlook,
+    Output,
     Server,
     SpecFields,
     Task,
@@ -87,6 +89,12 @@ class AsyncJob:
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> AsyncIterator[Chunk]:
         return _each(lambda: self._job.follow_logs(index, stream))
+
+    async def outputs(self, *paths: str, index: int = 0) -> list[Output]:
+        return await _apart(lambda: self._job.outputs(*paths, index=index))
+
+    async def get(self, *paths: str, index: int = 0, into: str | Path = ".") -> list[Path]:
+        return await _apart(lambda: self._job.get(*paths, index=index, into=into))
 
     async def why(self) -> Why:
         return await _apart(self._job.why)

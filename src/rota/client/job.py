@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from rota.client.errors import NotFound
+from rota.client.outputs import get_outputs, list_outputs
 from rota.client.steps import find_step, of_step
 from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs, read_logs
 from rota.client.transport import Request, Transport, segment
-from rota.client.views import Chunk, JobStatus, Task, Why, listed, read
+from rota.client.views import Chunk, JobStatus, Output, Task, Why, listed, read
 
 PAGE_TASKS = 1000
 # Looking for ended tasks may take at most a quarter of the time, however large the array.
@@ -110,6 +112,14 @@ class Job:
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> Iterator[Chunk]:
         """The output as it comes, until the task, or all tasks, have ended."""
         return follow_logs(self._transport, LogQuery(self.id, index, None, stream), LogCursor())
+
+    def outputs(self, *paths: str, index: int = 0) -> list[Output]:
+        """The files in ROTA_OUTPUT_DIR on the node where this task ran."""
+        return list_outputs(self._transport, self.id, index, paths)
+
+    def get(self, *paths: str, index: int = 0, into: str | Path = ".") -> list[Path]:
+        """Fetch outputs, all or those named by path, directory or pattern; where they are now."""
+        return list(get_outputs(self._transport, self.id, index, paths, Path(into)))
 
     def why(self) -> Why:
         """Why the job waits, and what would start it."""

@@ -272,6 +272,16 @@ class JoinToken:
 
 
 @dataclass(frozen=True)
+class Output:
+    """A file that a job left in its ROTA_OUTPUT_DIR."""
+
+    path: str
+    bytes: int = 0
+    modified_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A piece of one stream of one attempt, or a gap: `missing` bytes (0: nobody knows) and the reason."""
 

@@ -11,6 +11,7 @@ FILES_BYTES_MAX = (
     256 * 1024
 )  # files sent with a job, in all: they are kept with it and sent to each node once
 FILES_MAX = 100  # of them: each is written before the first task starts
+OUTPUT_BYTES = 1 << 30  # of a job, sent at once, unless its node says otherwise: a minute of a fast network
 ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
 WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error

@@ -141,6 +141,14 @@ class LogRequest(NamedTuple):
     follow: bool  # until the attempt has ended
 
 
+class OutputsRequest(NamedTuple):
+    """What a job left on a node: which files, or what is in them."""
+
+    job: JobId
+    paths: tuple[str, ...]  # none: all
+    names_only: bool
+
+
 class LogPiece(NamedTuple):
     """Some bytes of one stream of one attempt."""
 

@@ -6,7 +6,18 @@ from rota.model.ids import JobId
 from rota.model.node import Load
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
+from rota.model.sync import (
+    Claim,
+    Hello,
+    JobClaims,
+    JobOrders,
+    LogRequest,
+    OutputsRequest,
+    Report,
+    Start,
+    Stop,
+    Work,
+)
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
@@ -179,6 +190,10 @@ def _work_from_wire(work: pb.Work) -> Work:
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
     )
+
+
+def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.OpenOutputs:
+    return pb.OpenOutputs(id=reading_id, job=request.job, paths=request.paths, list=request.names_only)
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:

@@ -89,6 +89,7 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         version=__version__,
         labels=_labels(config),
         declared=_declared(config),
+        output_bytes=parse_size("output_bytes", config.output_bytes),
     )
 
 

@@ -108,6 +108,7 @@ async def _doors(
         engine=engine,
         changes=changes,
         logs=Logs(engine, changes, agents),
+        outputs=agents,
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),

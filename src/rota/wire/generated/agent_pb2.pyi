@@ -145,18 +145,20 @@ class Load(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log")
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "open_outputs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_LOG_FIELD_NUMBER: _ClassVar[int]
     CLOSE_LOG_FIELD_NUMBER: _ClassVar[int]
+    OPEN_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     orders: Orders
     open_log: OpenLog
     close_log: CloseLog
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ...) -> None: ...
+    open_outputs: OpenOutputs
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "heartbeat_ms", "report_interval_ms")
@@ -284,6 +286,18 @@ class OpenLog(_message.Message):
     follow: bool
     def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
+class OpenOutputs(_message.Message):
+    __slots__ = ("id", "job", "paths", "list")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    job: str
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    list: bool
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., paths: _Optional[_Iterable[str]] = ..., list: bool = ...) -> None: ...
+
 class CloseLog(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -291,18 +305,20 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error")
+    __slots__ = ("id", "offset", "data", "missing", "error", "code")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
     missing: int
     error: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    code: str
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class LogDone(_message.Message):
     __slots__ = ()
