@@ -102,6 +102,9 @@ class AsyncJob:
     async def cancel(self, reason: str | None = None) -> JobStatus:
         return await _apart(lambda: self._job.cancel(reason))
 
+    async def restart(self, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.restart(*indices))
+
     async def delete(self) -> None:
         await _apart(self._job.delete)
 

@@ -131,6 +131,14 @@ class Job:
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
+    def restart(self, *indices: int) -> JobStatus:
+        """Stop these tasks, or all that run, and try them again; no retry is spent."""
+        body = {"indices": list(indices) or None}
+        self.status = read(
+            JobStatus, self._transport.call(Request("POST", f"{self._path}/restart", body=body))
+        )
+        return self.status
+
     def delete(self) -> None:
         """Forget an ended job."""
         self._transport.call(Request("DELETE", self._path))

@@ -132,12 +132,13 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
 
 class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes since: that it ends. Written by apiserver."""
+    """What a user wishes since: that it ends, or that tasks of it begin again. Written by apiserver."""
 
     id: JobId
     cancel: bool = False
     reason: str | None = None
     at_ms: int = 0
+    restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
 
     @property
     def key(self) -> Key:
