@@ -164,7 +164,7 @@ class Mirror:
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
         job.wish = record
-        for block in {index // BLOCK_TASKS for index in record.restart}:
+        for block in sorted({index // BLOCK_TASKS for index in record.restart}):
             self._touch_block(job, block)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
