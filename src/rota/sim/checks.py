@@ -72,6 +72,7 @@ class Checks:
         self.disturbed: dict[str, None] = {}  # nodes that a fault has touched: only they may lose work
         self.is_well: Callable[[Machine], bool] = lambda _: True
         self._born: dict[Key, str] = {}
+        self._steps: dict[Key, int] = {}  # the last that was started
         self._succeeded: dict[tuple[str, int], int] = {}  # task -> exit code, by the work's own witness
         self._once: dict[tuple[str, int], Key] = {}
         self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
@@ -171,15 +172,17 @@ class Checks:
         machine = self.machines[name_of_machine]
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-        if key in self._born:
-            raise Broken(f"{name} was started twice: on {self._born[key]} and on {machine.name}")
-        self._born[key] = machine.name
+        begun = self._born.get(key)
+        follows = begun == machine.name and child.step > 1 and self._steps.get(key) == child.step - 1
+        if begun is not None and not follows:
+            raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
+        self._born[key], self._steps[key] = machine.name, child.step
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = self.known.get(f"attempt/{key[0]}/{block}")
         if placed is None or ints(placed, "number")[at] < key[2]:
             raise Broken(f"{name} was started on {machine.name} and is not on disk")
         spec = self.known[f"job/{key[0]}/spec"]
-        if spec.run is RunMode.AT_MOST_ONCE and task in self._once:
+        if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
         whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
@@ -205,7 +208,7 @@ class Checks:
         spec = self.known.get(f"job/{child.key[0]}/spec")
         for resource, amount in (_uses(spec, child) if spec is not None else {}).items():
             self._used[machine.name, resource] -= amount
-        if child.status == 0:
+        if child.status == 0 and child.is_last:
             self._succeeded[task] = 0
 
     def look_at_overlaps(self) -> None:
