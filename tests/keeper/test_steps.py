@@ -158,9 +158,10 @@ def test_an_acknowledged_result_takes_its_steps_along(keeper: Keeper, agent: Age
 
 
 def test_what_a_step_leaves_running_lives_until_the_last_one_ended(keeper: Keeper, agent: Agent) -> None:
+    server = "echo $$ > pid; exec sleep 600"
     run(
         agent,
-        step("serve", "setsid sleep 600 > /dev/null 2>&1 & echo $! > pid"),
+        step("serve", f"setsid sh -c '{server}' > /dev/null 2>&1 & until [ -s pid ]; do sleep 0.01; done"),
         step("use", "kill -0 $(cat pid) && echo alive"),
     )
     agent.wait_ended()
