@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,10 +24,10 @@ from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
-from rota.model.errors import Unavailable
+from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import NodeId
 from rota.model.plan import Plan, Record
-from rota.model.sync import LogPiece, LogRequest
+from rota.model.sync import LogPiece, LogRequest, OutputsRequest
 from rota.model.why import Why
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
@@ -182,12 +182,22 @@ class _Web(uvicorn.Server):
         yield
 
 
+class NoOutputs:
+    """No node has any."""
+
+    async def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
+        for _ in range(1):
+            raise NotFound(f"node {node} has no outputs of {wanted.job}")
+        yield b""
+
+
 def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
     changes = Changes(engine)
     return Api(
         engine=engine,
         changes=changes,
         logs=Logs(engine, changes, Shared(source)),
+        outputs=NoOutputs(),
         vault=Vault.open(directory / "identity"),
         authority=Authority.open(directory / "identity", datetime.now(UTC)),
         audit=AuditLog(directory / "audit.log"),

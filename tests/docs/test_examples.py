@@ -32,6 +32,7 @@ def terminal(shared_config: Path, tmp_path: Path) -> Iterator[Terminal]:
         ("array.toml", "24 of 24 tasks succeeded"),
         ("placement.toml", "4 of 4 tasks succeeded"),
         ("retry.yaml", "now it works"),
+        ("ci-action.toml", "passed"),
     ],
 )
 def test_a_job_file_runs(terminal: Terminal, file: str, said: str) -> None:

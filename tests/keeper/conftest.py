@@ -50,6 +50,7 @@ class Agent:
         self.started: list[Row] = []
         self.ended: list[Row] = []
         self.refused: list[Row] = []
+        self.steps: dict[tuple[str, int, int], list[Row]] = {}
 
     def send(self, **message: Any) -> None:
         self.send_line(json.dumps(message).encode())
@@ -65,6 +66,7 @@ class Agent:
             self.started += message["started"]
             self.ended += message["ended"]
             self.refused += message["refused"]
+            self.steps |= {(job, index, n): rows for job, index, n, rows in message.get("steps", [])}
         return message
 
     def receive_op(self, op: str) -> Message:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.agent import dial, logs, probe
+from rota.agent import dial, logs, outputs, probe
 from rota.agent.desk import Desk
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
@@ -22,7 +22,7 @@ from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import BEAT_MS, SUSPECT_MS
+from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
 from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Room, Runtime
 from rota.wire import agent as wire
@@ -47,6 +47,7 @@ class Settings:
     labels: dict[str, str]
     declared: dict[str, int]  # capacity that was said rather than found
     keeping: dict[str, int]  # how much output, and for how long
+    output_bytes: int = OUTPUT_BYTES  # of a job, sent at once
 
 
 class _Over(Exception):
@@ -190,15 +191,24 @@ class Agent:
                     await self._obey(word.orders)
                 case "pace":
                     self._gauges.report_seconds = word.pace.report_interval_ms / 1000
-                case "open_log":
-                    self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
-                case "close_log":
-                    reading = self._readings.pop(word.close_log.id, None)
-                    if reading is not None:
-                        reading.cancel()
                 case _:
-                    log.warning("a word this version does not know")
+                    self._read_out(stub, word, tasks)
         raise _Over
+
+    def _read_out(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
+        """Logs and outputs: begun, or no longer wanted."""
+        match word.WhichOneof("word"):
+            case "open_log":
+                self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
+            case "open_outputs":
+                asked = word.open_outputs
+                self._readings[asked.id] = tasks.create_task(self._push_outputs(stub, asked))
+            case "close_log":
+                reading = self._readings.pop(word.close_log.id, None)
+                if reading is not None:
+                    reading.cancel()
+            case _:
+                log.warning("a word this version does not know")
 
     async def _obey(self, orders: pb.Orders) -> None:
         """What is to start comes first: nobody waits for the rest."""
@@ -281,6 +291,15 @@ class Agent:
                 pieces = await self._tails.next()
                 if pieces:
                     await stub.KeepTails(wire.tails_to_wire(pieces))
+
+    async def _push_outputs(self, stub: pb_grpc.AgentStub, request: pb.OpenOutputs) -> None:
+        settings = self._settings
+        try:
+            await stub.PushLog(outputs.read(settings.directory, request, settings.output_bytes))
+        except grpc.aio.AioRpcError as error:
+            log.warning("outputs could not be sent", job=request.job, error=error.details())
+        finally:
+            self._readings.pop(request.id, None)
 
     async def _renew(self, stub: pb_grpc.AgentStub) -> None:
         """At half its life a certificate is replaced; the next connection uses the new one."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.outlook import Displaced, Outlook, WhatIf
 from rota.model.plan import Instant
+from rota.model.sync import OutputsRequest
 from rota.model.view import View
 from rota.model.why import Why
 
@@ -57,11 +58,17 @@ class Addresses:
         return frozenset((*LOOPBACK, host_of(self.http), *(name.lower() for name in self.names)))
 
 
+class OutputSource(Protocol):
+    def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
+        """Lines or an archive. Raises NotFound, Conflict or Unavailable."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     engine: Engine
     changes: Changes
     logs: Logs
+    outputs: OutputSource
     vault: Vault
     authority: Authority
     audit: AuditLog

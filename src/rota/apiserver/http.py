@@ -12,7 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.apiserver import routes_events, routes_jobs, routes_namespaces, routes_nodes, routes_plan
+from rota.apiserver import (
+    routes_events,
+    routes_jobs,
+    routes_namespaces,
+    routes_nodes,
+    routes_outputs,
+    routes_plan,
+)
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
 from rota.apiserver.api import Api, host_of, wall_ms, who_calls
@@ -23,6 +30,7 @@ from rota.model.limits import BODY_BYTES_MAX
 OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
 ROUTES = [
     *routes_jobs.ROUTES,
+    *routes_outputs.ROUTES,
     *routes_plan.ROUTES,
     *routes_nodes.ROUTES,
     *routes_namespaces.ROUTES,

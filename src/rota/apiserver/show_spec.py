@@ -13,6 +13,7 @@ from rota.model.columns import column
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.shape import Policy
+from rota.model.steps import Step
 
 Json = dict[str, Any]
 
@@ -24,7 +25,7 @@ def spec(wanted: JobSpec) -> Json:
     return {
         "name": wanted.name,
         "namespace": wanted.namespace,
-        "command": wanted.command,
+        "command": wanted.command or None,
         "env": wanted.env,
         "workdir": wanted.workdir,
         "count": wanted.count,
@@ -43,6 +44,8 @@ def spec(wanted: JobSpec) -> Json:
         "when_unschedulable": wanted.when_unschedulable.value,
         "recovery": wanted.recovery.value,
         "labels": wanted.labels,
+        **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
+        **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
     }
@@ -77,6 +80,15 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.deadline_at_ms is not None:
         yield "deadline", _instant(wanted.deadline_at_ms)
+
+
+def _step(step: Step) -> Json:
+    said: Json = {"name": step.name, "command": step.command}
+    if step.env:
+        said["env"] = step.env
+    if step.timeout_seconds is not None:
+        said["timeout"] = step.timeout_seconds
+    return said
 
 
 def placement(mirror: Mirror, entry: JobEntry) -> Json | None:

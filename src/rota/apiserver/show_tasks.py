@@ -12,6 +12,7 @@ from rota.model.ids import NodeId
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
+from rota.model.steps import Step, StepMark, states
 
 _PHASES = [phase.name.lower() for phase in Phase]
 _ATTEMPT_STATES = [state.name.lower() for state in AttemptState]
@@ -51,7 +52,9 @@ def task(mirror: Mirror, entry: JobEntry, index: int) -> Json:
     """One task and all its known attempts, oldest first."""
     block, position = divmod(index, BLOCK_TASKS)
     shown = _Rows(mirror, entry, block).task(position)
-    return {**shown, "attempts": [_attempt(mirror, placed) for placed in attempts_of(entry, index)]}
+    attempts = [_attempt(mirror, placed, entry.spec.steps) for placed in attempts_of(entry, index)]
+    steps = attempts[-1]["steps"] if attempts else _steps(entry.spec.steps, None)
+    return {**shown, "steps": steps, "attempts": attempts}
 
 
 def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
@@ -77,8 +80,9 @@ def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
 def _current(status: StatusBlock | None, position: int, number: int) -> OldStatus | None:
     if status is None or int(column(status, "number")[position]) != number:
         return None
-    cells = {name: int(column(status, name)[position]) for name in status.COLUMNS}
-    return OldStatus(position=position, reason=status.reasons.get(position), **cells)
+    cells: dict[str, Any] = {name: int(column(status, name)[position]) for name in status.COLUMNS}
+    marks = status.steps.get(position, ())
+    return OldStatus(position=position, reason=status.reasons.get(position), steps=marks, **cells)
 
 
 def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
@@ -156,7 +160,7 @@ def _lists(block: AttemptBlock | StatusBlock) -> dict[str, list[int]]:
     return {name: column(block, name).tolist() for name in block.COLUMNS}
 
 
-def _attempt(mirror: Mirror, placed: Placed) -> Json:
+def _attempt(mirror: Mirror, placed: Placed, steps: tuple[Step, ...]) -> Json:
     shown: Json = {
         "attempt": placed.number,
         "state": _ATTEMPT_STATES[placed.state],
@@ -164,6 +168,7 @@ def _attempt(mirror: Mirror, placed: Placed) -> Json:
         "placed_at_ms": placed.placed_at_ms,
         "evicted": bool(placed.flags & EVICTED),
         "reason": placed.status.reason if placed.status else None,
+        "steps": _steps(steps, placed.status),
         **_UNKNOWN,
     }
     if placed.status is not None:
@@ -171,3 +176,25 @@ def _attempt(mirror: Mirror, placed: Placed) -> Json:
         for field in _FARED if placed.state >= ATTEMPT_FIRST_END else _FARES:
             shown[field] = _MADE[field](row, 0)
     return shown
+
+
+def _steps(steps: tuple[Step, ...], status: OldStatus | None) -> list[Json]:
+    """All of them, also those that have not begun."""
+    marks = status.steps if status else ()
+    words = states(len(steps), marks, AttemptState(status.state) if status else AttemptState.OFFERED)
+    begun: list[StepMark | None] = [*marks[: len(steps)], *[None] * (len(steps) - len(marks))]
+    return [
+        {"step": number, "name": step.name, "state": word, **_mark(mark)}
+        for number, (step, word, mark) in enumerate(zip(steps, words, begun, strict=False), 1)
+    ]
+
+
+def _mark(mark: StepMark | None) -> Json:
+    return {
+        "exit_code": None if mark is None or mark.exit_code < 0 else mark.exit_code,
+        "signal": mark.signal or None if mark else None,
+        "started_at_ms": mark.started_at_ms if mark else None,
+        "ended_at_ms": mark.ended_at_ms or None if mark else None,
+        "stdout_offset": mark.out_offset if mark else None,
+        "stderr_offset": mark.err_offset if mark else None,
+    }

@@ -8,6 +8,8 @@ from rota.apiserver import fields, wishes
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
+from rota.apiserver.files import files
+from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
 from rota.model.amounts import (
@@ -25,6 +27,7 @@ from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Recovery, Unschedulable
 from rota.model.shape import Constraint, Op, Policy, RunMode
+from rota.model.steps import Step
 
 WORKDIR_MAX = 4096  # Linux' PATH_MAX
 GPU_MAX = limits.GPUS_MAX  # a task is on one node
@@ -34,6 +37,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
+    *("steps", "files"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -47,16 +51,19 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
 
 
 def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
-    command = _command(said.get("command"))
+    argv, in_order = _commands(said)
+    workdir = _workdir(said.get("workdir"))
     count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
     return JobSpec(
         id=JobId(""),
-        name=_name(said, command),
-        command=command,
+        name=_name(said, argv or in_order[0].command),
+        command=argv,
+        steps=in_order,
         submitted_at_ms=0,
         namespace=fields.name("namespace", said.get("namespace", "default")),
         env=fields.environment("env", said.get("env", {})),
-        workdir=_workdir(said.get("workdir")),
+        workdir=workdir,
+        files=files(said.get("files"), workdir),
         count=count,
         parallel=_parallel(said.get("parallel")),
         needs=_needs(said),
@@ -115,19 +122,13 @@ def _eviction(said: Mapping[str, Any]) -> dict[str, Any]:
     return {"preemptible": fields.flag("preemptible", said.get("preemptible", True)), "evict_at_most": most}
 
 
-def _command(value: object) -> tuple[str, ...]:
-    hint = 'write a list of texts: ["python", "train.py"]'
-    if value is None:
-        raise BadField("command", "is missing", hint)
-    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-        raise BadField("command", "is not a list of texts", hint)
-    if not value or not value[0]:
-        raise BadField("command", "names no program", hint)
-    for part in value:
-        if len(fields.no_nul("command", part).encode()) >= limits.COMMAND_BYTES_MAX:
-            most = limits.COMMAND_BYTES_MAX - 1
-            raise BadField("command", "has an argument that is too long", f"write at most {most} bytes each")
-    return tuple(value)
+def _commands(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+    """One command, or steps."""
+    if said.get("steps") is None:
+        return command("command", said.get("command")), ()
+    if said.get("command") is not None:
+        raise BadField("steps", "stands beside a command", "leave one of the two out")
+    return (), steps(said["steps"])
 
 
 def _name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:

@@ -3,20 +3,37 @@
 import click
 
 from rota.cli import cancel, ls, show
-from rota.cli.arguments import job_refs
+from rota.cli.arguments import indices, job_refs
 from rota.cli.output import tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import split_ref
 from rota.client.cluster import Cluster
 
 
 @click.group("job")
 def command() -> None:
-    """List, show, cancel and delete jobs."""
+    """List, show, cancel, restart and delete jobs."""
 
 
 command.add_command(ls.command)
 command.add_command(show.command)
 command.add_command(cancel.command)
+
+
+@command.command("restart")
+@click.argument("job")
+@click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all that run]")
+@with_cluster(WORKING_SECONDS)
+def restart(cluster: Cluster, job: str, index: str | None) -> None:
+    """Stop tasks that run and try them again; no retry is spent.
+
+    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    """
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
+    found.restart(*chosen)
+    tell(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
 
 
 @command.command("delete")

@@ -21,6 +21,7 @@ from rota.client.views import Chunk
 @click.option("-f", "--follow", is_flag=True, help="Go on until the tasks have ended.")
 @click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8.")
 @click.option("--attempt", type=click.IntRange(1), help="This attempt. [default: the newest]")
+@click.option("--step", metavar="NAME", help="This step only, by name or number: what it has written so far.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Standard error only, printed to stdout.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each task only.")
@@ -29,7 +30,7 @@ from rota.client.views import Chunk
 )
 @with_cluster(WORKING_SECONDS)
 def command(
-    cluster: Cluster, job: str, index: str | None, follow: bool, tail: int | None, **which: str
+    cluster: Cluster, job: str, index: str | None, follow: bool, tail: int | None, **which: str | None
 ) -> None:
     """Print what a job wrote.
 
@@ -43,8 +44,15 @@ def command(
     many = (found.status.count > 1 and wanted == [None]) or len(wanted) > 1
     printer = Printer(prefix=many, single=stream is not None)
     for one in wanted:
-        query = LogQuery(found.id, one, _number(which["attempt"]), stream)
-        for chunk in _chunks(cluster, query, follow=follow, tail=tail):
+        attempt = _number(which["attempt"])
+        if which["step"] is not None:
+            if follow:
+                raise click.UsageError("--step shows what a step has written so far; leave -f out")
+            read = found.step_logs(which["step"], one or 0, stream, attempt)
+            chunks = read if tail is None else _last(read, tail)
+        else:
+            chunks = _chunks(cluster, LogQuery(found.id, one, attempt, stream), follow=follow, tail=tail)
+        for chunk in chunks:
             if which["output"] == "jsonl":
                 print_line(_record(chunk))
             else:

@@ -25,9 +25,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "why": "Say why a job waits and what would start it.",
         "plan": "Say what would become of a job, without submitting it.",
         "logs": "Print what a job wrote.",
+        "get": "Fetch what a job left in its ROTA_OUTPUT_DIR.",
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
-        "job": "List, show, cancel and delete jobs.",
+        "job": "List, show, cancel, restart and delete jobs.",
     },
     "Cluster": {
         "top": "Watch nodes and jobs: what is asked for, used and there.",

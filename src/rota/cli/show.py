@@ -11,6 +11,7 @@ import click
 from rota.cli.endings import describe_array, describe_single, describe_task, failures
 from rota.cli.output import Column, Listing, colourful, emit_one, output_option, table, tint
 from rota.cli.session import with_cluster
+from rota.cli.steps import step_lines
 from rota.cli.words import age, clean, duration, number, signal_name, size, split_ref
 from rota.client.cluster import Cluster
 from rota.client.job import Job
@@ -110,6 +111,8 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     if tasks:
         yield ""
         yield from table(TASKS.columns, tasks, wide=output == "wide")
+    if status.count == 1 and (status.spec or {}).get("steps"):
+        yield from step_lines(job.task(0).steps)
     if not state and status.count > len(tasks):
         yield f"… and {status.count - len(tasks)} more: rota show {status.id} --state STATE"
     if status.is_final and status.count > 1 and status.state != "succeeded":
@@ -125,6 +128,7 @@ def _task_lines(job: Job, task: Task, output: str) -> Iterator[str]:
     yield f"{describe_task(task)}   of job {job.id} “{clean(job.status.name)}”"
     yield ""
     yield from table(TASKS.columns, task.attempts or [task], wide=output == "wide")
+    yield from step_lines(task.steps)
     yield ""
     yield f"rota logs {job.id} --index {task.index}"
 
@@ -151,8 +155,7 @@ def _times(status: JobStatus) -> Iterator[str]:
 
 
 def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
-    if spec.get("command"):
-        yield f"  command    {clean(shlex.join(spec['command']))}"
+    yield from _what_runs(spec)
     asks = [f"{number(spec['cpu'])} cpu"] if spec.get("cpu") else []
     asks += [f"{size(spec[name])} {name}" for name in ("memory", "disk") if spec.get(name)]
     asks += [f"{number(spec['gpu'])} gpu"] if spec.get("gpu") else []
@@ -171,6 +174,16 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "  gives way  never"
     elif spec.get("evict_at_most") is not None:
         yield f"  gives way  at most {spec['evict_at_most']} of its tasks at one time"
+
+
+def _what_runs(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("command"):
+        yield f"  command    {clean(shlex.join(spec['command']))}"
+    for place, step in enumerate(spec.get("steps") or ()):
+        yield f"  {'' if place else 'steps':<9}  {clean(step['name'])}: {clean(shlex.join(step['command']))}"
+    if spec.get("files"):
+        named = ", ".join(f"{path} ({size(count)})" for path, count in spec["files"].items())
+        yield f"  files      {clean(named)}"
 
 
 def _placement_lines(placement: Placement | None) -> Iterator[str]:

@@ -83,6 +83,12 @@ _OPTIONS = (
     click.option(
         "--env", multiple=True, metavar="K=V", help="A variable, or K to hand on this shell's; repeatable."
     ),
+    click.option(
+        "--send",
+        multiple=True,
+        metavar="FILE[:PATH]",
+        help="Put this file into the job's own directory, 256 KiB in all; repeatable.",
+    ),
     click.option("--label", multiple=True, metavar="K=V", help="A label of the job; repeatable."),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
@@ -143,22 +149,25 @@ def job_spec(
     spec |= {field: list(flags[field]) for field in _LISTS if flags[field]}
     for flag, said in _SWITCHES.items():
         spec |= said if flags[flag] else {}
-    for field, more in (("labels", pairs(flags["label"], "--label")), ("env", _env(flags["env"], environ))):
+    tables = {
+        "labels": pairs(flags["label"], "--label"),
+        "env": _env(flags["env"], environ),
+        "resources": _amounts(flags["resource"], "--resource"),
+        "limits": _amounts(flags["limit"], "--limit"),
+        "files": files_to_send(flags["send"]),
+    }
+    for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
-    if flags["resource"]:
-        amounts = {name: _number(amount) for name, amount in pairs(flags["resource"], "--resource").items()}
-        spec["resources"] = {**(spec.get("resources") or {}), **amounts}
-    if flags["limit"]:
-        spec["limits"] = {
-            **(spec.get("limits") or {}),
-            **{name: _number(most) for name, most in pairs(flags["limit"], "--limit").items()},
-        }
     if command:
         spec["command"] = list(command)
-    if not spec.get("command"):
+    if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
+
+
+def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:
+    return {name: _number(amount) for name, amount in pairs(said, flag).items()}
 
 
 def read_job_file(path: str) -> dict[str, Any]:
@@ -224,7 +233,21 @@ def _workdir(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
         return {"workdir": None}
     if flags["workdir"]:
         return {"workdir": os.path.abspath(flags["workdir"])}
-    return {} if "workdir" in spec else {"workdir": os.getcwd()}
+    own = "workdir" in spec or spec.get("files")  # files are put into a directory of the job's own
+    return {} if own else {"workdir": os.getcwd()}
+
+
+def files_to_send(texts: Sequence[str]) -> dict[str, bytes]:
+    """`FILE`, or `FILE:PATH` for another name there."""
+    found = {}
+    for text in texts:
+        local, sign, path = text.rpartition(":")
+        source = Path(local if sign else text)
+        try:
+            found[path if sign else source.name] = source.read_bytes()
+        except OSError as error:
+            raise click.BadParameter(f"{source}: {error.strerror}", param_hint="--send") from None
+    return found
 
 
 def _env(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.errors import Rejected
+from rota.client.files import sendable
 from rota.client.job import Job, find
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
@@ -191,11 +192,11 @@ class Cluster:
 
 
 def _spec(command: tuple[str, ...], spec: SpecFields) -> dict[str, Any]:
-    if not command:
+    if not command and not spec.get("steps"):
         raise Rejected(
             "bad_field", "command: there is none", field="command", hint='submit("python", "train.py")'
         )
-    return {**spec, "command": list(command)}
+    return {**spec, "command": list(command)} if command else {**spec}
 
 
 def _body(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,6 +204,8 @@ def _body(spec: Mapping[str, Any]) -> dict[str, Any]:
     body = {**spec, "namespace": namespace} if namespace else dict(spec)
     if isinstance(body.get("deadline"), datetime):  # TOML and YAML know times, JSON does not
         body["deadline"] = body["deadline"].isoformat()
+    if isinstance(body.get("files"), Mapping):
+        body["files"] = sendable(body["files"])
     _refuse_what_is_no_text(body)
     return body
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
 from rota.client.cluster import Cluster, connect
@@ -16,6 +17,7 @@ from rota.client.views import (
     Namespace,
     Node,
     Outlook,
+    Output,
     Server,
     SpecFields,
     Task,
@@ -78,18 +80,31 @@ class AsyncJob:
         return _each(lambda: self._job.as_completed(timeout_seconds))
 
     async def logs(
-        self, index: int | None = None, stream: str | None = None, attempt: int | None = None
+        self,
+        index: int | None = None,
+        stream: str | None = None,
+        attempt: int | None = None,
+        step: str | None = None,
     ) -> str:
-        return await _apart(lambda: self._job.logs(index, stream, attempt))
+        return await _apart(lambda: self._job.logs(index, stream, attempt, step))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> AsyncIterator[Chunk]:
         return _each(lambda: self._job.follow_logs(index, stream))
+
+    async def outputs(self, *paths: str, index: int = 0) -> list[Output]:
+        return await _apart(lambda: self._job.outputs(*paths, index=index))
+
+    async def get(self, *paths: str, index: int = 0, into: str | Path = ".") -> list[Path]:
+        return await _apart(lambda: self._job.get(*paths, index=index, into=into))
 
     async def why(self) -> Why:
         return await _apart(self._job.why)
 
     async def cancel(self, reason: str | None = None) -> JobStatus:
         return await _apart(lambda: self._job.cancel(reason))
+
+    async def restart(self, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.restart(*indices))
 
     async def delete(self) -> None:
         await _apart(self._job.delete)

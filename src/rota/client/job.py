@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from rota.client.errors import NotFound
+from rota.client.outputs import get_outputs, list_outputs
+from rota.client.steps import find_step, of_step
 from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs, read_logs
 from rota.client.transport import Request, Transport, segment
-from rota.client.views import Chunk, JobStatus, Task, Why, listed, read
+from rota.client.views import Chunk, JobStatus, Output, Task, Why, listed, read
 
 PAGE_TASKS = 1000
 # Looking for ended tasks may take at most a quarter of the time, however large the array.
@@ -82,15 +85,41 @@ class Job:
                 yield from self._newly_ended(seen, None if status.is_final else news)
                 rest_seconds = REST_PER_SCAN * (time.monotonic() - started)
 
-    def logs(self, index: int | None = None, stream: str | None = None, attempt: int | None = None) -> str:
-        """The output there is now, as text: of the newest attempt unless one is given."""
-        query = LogQuery(self.id, index, attempt, stream)
-        chunks = read_logs(self._transport, query, LogCursor())
+    def logs(
+        self,
+        index: int | None = None,
+        stream: str | None = None,
+        attempt: int | None = None,
+        step: str | None = None,
+    ) -> str:
+        """The output there is now, as text: of the newest attempt unless one is given; of all its steps."""
+        if step is not None:
+            chunks = self.step_logs(step, index or 0, stream, attempt)
+        else:
+            chunks = read_logs(self._transport, LogQuery(self.id, index, attempt, stream), LogCursor())
         return b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
+
+    def step_logs(
+        self, step: str, index: int = 0, stream: str | None = None, attempt: int | None = None
+    ) -> Iterator[Chunk]:
+        """What one step, by name or number, has written so far."""
+        task = self.task(index)
+        past = [one for one in task.attempts if one.attempt == attempt] if attempt else [task]
+        steps = past[0].steps if past else ()
+        query = LogQuery(self.id, index, attempt or task.attempt, stream)
+        return of_step(read_logs(self._transport, query, LogCursor()), steps, find_step(steps, step))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> Iterator[Chunk]:
         """The output as it comes, until the task, or all tasks, have ended."""
         return follow_logs(self._transport, LogQuery(self.id, index, None, stream), LogCursor())
+
+    def outputs(self, *paths: str, index: int = 0) -> list[Output]:
+        """The files in ROTA_OUTPUT_DIR on the node where this task ran."""
+        return list_outputs(self._transport, self.id, index, paths)
+
+    def get(self, *paths: str, index: int = 0, into: str | Path = ".") -> list[Path]:
+        """Fetch outputs, all or those named by path, directory or pattern; where they are now."""
+        return list(get_outputs(self._transport, self.id, index, paths, Path(into)))
 
     def why(self) -> Why:
         """Why the job waits, and what would start it."""
@@ -100,6 +129,14 @@ class Job:
         """Ask for the job to end; `wait` tells when it has."""
         request = Request("POST", f"{self._path}/cancel", body={"reason": reason})
         self.status = read(JobStatus, self._transport.call(request))
+        return self.status
+
+    def restart(self, *indices: int) -> JobStatus:
+        """Stop these tasks, or all that run, and try them again; no retry is spent."""
+        body = {"indices": list(indices) or None}
+        self.status = read(
+            JobStatus, self._transport.call(Request("POST", f"{self._path}/restart", body=body))
+        )
         return self.status
 
     def delete(self) -> None:

@@ -42,7 +42,7 @@ class Request:
     @property
     def target(self) -> str:
         said = {key: _text(value) for key, value in self.query.items() if value is not None}
-        return f"{self.path}?{urlencode(said)}" if said else self.path
+        return f"{self.path}?{urlencode(said, doseq=True)}" if said else self.path
 
 
 class Pauses:
@@ -141,6 +141,18 @@ class Transport:
             else:
                 connection.close()
 
+    @contextmanager
+    def download(self, request: Request, silence_seconds: float | None) -> Iterator["Body"]:
+        """The answer's bytes as they come, on a connection of its own."""
+        connection, response = self._answered(request, silence_seconds)
+        try:
+            if response.status >= 300:
+                with _as_unavailable(self._endpoint.addr):
+                    raise _problem(response)
+            yield Body(response, self._endpoint.addr)
+        finally:
+            connection.close()
+
     def close(self) -> None:
         self._is_closed = True
         while (connection := self._kept()) is not None:
@@ -221,12 +233,26 @@ class Transport:
             raise
 
 
+class Body:
+    """The bytes of one answer; one that was cut is an error, not an end."""
+
+    def __init__(self, response: HTTPResponse, addr: str) -> None:
+        self._response = response
+        self._addr = addr
+
+    def read(self, size: int) -> bytes:
+        with _as_unavailable(self._addr):
+            return self._response.read(size)
+
+
 def segment(text: str) -> str:
     """A name as one part of a path."""
     return quote(text, safe="")
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | list[str]:
+    if isinstance(value, list):
+        return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

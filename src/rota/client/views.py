@@ -18,6 +18,8 @@ class SpecFields(TypedDict, total=False):
 
     name: str
     namespace: str
+    steps: list[Mapping[str, Any]]
+    files: Mapping[str, str | bytes]
     env: Mapping[str, str]
     workdir: str | None
     count: int
@@ -117,6 +119,22 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One of the commands that a task runs in order; where its output begins in that of the attempt."""
+
+    step: int
+    name: str
+    state: str
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    stdout_offset: int | None = None
+    stderr_offset: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Task:
     """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
 
@@ -136,6 +154,7 @@ class Task:
     ran_ms: float | None = None
     cpu_ms: float | None = None
     peak_memory_bytes: int | None = None
+    steps: tuple[Step, ...] = ()
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = _raw()
 
@@ -235,6 +254,7 @@ class Event:
     node: str | None = None
     indices: tuple[tuple[int, int], ...] | None = None
     exit_codes: Mapping[str, int] | None = None
+    step: int | None = None
     why: str = ""
     raw: Mapping[str, Any] = _raw()
 
@@ -266,6 +286,16 @@ class JoinToken:
 
 
 @dataclass(frozen=True)
+class Output:
+    """A file that a job left in its ROTA_OUTPUT_DIR."""
+
+    path: str
+    bytes: int = 0
+    modified_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A piece of one stream of one attempt, or a gap: `missing` bytes (0: nobody knows) and the reason."""
 
@@ -293,6 +323,8 @@ def read(view: type[View], answer: Any) -> View:
         said["attempts"] = tuple(
             read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
         )
+    if view is Task and "steps" in said:
+        said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
     if view is JobStatus and said.get("placement") is not None:
         said["placement"] = read(Placement, answer["placement"])
     if view is JobStatus and "warnings" in said:

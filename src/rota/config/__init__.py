@@ -103,6 +103,7 @@ class AgentConfig:
     run_as: str | None = None  # unset: own, or self where the agent is not root
     pids_max: int | None = None
     no_new_privs: bool = True
+    output_bytes: str = "1Gi"
 
 
 @dataclass(frozen=True)

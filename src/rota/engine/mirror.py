@@ -163,7 +163,10 @@ class Mirror:
         self._sums.begin(record, self.jobs.values())
 
     def _set_job_wish(self, record: JobWish) -> None:
-        self.jobs[record.id].wish = record
+        job = self.jobs[record.id]
+        job.wish = record
+        for block in sorted({index // BLOCK_TASKS for index in record.restart}):
+            self._touch_block(job, block)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         self.jobs[record.id].cluster = record

@@ -4,12 +4,14 @@ import contextlib
 import os
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rota.keeper import trees
 from rota.keeper.cgroups import Group
+from rota.keeper.index import Extent
 from rota.keeper.outputs import Segment
 from rota.keeper.rules import Key
+from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode
 
 FIRST_LOOK_NS = 20_000_000
@@ -112,6 +114,76 @@ class Running:
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
+    marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
+    step_ns: int = 0  # when the last of them did
+    halted: bool = False  # no further step is to start
+    cpu_us: int = 0  # of the steps before
+    peak_kib: int = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """There are steps after the one it is at."""
+        return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
+
+    def to_start(self) -> Spec:
+        """The job's spec, or that of the step it is at."""
+        return self.spec.of_step(len(self.marks)) if self.marks else self.spec
+
+    def deadline_ns(self) -> int | None:
+        """When its time is up, or that of its step."""
+        limits = [(self.started_ns, self.spec.timeout_ms)]
+        if self.marks:
+            limits.append((self.step_ns, self.spec.steps[len(self.marks) - 1].timeout_ms))
+        return min((start + ms * 1_000_000 for start, ms in limits if ms is not None), default=None)
+
+    def is_late(self, now_ns: int) -> bool:
+        deadline_ns = self.deadline_ns()
+        return deadline_ns is not None and now_ns >= deadline_ns
+
+    def begin_step(self, now_ms: int, now_ns: int, written: Extent) -> None:
+        """The next one, with nothing left of the one before but what it used and wrote."""
+        if self.outcome:
+            self.cpu_us, self.peak_kib = self.outcome.cpu_us, self.outcome.peak_kib
+        began = self.segment.at
+        out_bytes, err_bytes = written.out_bytes - began.out_bytes, written.err_bytes - began.err_bytes
+        self.marks.append(Mark(now_ms, max(0, out_bytes), max(0, err_bytes)))
+        self.step_ns = now_ns
+        self.pid, self.asked, self.struck, self.outcome = 0, False, 0, None
+        self.look_at_ns, self.pause_ns = 0, FIRST_LOOK_NS
+
+    def end_step(self, now_ms: int) -> bool:
+        """Mark how it ended; True if another is to follow."""
+        assert self.outcome is not None
+        mark, outcome = self.marks[-1], self.outcome
+        mark.ended_ms, mark.exit_code, mark.signum = now_ms, outcome.exit_code, outcome.signum
+        outcome.cpu_us += self.cpu_us
+        outcome.peak_kib = max(outcome.peak_kib, self.peak_kib)
+        if self.ending is None and outcome.exit_code == 0:
+            is_last = len(self.marks) == len(self.spec.steps)
+            if self.halted and not is_last:
+                self.ending = "stopped"
+            return not is_last and not self.halted
+        outcome.reason = self._about_step(outcome)
+        return False
+
+    def _about_step(self, outcome: Outcome) -> str | None:
+        number = len(self.marks)
+        step = self.spec.steps[number - 1]
+        where = f"step {number} of {len(self.spec.steps)}, {step.name}"
+        match self.ending:
+            case None | "lost":
+                told = f"killed by signal {outcome.signum}" if outcome.signum else f"exit {outcome.exit_code}"
+                return f"{where}: {outcome.reason or told}"
+            case "timed_out" if step.timeout_ms is not None and not self._whole_time_is_up():
+                return f"{where}: over its {step.timeout_ms / 1000:g} s"
+            case _:
+                return outcome.reason
+
+    def _whole_time_is_up(self) -> bool:
+        whole_ms, step_ms = self.spec.timeout_ms, self.spec.steps[len(self.marks) - 1].timeout_ms
+        if whole_ms is None or step_ms is None:
+            return whole_ms is not None
+        return self.started_ns + whole_ms * 1_000_000 <= self.step_ns + step_ms * 1_000_000
 
 
 def row(key: Key, state: str, outcome: Outcome, started_ms: int | None, ended_ms: int) -> str:

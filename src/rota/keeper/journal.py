@@ -11,6 +11,7 @@ from typing import Any
 
 from rota.keeper import holes
 from rota.keeper.rules import Key
+from rota.keeper.steps import Mark, mark_of
 from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
@@ -26,6 +27,7 @@ class Memory:
     started: dict[Key, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
     ended: dict[Key, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
+    steps: dict[Key, list[Mark]] = field(default_factory=dict)  # of what is in one of the books above
 
     def raise_highest(self, key: Key) -> None:
         marks = self.highest.setdefault(key[0], {})
@@ -34,7 +36,8 @@ class Memory:
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        for book in (self.started, self.ended):
+        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps)
+        for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]
 
@@ -53,6 +56,10 @@ def start_line(key: Key, started_ms: int) -> str:
 
 def end_line(row: str) -> str:
     return f'["end",{row}]\n'
+
+
+def step_line(key: Key, number: int, mark: Mark) -> str:
+    return f"{encode(['step', *key, number, mark.row()])}\n"
 
 
 def ack_line(keys: Sequence[Key]) -> str:
@@ -74,6 +81,8 @@ def compact(memory: Memory) -> Iterator[str]:
         yield start_line(key, started_ms)
     for row in memory.ended.values():
         yield end_line(row)
+    for key, steps in memory.steps.items():
+        yield from (step_line(key, number, mark) for number, mark in enumerate(steps, 1))
 
 
 def read(path: str) -> Memory:
@@ -107,6 +116,10 @@ def _apply(memory: Memory, line: list[Any]) -> None:
             for job, index, attempt in keys:
                 memory.ended.pop((job, index, attempt), None)
                 memory.started.pop((job, index, attempt), None)
+                memory.steps.pop((job, index, attempt), None)
+        case ["step", job, int(index), int(attempt), int(number), row]:
+            marks = memory.steps.setdefault((job, index, attempt), [])
+            marks[number - 1 :] = [mark_of(row)]
         case _:
             _apply_to_jobs(memory, line)
 

@@ -25,6 +25,7 @@ class Outbox:
         self._ended: dict[Key, str] = {}
         self._refused: list[str] = []
         self._lines = bytearray()  # of other kinds
+        self._steps: dict[Key, str] = {}
 
     def open(self) -> None:
         self.close()
@@ -42,6 +43,7 @@ class Outbox:
         if self._is_open:
             self._lines += line
             self._fall_due(self._now_ns() + in_ns)
+        self._steps.clear()
 
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
@@ -55,6 +57,11 @@ class Outbox:
             self._ended[key] = row
             self._expects_more = not is_last
             self._fall_due(0 if is_last else self._ended_at_ns + ENDED_NS)
+
+    def stepped(self, key: Key, row: str) -> None:
+        """How its steps stand: goes along with the news of its start or end, which is told after this."""
+        if self._is_open:
+            self._steps[key] = row
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
@@ -80,7 +87,8 @@ class Outbox:
         if not (self._started or self._ended or self._refused):
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
-        message = wire.events(started, self._ended.values(), self._refused)
+        message = wire.events(started, self._ended.values(), self._refused, self._steps.values())
+        self._steps.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()

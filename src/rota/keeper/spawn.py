@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rota.keeper.cgroups import Group, Groups
 from rota.keeper.devices import GPU, WHOLE
+from rota.keeper.files import place
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
 from rota.keeper.users import User, Users, give, renounce, worn
@@ -75,7 +76,7 @@ class Spawner:
         self._users = Users(f"{root}/work")
         self._no_new_privs = True
         self._threads = threading.local()
-        self._recipes: dict[str, Recipe] = {}
+        self._recipes: dict[str, dict[int, Recipe]] = {}  # by job and step
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
 
@@ -123,7 +124,7 @@ class Spawner:
         job, index, attempt = key
         recipe = None
         try:
-            recipe = self._recipes.get(job) or self._prepare(job, spec)
+            recipe = self._recipes.get(job, {}).get(spec.step) or self._prepare(job, spec)
             if recipe.program is None:
                 with worn(recipe.user):
                     recipe.program = os.fsencode(_find(spec.argv[0], recipe))
@@ -185,6 +186,7 @@ class Spawner:
         user = self._users.of(job)
         if user:
             give(work, user)
+        place(work, spec.files)
         env = _passed_on(user, work)
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
@@ -210,7 +212,7 @@ class Spawner:
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = _strings([os.fsencode(part) for part in spec.argv])
         recipe = Recipe(argv, path, _strings(encoded), cwd, user)
-        self._recipes[job] = recipe
+        self._recipes.setdefault(job, {})[spec.step] = recipe
         return recipe
 
 

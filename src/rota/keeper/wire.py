@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from base64 import b64decode
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from rota.keeper.limits import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
+from rota.keeper.steps import Step
 
 PROTOCOL = 2  # 1 counted whole GPUs, and an order could not name them
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
@@ -42,6 +44,17 @@ class Spec:
     text: str  # as it came, for the journal
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
     limits: Limits = NO_LIMITS
+    steps: tuple[Step, ...] = ()  # where there are any, they are run instead of argv
+    step: int = 0  # which of them this is the spec of, from 1
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # path -> content as base64, for the working directory
+
+    def of_step(self, number: int) -> "Spec":
+        """What to start for one of the steps."""
+        step = self.steps[number - 1]
+        env = {**self.env, **step.env, "ROTA_STEP": str(number), "ROTA_STEP_NAME": step.name}
+        return replace(self, argv=step.argv, env=env, step=number)
 
     def asks_for(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
@@ -125,10 +138,6 @@ def parse(line: bytes) -> Order:
 
 def parse_spec(raw: object) -> Spec:
     fields = _is(raw, "spec", dict, "an object")
-    argv = tuple(_text(part, "spec.argv") for part in _is(fields.get("argv"), "spec.argv", list, "a list"))
-    if not argv or not argv[0]:
-        raise Malformed("spec.argv: want a command and its arguments")
-    env = _is(fields.get("env", {}), "spec.env", dict, "an object of strings")
     needs = _amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
@@ -140,8 +149,8 @@ def parse_spec(raw: object) -> Spec:
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     return Spec(
         name=_text(fields.get("name", ""), "spec.name"),
-        argv=argv,
-        env={_variable(name): _text(value, f"spec.env.{name}") for name, value in env.items()},
+        argv=_argv(fields, "spec"),
+        env=_env(fields, "spec"),
         workdir=None if workdir is None else _text(workdir, "spec.workdir"),
         needs=pairs,
         count=_number(fields.get("count", 1), "spec.count"),
@@ -151,7 +160,46 @@ def parse_spec(raw: object) -> Spec:
         text=encode(fields),
         log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
         limits=limits_of(said, pairs),
+        steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
+        files=_files(fields.get("files", {})),
     )
+
+
+def _step(raw: object) -> Step:
+    fields = _is(raw, "spec.steps", dict, "a list of objects")
+    timeout_ms = fields.get("timeout_ms")
+    return Step(
+        name=_text(fields.get("name", ""), "spec.steps.name"),
+        argv=_argv(fields, "spec.steps"),
+        env=_env(fields, "spec.steps"),
+        timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.steps.timeout_ms"),
+    )
+
+
+def _files(raw: object) -> dict[str, str]:
+    said = _is(raw, "spec.files", dict, "an object of base64 texts")
+    for path in said:
+        parts = _text(path, "spec.files").split("/")
+        if not all(parts) or "." in parts or ".." in parts:
+            raise Malformed("spec.files: want paths within the working directory")
+        try:
+            b64decode(_text(said[path], "spec.files"), validate=True)
+        except ValueError:
+            raise Malformed("spec.files: want contents in base64") from None
+    return dict(said)
+
+
+def _argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
+    field = f"{where}.argv"
+    argv = tuple(_text(part, field) for part in _is(fields.get("argv"), field, list, "a list"))
+    if not argv or not argv[0]:
+        raise Malformed(f"{field}: want a command and its arguments")
+    return argv
+
+
+def _env(fields: dict[str, Any], where: str) -> dict[str, str]:
+    env = _is(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
+    return {_variable(name): _text(value, f"{where}.env.{name}") for name, value in env.items()}
 
 
 def job_id(value: object) -> str:
@@ -160,17 +208,24 @@ def job_id(value: object) -> str:
     return value
 
 
-def events(started: Iterable[str], ended: Iterable[str], refused: Iterable[str]) -> bytes:
-    """One line of events, each already encoded."""
+def events(
+    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], steps: Collection[str] = ()
+) -> bytes:
+    """One line of events, each already encoded; steps only of attempts that are told of beside them."""
+    marks = f',"steps":[{",".join(steps)}]' if steps else ""
     return (
         f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
-        f',"refused":[{",".join(refused)}]}}\n'
+        f',"refused":[{",".join(refused)}]{marks}}}\n'
     ).encode()
 
 
 def space(shortage: str | None) -> bytes:
     """Why nothing new can be started here; None: it can."""
     return f"{encode({'op': 'space', 'shortage': shortage})}\n".encode()
+
+
+def steps_row(key: Key, marks: Iterable[list[int | None]]) -> str:
+    return encode([*key, list(marks)])
 
 
 def error(reason: str) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rota.keeper import journal as lines
 from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
+from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
@@ -15,7 +16,6 @@ from rota.keeper.outputs import Measure, Outputs
 from rota.keeper.patrol import judged
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
-from rota.keeper.wire import Run, Spec
 
 SIGKILL = int(signal.SIGKILL)
 
@@ -47,7 +47,9 @@ class Work:
         self.by_pid: dict[int, Running] = {}
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
+        self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
+        self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
         self._looks = Looks(self.running, kernel.now_ns)
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
@@ -64,7 +66,7 @@ class Work:
 
     def start(self, order: wire.Start) -> None:
         with self.lock:
-            reason = self._learn(order.job, order.spec)
+            reason = "the keeper is stopping" if self.quitting else self._book.learn(order.job, order.spec)
             for wanted in order.tasks:
                 key = (order.job, wanted.index, wanted.attempt)
                 if refusal := reason or self._accept(key, wanted):
@@ -79,10 +81,7 @@ class Work:
 
     def ack(self, keys: Sequence[Key]) -> None:
         with self.lock:
-            known = [key for key in keys if self.memory.ended.pop(key, None)]
-            if known:
-                self._journal.later(lines.ack_line(known))
-                self._journal.flush()
+            self._book.ack(keys)
 
     def forget(self, jobs: Sequence[str]) -> list[str]:
         """Drop these jobs; those of which something lives are kept and returned."""
@@ -113,11 +112,8 @@ class Work:
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
                 live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
-            head: dict[str, object] = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid()}
-            head |= {"boot": self.memory.boot, "shortage": self._outputs.shortage}
-            head["labels"] = self._spawner.labels()
-            text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
-            return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
+            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
+            return self._book.state(here, live)
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -138,7 +134,7 @@ class Work:
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
-                if attempt.group:
+                if attempt.group and not attempt.may_go_on:
                     attempt.group.kill()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             if attempt.ending is None:
@@ -155,7 +151,8 @@ class Work:
         while failed:
             with self.lock:
                 attempts = self._reserve()
-            started = [self._launch(attempt) for attempt in attempts or ()]
+                onward, self._onward = self._onward, []
+            started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
     def wait_for_children(self) -> None:
@@ -202,8 +199,8 @@ class Work:
             now = self._kernel.now_ns()
             leader = attempt.outcome is None
             if leader and attempt.ending is None:
-                if self._kernel.has_ended(attempt.pid):
-                    return 0, []  # in time; the reaper has only not come to it yet
+                if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                    return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
                 self._begin_end(attempt, "timed_out", now)
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
@@ -229,26 +226,12 @@ class Work:
 
     # Steps, all under the lock.
 
-    def _learn(self, job: str, spec: Spec | None) -> str | None:
-        """Remember a job's spec; why nothing of it can start, if so."""
-        if self.quitting:
-            return "the keeper is stopping"
-        if spec and job not in self.memory.specs:
-            self.memory.specs[job] = spec
-            self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
-        known = self.memory.specs.get(job)
-        if known is None:
-            return "unknown job"
-        if known.run is Run.ONE_AT_A_TIME:
-            return "this node cannot hold run leases yet"
-        return None
-
     def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
         """Put it in line, or say why not. An order that came before is no new one."""
         if key in self.running:
             return None
         if told := self.memory.ended.get(key):
-            self._tell(key, told)
+            self._book.tell(key, told)
             return None
         job, index, attempt = key
         highest = self.memory.highest.get(job, {}).get(index, -1)
@@ -270,7 +253,7 @@ class Work:
             self.outbox.refused(refusal.key, refusal.reason)
         started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
         try:
-            self._record(grants, started_ms)
+            self._book.begin([grant.key for grant in grants], started_ms)
             segments = self._outputs.take([grant.key for grant in grants])
         except OSError as error:
             for grant in grants:
@@ -282,23 +265,20 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
+            if spec.steps:
+                self._book.begin_step(attempt, segment.at)
             attempts.append(attempt)
             self.running[grant.key] = attempt
             self.memory.started[grant.key] = started_ms
         self._spawning += len(attempts)
         return attempts
 
-    def _record(self, grants: list[Grant], started_ms: int) -> None:
-        self._journal.write([lines.start_line(grant.key, started_ms) for grant in grants])
-        if any(self.memory.specs[grant.key[0]].run is Run.AT_MOST_ONCE for grant in grants):
-            self._journal.sync()
-
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            attempt.group = self._spawner.enclose(attempt.key, attempt.spec)
+            attempt.group = attempt.group or self._spawner.enclose(attempt.key, attempt.spec)
             attempt_pid = self._spawner.spawn(
-                attempt.key, attempt.spec, attempt.gpus, attempt.segment.path, attempt.group
+                attempt.key, attempt.to_start(), attempt.gpus, attempt.segment.path, attempt.group
             )
         except (Short, CannotRun) as error:
             with self.lock:
@@ -309,11 +289,12 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
-            self.outbox.started(attempt.key, attempt.started_ms)
+            self._book.started(attempt)
             self.has_children.notify_all()
             self._unswept = True
-            if attempt.spec.timeout_ms is not None and attempt.ending is None:
-                self._look(attempt, attempt.started_ns + attempt.spec.timeout_ms * 1_000_000)
+            deadline_ns = attempt.deadline_ns()
+            if deadline_ns is not None and attempt.ending is None:
+                self._look(attempt, deadline_ns)
             elif self._warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
@@ -322,18 +303,31 @@ class Work:
         key = attempt.key
         self._spawning -= 1
         self._spawned.notify_all()
+        if len(attempt.marks) > 1:
+            self._fail_under_way(attempt, error)
+            return
         del self.running[key]
         self._release(attempt)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
                 self._room.release(key)
-                self._close(key, "exited", Outcome(exit_code=exit_code, reason=reason), attempt.started_ms)
+                attempt.outcome = Outcome(exit_code=exit_code, reason=reason)
+                if attempt.marks:
+                    self._book.end_step(attempt)
+                self._book.close(key, "exited", attempt.outcome, attempt.started_ms)
             case Short():
                 self._outputs.mend(key[0])
                 self._drop(key, str(error))
-                self.memory.started.pop(key, None)
-                self._journal.later(lines.ack_line([key]))
+                self._book.strike(key)
+
+    def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
+        """A later step cannot be started: its own fault, or its node's, which nobody else can make up for."""
+        ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
+        attempt.outcome = Outcome(getattr(error, "exit_code", None), ran_us=ran_us, reason=str(error))
+        if isinstance(error, Short):
+            attempt.ending = attempt.ending or "lost"
+        self._finish(attempt, self._outputs.measure(attempt.segment))
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -346,12 +340,13 @@ class Work:
             if attempt.ending is None and not over:
                 self._begin_end(attempt, "stopped", self._kernel.now_ns())
                 self._look(attempt, self._kernel.now_ns())
+            attempt.halted = True
         elif self._room.withdraw(key):
-            self._close(key, "withdrawn", Outcome(), None)
+            self._book.close(key, "withdrawn", Outcome(), None)
         elif told := self.memory.ended.get(key):
-            self._tell(key, told)
+            self._book.tell(key, told)
         else:
-            self._tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
+            self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
 
     def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
         attempt.ending = ending
@@ -370,25 +365,23 @@ class Work:
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
+        if attempt.marks and self._book.end_step(attempt):
+            self._book.begin_step(attempt, written.at)
+            self._spawning += 1
+            self._onward.append(attempt)  # whoever fills starts it
+            return
         del self.running[attempt.key]
         self._release(attempt)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         self._room.release(attempt.key)
-        self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+        self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _release(self, attempt: Running) -> None:
         if attempt.group:
             self._spawner.release(attempt.group)
 
-    def _close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
-        told = row(key, state, outcome, started_ms, self._kernel.now_ms())
-        self.memory.started.pop(key, None)
-        self.memory.ended[key] = told
-        self._journal.later(lines.end_line(told))
-        self._tell(key, told)
-
-    def _tell(self, key: Key, told: str) -> None:
-        self.outbox.ended(key, told, is_last=not (self.running or self._room.has_waiting()))
+    def _is_idle(self) -> bool:
+        return not (self.running or self._room.has_waiting())
 
     def _flush(self) -> bool:
         self._outputs.flush()

@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
+from rota.model.steps import StepMark
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
 EVICTED = 2  # flag: has to give way; its task is placed again
@@ -80,6 +81,7 @@ class OldStatus(msgspec.Struct, frozen=True, array_like=True):
     cpu_us: int
     peak_kib: int
     reason: str | None
+    steps: tuple[StepMark, ...] = ()
 
 
 class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -111,6 +113,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[int, str] = {}
     older: tuple[OldStatus, ...] = ()
     older_dropped: int = 0
+    steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
 
     @property
     def key(self) -> Key:

@@ -21,6 +21,7 @@ from rota.model.shape import (
     Spread,
     Term,
 )
+from rota.model.steps import Step
 
 Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
 _NO_DEADLINE = 2**62
@@ -47,7 +48,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     id: JobId
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # empty where there are steps
     submitted_at_ms: int
     user: str = ""
     namespace: str = "default"
@@ -79,6 +80,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
     log_bytes: int | None = None  # output kept of each stream of an attempt; None: as its node says
     limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
+    steps: tuple[Step, ...] = ()  # run in order instead of a command
+    files: dict[str, bytes] = {}  # by path, written into its working directory
 
     @property
     def key(self) -> Key:
@@ -131,12 +134,13 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
 
 class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes since: that it ends. Written by apiserver."""
+    """What a user wishes since: that it ends, or that tasks of it begin again. Written by apiserver."""
 
     id: JobId
     cancel: bool = False
     reason: str | None = None
     at_ms: int = 0
+    restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
 
     @property
     def key(self) -> Key:

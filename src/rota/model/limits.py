@@ -5,10 +5,18 @@ COUNT_MAX = 10_000_000  # tasks of a job: keeps its finished columns below 1 GB
 JOBS_WAITING_MAX = 100_000  # jobs without an end; above it submits are refused, so memory stays bounded
 NAME_LENGTH_MAX = 128  # fits a table column and a file name
 COMMAND_BYTES_MAX = 128 * 1024  # Linux' limit for one argument string
+STEPS_MAX = 100  # of a job: how all of them stand is told at each change of one
+STEPS_BYTES_MAX = 256 * 1024  # commands of all steps: sent to every node once per job
+FILES_BYTES_MAX = (
+    256 * 1024
+)  # files sent with a job, in all: they are kept with it and sent to each node once
+FILES_MAX = 100  # of them: each is written before the first task starts
+OUTPUT_BYTES = 1 << 30  # of a job, sent at once, unless its node says otherwise: a minute of a fast network
 ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
 WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error
 AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64
+RESTARTS_MAX = 10_000  # tasks restarted by one wish: each is named in its record
 RETRIES_MAX = 1000  # a try number fits 16 bits, with room for the cluster's own faults
 TRIES_MAX = 60_000  # what the 16-bit column holds; beyond it the task is held as failed
 PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary

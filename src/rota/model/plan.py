@@ -70,6 +70,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int | None = None  # where all have the same
     exit_code: int | None = None  # where all have the same
     state: str | None = None
+    step: int | None = None  # of the task's steps, from 1
 
 
 class Plan(NamedTuple):

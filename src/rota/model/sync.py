@@ -9,6 +9,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
 from rota.model.shape import RunMode
+from rota.model.steps import Step, StepMark
 
 
 class Said(IntEnum):
@@ -44,6 +45,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     cpu_us: int = 0
     peak_kib: int = 0
     reason: str | None = None
+    steps: tuple[StepMark, ...] = ()  # that have begun
+
+    def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
+        return msgspec.structs.replace(self, steps=steps)
 
 
 class JobClaims(NamedTuple):
@@ -71,6 +76,9 @@ class Report(msgspec.Struct, frozen=True):
     load: Load | None = None
 
 
+TOO_OLD = "(steps: this node runs a version that does not know them)"  # what such a node tries to run
+
+
 class Work(msgspec.Struct, frozen=True):
     """What a node must know of a job to run its tasks."""
 
@@ -85,12 +93,14 @@ class Work(msgspec.Struct, frozen=True):
     run: RunMode
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
     limits: dict[str, int] = {}
+    steps: tuple[Step, ...] = ()
+    files: dict[str, bytes] = {}
 
 
 def work_of(spec: JobSpec) -> Work:
     return Work(
         name=spec.name,
-        argv=spec.command,
+        argv=spec.command or (TOO_OLD,),
         env=spec.env,
         workdir=spec.workdir,
         needs=spec.needs,
@@ -100,6 +110,8 @@ def work_of(spec: JobSpec) -> Work:
         run=spec.run,
         log_bytes=spec.log_bytes,
         limits=spec.limits,
+        steps=spec.steps,
+        files=spec.files,
     )
 
 
@@ -131,6 +143,14 @@ class LogRequest(NamedTuple):
     stream: str  # stdout or stderr
     offset: int
     follow: bool  # until the attempt has ended
+
+
+class OutputsRequest(NamedTuple):
+    """What a job left on a node: which files, or what is in them."""
+
+    job: JobId
+    paths: tuple[str, ...]  # none: all
+    names_only: bool
 
 
 class LogPiece(NamedTuple):

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
@@ -166,7 +168,7 @@ class ProcessRuntime:
 
 
 def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
-    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])])
+    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])], state.get("steps", ()))
 
 
 def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
@@ -175,7 +177,8 @@ def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
             *map(_started, message.get("started", ())),
             *map(_ended, message.get("ended", ())),
             *map(_refused, message.get("refused", ())),
-        ]
+        ],
+        message.get("steps", ()),
     )
 
 
@@ -193,7 +196,18 @@ def spec_of(work: Work) -> dict[str, Any]:
         "log_bytes": work.log_bytes,
         "run": work.run.value,
         "limits": work.limits,
+        **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
+        **({"files": _files_of(work)} if work.files else {}),
     }
+
+
+def _files_of(work: Work) -> dict[str, str]:
+    return {path: b64encode(content).decode() for path, content in work.files.items()}
+
+
+def _step_of(step: Step) -> dict[str, Any]:
+    timeout_ms = None if step.timeout_seconds is None else round(step.timeout_seconds * 1000)
+    return {"name": step.name, "argv": step.command, "env": step.env, "timeout_ms": timeout_ms}
 
 
 def row_of(task: Start) -> list[int]:
@@ -235,8 +249,15 @@ def _ended(row: list[Any]) -> tuple[str, Claim]:
     return job, claim
 
 
-def _grouped(rows: list[tuple[str, Claim]]) -> list[JobClaims]:
+def _mark(row: list[Any]) -> StepMark:
+    started_ms, ended_ms, code, signal, out_offset, err_offset = row
+    return StepMark(started_ms, ended_ms, -1 if code is None else code, signal or 0, out_offset, err_offset)
+
+
+def _grouped(rows: list[tuple[str, Claim]], steps: Iterable[list[Any]] = ()) -> list[JobClaims]:
     jobs: dict[str, list[Claim]] = {}
+    marks = {(job, index, attempt): tuple(map(_mark, found)) for job, index, attempt, found in steps}
     for job, claim in rows:
-        jobs.setdefault(job, []).append(claim)
+        found = marks.get((job, claim.index, claim.attempt)) if marks else None
+        jobs.setdefault(job, []).append(claim.with_steps(found) if found else claim)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

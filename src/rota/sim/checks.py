@@ -37,6 +37,7 @@ class Checks:
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[Key, str] = {}
+        self._steps: dict[Key, int] = {}  # the last that was started
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
         self._once: dict[tuple[str, int], Key] = {}
         self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
@@ -73,15 +74,17 @@ class Checks:
         machine = self.nodes.machines[name_of_machine]
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-        if key in self._born:
-            raise Broken(f"{name} was started twice: on {self._born[key]} and on {machine.name}")
-        self._born[key] = machine.name
+        begun = self._born.get(key)
+        follows = begun == machine.name and child.step > 1 and self._steps.get(key) == child.step - 1
+        if begun is not None and not follows:
+            raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
+        self._born[key], self._steps[key] = machine.name, child.step
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = self.known.get(f"attempt/{key[0]}/{block}")
         if placed is None or ints(placed, "number")[at] < key[2]:
             raise Broken(f"{name} was started on {machine.name} and is not on disk")
         spec = self.known[f"job/{key[0]}/spec"]
-        if spec.run is RunMode.AT_MOST_ONCE and task in self._once:
+        if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
         self._use(machine, spec, child)
@@ -113,7 +116,7 @@ class Checks:
             self._used[machine.name, resource] -= amount
         self._witness.died(machine, child)
         self._deadlines.died(child)
-        if child.status == 0:
+        if child.status == 0 and child.is_last:
             self._succeeded[task] = None
 
     def look(self) -> None:

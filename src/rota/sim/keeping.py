@@ -128,6 +128,8 @@ class Child:
     started_ms: int
     gpus: tuple[str, ...] = ()
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
+    step: int = 0  # which of the attempt's steps, from 1
+    is_last: bool = True  # of them
 
 
 Births = Callable[[int, Child], None]
@@ -182,7 +184,8 @@ class SimSpawner(Spawner):
             raise CannotRun(127, "command not found")
         pid = self._processes.next_pid
         self._processes.next_pid += 1
-        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus))
+        is_last = spec.step == len(spec.steps)
+        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), step=spec.step, is_last=is_last)
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid

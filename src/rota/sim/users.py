@@ -168,7 +168,7 @@ class Users(Process):
 
     def habit(self, key: Key, spec: Spec) -> Habit:
         behaviour = self.behaviours[spec.name]
-        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}")
+        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}" + (f"/{spec.step}" if spec.step else ""))
         run_ms = behaviour.run_ms(luck)
         fails = luck.random() < behaviour.fail_share and key[2] <= behaviour.fail_attempts
         deaf = luck.random() < behaviour.deaf_share

@@ -1,6 +1,7 @@
 """A node's word on attempts -> what is true of them, for live attempts of that node only."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
 from rota.model.columns import Draft, Ranges, column, ints
@@ -11,10 +12,12 @@ from rota.model.node import Eligibility, drains
 from rota.model.plan import Event
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
+from rota.watcher.steps import Marks, StepNews
 
 _COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
 _STATES = list(AttemptState)  # by number
 _OFFERED = AttemptState.OFFERED
+_LIVE = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 class Ledger:
@@ -27,6 +30,7 @@ class Ledger:
         self._happened: dict[tuple[JobId, AttemptState, int], list[int]] = {}
         self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
         self._ended: dict[tuple[JobId, int], None] = {}
+        self._steps = StepNews()
 
     def hear(self, said: Iterable[JobClaims]) -> None:
         for one in said:
@@ -40,7 +44,11 @@ class Ledger:
         draft = self._block(job, block)
         if draft is None or event is None:
             return
+        before = draft.marks(position, claim.attempt) if claim.steps else ()
         state = draft.enter(position, claim, event, self._node)
+        if claim.steps:
+            after = draft.marks(position, claim.attempt)
+            self._steps.note(job.spec.id, claim.index, job.spec.steps, (before, after))
         if state is not None:
             kind = (job.spec.id, state, claim.exit_code)
             self._happened.setdefault(kind, []).append(claim.index)
@@ -58,7 +66,7 @@ class Ledger:
             for kind, indices in self._happened.items()
             if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
         ]
-        return (*told, *self._drained(node_name))
+        return (*self._steps.events(self._node, node_name), *told, *self._drained(node_name))
 
     def _drained(self, node_name: str) -> Iterable[Event]:
         """Who drains a node hears when the last of its work has ended."""
@@ -139,23 +147,34 @@ class _StatusDraft:
         self._claims: dict[int, Claim] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
+        self._steps = dict(status.steps)
 
     @property
     def changed(self) -> bool:
-        return bool(self._claims)
+        return bool(self._claims) or self._steps != self._status.steps
+
+    def marks(self, position: int, attempt: int) -> Marks:
+        """Of the steps that this attempt has begun."""
+        is_known = position < len(self._known) and self._known_as(position) == attempt
+        return self._steps.get(position, ()) if is_known else ()
 
     def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
         if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
-        known = self._claims[position].attempt if position in self._claims else self._known[position]
+        known = self._known_as(position)
         before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
+        if claim.steps and known == number and before in _LIVE:
+            self._steps[position] = claim.steps
         if state is None:
             return None
         if known and known != number:
             self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
+            self._steps.pop(position, None)
+        if claim.steps:
+            self._steps[position] = claim.steps
         self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
@@ -166,15 +185,23 @@ class _StatusDraft:
         draft = Draft(self._status)
         positions = sorted(self._claims)
         claims = [self._claims[position] for position in positions]
-        draft.fill("number", positions, [claim.attempt for claim in claims])
-        draft.fill("state", positions, [self._states[position] for position in positions])
-        for name in _COPIED:
-            draft.fill(name, positions, [getattr(claim, name) for claim in claims])
+        if positions:  # else only steps went on
+            draft.fill("number", positions, [claim.attempt for claim in claims])
+            draft.fill("state", positions, [self._states[position] for position in positions])
+            for name in _COPIED:
+                draft.fill(name, positions, [getattr(claim, name) for claim in claims])
         older = self._status.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return draft.done(
-            reasons=self._reasons, older=older[dropped:], older_dropped=self._status.older_dropped + dropped
+            reasons=self._reasons,
+            older=older[dropped:],
+            older_dropped=self._status.older_dropped + dropped,
+            steps=self._steps,
         )
+
+    def _known_as(self, position: int) -> int:
+        """The number of the attempt that the status is of."""
+        return self._claims[position].attempt if position in self._claims else self._known[position]
 
     def _state(self, position: int) -> int:
         return self._states.get(position, self._status.state[position])
@@ -182,9 +209,10 @@ class _StatusDraft:
     def _old(self, position: int, number: int) -> OldStatus:
         """The attempt before, as stored or, if it ended in this very report, as claimed."""
         claim = self._claims.get(position)
-        values: dict[str, int] = {
+        values: dict[str, Any] = {
             name: getattr(claim, name) if claim is not None else int(column(self._status, name)[position])
             for name in _COPIED
         }
-        reason = self._reasons.get(position)
-        return OldStatus(position, number, self._state(position), **values, reason=reason)
+        state, reason = self._state(position), self._reasons.get(position)
+        marks = self._steps.get(position, ())
+        return OldStatus(position, number, state, **values, reason=reason, steps=marks)

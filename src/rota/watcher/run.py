@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -13,12 +13,12 @@ import structlog
 from rota.engine.run import Committed, Engine
 from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
-from rota.model.errors import RotaError, Unavailable
+from rota.model.errors import Conflict, NotFound, RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
-from rota.model.sync import JobOrders, LogPiece, LogRequest
+from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, report_ms
@@ -33,6 +33,7 @@ PLACE = (
     "place",
     "round",
 )  # the reconciler that may have room now, by name: components do not know each other
+_ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -146,6 +147,29 @@ class AgentDoor(pb_grpc.AgentServicer):
                 if chunk.error:
                     raise Unavailable(chunk.error)
                 yield LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms)
+        finally:
+            self._readings.close(reading_id)
+            session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
+
+    # ---- what apiserver calls an OutputSource
+
+    async def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
+        session = self._sessions.get(node)
+        if session is None:
+            raise Unavailable(f"node {self._name(node)} is not connected")
+        reading_id, reading = self._readings.open()
+        asked = wire.outputs_request_to_wire(reading_id, wanted)
+        session.say(pb.ToNode(epoch=self._engine.epoch, open_outputs=asked))
+        try:
+            await reading.begin()
+            while (chunk := await reading.chunks.get()) is not None:
+                if chunk.error:
+                    raise _ERRORS.get(chunk.code, Unavailable)(chunk.error)
+                if chunk.code == "done":
+                    return
+                if chunk.data:
+                    yield chunk.data
+            raise Unavailable(f"node {self._name(node)} went away while it sent them")
         finally:
             self._readings.close(reading_id)
             session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))

@@ -169,7 +169,7 @@ class Told:
             name = (job, index, attempt)
             if name in self._over:
                 continue
-            if _unwanted(view.jobs[job], index):
+            if _unwanted(view.jobs[job], index) or _restarted(view.jobs[job], index, attempt):
                 self._stop(found, name)  # also what it was never told of: its word on that ends the attempt
             elif name not in self._live:
                 self._start(found, view, name)
@@ -264,3 +264,7 @@ def _unwanted(job: JobView, index: int) -> bool:
     task = job.tasks.get(block)
     unwished = task is not None and task.state[position] == TaskState.UNWANTED
     return unwished or bool(job.attempts[block].flags[position] & EVICTED)
+
+
+def _restarted(job: JobView, index: int, attempt: int) -> bool:
+    return job.wish is not None and job.wish.restart.get(index) == attempt

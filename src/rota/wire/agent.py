@@ -8,12 +8,14 @@ from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
 from rota.model.shape import RunMode
+from rota.model.steps import Step, StepMark
 from rota.model.sync import (
     Claim,
     Hello,
     JobClaims,
     JobOrders,
     LogRequest,
+    OutputsRequest,
     Report,
     Start,
     Stop,
@@ -23,6 +25,7 @@ from rota.model.sync import (
 from rota.wire.generated import agent_pb2 as pb
 
 PROTOCOL = 1
+_MARK = StepMark.__struct_fields__
 
 
 def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
@@ -44,7 +47,17 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         cpu_us=[claim.cpu_us for claim in claims],
         peak_kib=[claim.peak_kib for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
+        steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
     )
+
+
+def _marks_to_wire(marks: tuple[StepMark, ...]) -> pb.StepMarks:
+    return pb.StepMarks(**{name: [getattr(mark, name) for mark in marks] for name in _MARK})
+
+
+def _marks_from_wire(marks: pb.StepMarks) -> tuple[StepMark, ...]:
+    columns = [getattr(marks, name) for name in _MARK]
+    return tuple(StepMark(*row) for row in zip(*columns, strict=True))
 
 
 def claims_from_wire(jobs: list[pb.JobClaims]) -> list[JobClaims]:
@@ -69,6 +82,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     claims = [Claim(*row) for row in rows]
     for place, reason in reasons.items():
         claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+    for place, marks in job.steps.items():
+        claims[place] = claims[place].with_steps(_marks_from_wire(marks))
     return JobClaims(JobId(job.job), claims)
 
 
@@ -207,7 +222,19 @@ def _work_to_wire(work: Work) -> pb.Work:
         run=work.run.value,
         log_bytes=work.log_bytes,
         limits=work.limits,
+        steps=[_step_to_wire(step) for step in work.steps],
+        files=work.files,
     )
+
+
+def _step_to_wire(step: Step) -> pb.Step:
+    timeout_ms = None if step.timeout_seconds is None else round(step.timeout_seconds * 1000)
+    return pb.Step(name=step.name, argv=step.command, env=step.env, timeout_ms=timeout_ms)
+
+
+def _step_from_wire(step: pb.Step) -> Step:
+    timeout_seconds = step.timeout_ms / 1000 if step.HasField("timeout_ms") else None
+    return Step(step.name, tuple(step.argv), dict(step.env), timeout_seconds)
 
 
 def _work_from_wire(work: pb.Work) -> Work:
@@ -223,7 +250,13 @@ def _work_from_wire(work: pb.Work) -> Work:
         run=RunMode(work.run),
         log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
         limits=dict(work.limits),
+        steps=tuple(_step_from_wire(step) for step in work.steps),
+        files=dict(work.files),
     )
+
+
+def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.OpenOutputs:
+    return pb.OpenOutputs(id=reading_id, job=request.job, paths=request.paths, list=request.names_only)
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:

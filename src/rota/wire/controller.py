@@ -65,4 +65,5 @@ def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
         exit_code=event.exit_code,
         state=event.state or "",
         why=event.why,
+        step=event.step,
     )

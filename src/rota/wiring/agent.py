@@ -111,6 +111,7 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         labels=_labels(config),
         declared=_declared(config),
         keeping=_keeping(config),
+        output_bytes=parse_size("output_bytes", config.output_bytes),
     )
 
 

@@ -113,6 +113,7 @@ async def _doors(
         engine=engine,
         changes=changes,
         logs=Logs(engine, changes, Shared(agents), tails),
+        outputs=agents,
         vault=vault,
         authority=authority,
         audit=AuditLog(directory / "audit.log"),

@@ -1,0 +1,66 @@
+"""The wish that tasks begin again: what runs of them is stopped and tried anew, and no retry is spent."""
+
+import msgspec
+
+from rota.apiserver import access, fields
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.finding import find_job
+from rota.model.amounts import parse_count
+from rota.model.columns import Ranges, ints
+from rota.model.errors import BadField, Conflict
+from rota.model.job import JobWish
+from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
+from rota.model.phase import FIRST_END, Phase
+from rota.model.plan import Event, Instant, Plan
+from rota.model.shape import RunMode
+from rota.model.view import JobView, View
+
+
+def restart(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    """Named by the number of its attempt, so that a repeated wish stops nothing that began since."""
+    job = find_job(view, ref, caller)
+    access.require(caller, Action.CANCEL, job.spec.namespace)
+    wanted = _indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    _refuse_ended(job)
+    live = _live(job)
+    chosen = live if wanted is None else {index: live[index] for index in wanted if index in live}
+    if not chosen:
+        raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
+    if len(chosen) > RESTARTS_MAX:
+        raise Conflict(f"{len(chosen)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
+    before = job.wish or JobWish(job.spec.id)
+    still = {index: number for index, number in before.restart.items() if live.get(index) == number}
+    wish = msgspec.structs.replace(before, restart={**still, **chosen}, at_ms=now.ms)
+    ranges = Ranges(list(chosen))
+    why = f"{caller.name} restarts task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
+    event = Event("task.restart", why, job=job.spec.id, indices=tuple(ranges.pairs))
+    return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
+
+
+def _indices(value: object, count: int) -> list[int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise BadField("indices", "is not a list of numbers", "write [0, 3], or leave it out for all")
+    return [fields.number("indices", parse_count, one, 0, count - 1) for one in value]
+
+
+def _refuse_ended(job: JobView) -> None:
+    if job.status is not None and job.status.ended:
+        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
+    if job.wish is not None and job.wish.cancel:
+        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
+    if job.spec.run is RunMode.AT_MOST_ONCE:
+        raise Conflict(f"job {job.spec.id} runs at_most_once", hint="cancel it, and submit it again")
+
+
+def _live(job: JobView) -> dict[int, int]:
+    """Index -> the number of the attempt that is under way."""
+    found: dict[int, int] = {}
+    for block, phases in job.phases.items():
+        if block in job.attempts:
+            numbers = ints(job.attempts[block], "number")
+            for position, phase in enumerate(phases):
+                if Phase.PENDING < phase < FIRST_END:
+                    found[block * BLOCK_TASKS + position] = int(numbers[position])
+    return found

@@ -1,0 +1,61 @@
+"""Routes of outputs: what a job left on its node, as a list or as a tar archive. [I/O]"""
+
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import answers
+from rota.apiserver.answers import api_of, caller_of
+from rota.apiserver.finding import find_job
+from rota.apiserver.show_spec import node_name
+from rota.apiserver.show_tasks import attempts_of
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
+from rota.model.errors import BadField, Conflict, NotFound
+from rota.model.ids import NodeId
+from rota.model.lifecycle import AttemptState
+from rota.model.sync import OutputsRequest
+
+PATHS_MAX = 100
+PATH_BYTES_MAX = 4096
+
+
+async def read_outputs(request: Request) -> Response:
+    api, query = api_of(request), request.query_params
+    form = query.get("format", "tar")
+    if form not in ("tar", "list"):
+        raise BadField("format", f"'{form[:20]}' is not a format", "write list or tar")
+    paths = tuple(query.getlist("path"))
+    if len(paths) > PATHS_MAX or any(len(path.encode()) > PATH_BYTES_MAX for path in paths):
+        raise BadField("path", "is named too often, or is too long", f"name at most {PATHS_MAX} paths")
+
+    def look(mirror: Mirror) -> tuple[NodeId, OutputsRequest]:
+        job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec
+        index = answers.whole(query, "index", 0, 0, job.count - 1)
+        node = _node(mirror, mirror.jobs[job.id], index)
+        return node, OutputsRequest(job.id, paths, names_only=form == "list")
+
+    node, wanted = await api.engine.read(look)
+
+    async def run(write: answers.Write) -> bytes:
+        async with aclosing(api.outputs.outputs(node, wanted)) as pieces:
+            async for data in pieces:
+                await write(data)
+        return b""
+
+    return answers.Stream(run, "application/x-ndjson" if wanted.names_only else "application/x-tar")
+
+
+def _node(mirror: Mirror, entry: JobEntry, index: int) -> NodeId:
+    """Where its newest attempt has begun."""
+    for placed in reversed(attempts_of(entry, index)):
+        if AttemptState.RUNNING <= placed.state < AttemptState.REFUSED:
+            if placed.node not in mirror.nodes:
+                gone = f"node {node_name(mirror, placed.node)} is gone, and with it what the task left there"
+                raise NotFound(gone, hint="run the job again")
+            return placed.node
+    raise Conflict(f"task {entry.spec.id}.{index} has not begun", hint="wait until it has ended: rota wait")
+
+
+ROUTES = [answers.route("GET", "/v1/jobs/{ref}/outputs", read_outputs)]

@@ -1,0 +1,70 @@
+"""The steps of a submit -> Steps, each with a name of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver import fields
+from rota.model import limits
+from rota.model.amounts import parse_seconds
+from rota.model.errors import BadField
+from rota.model.steps import Step
+
+KNOWN = ("name", "command", "env", "timeout")
+HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
+
+
+def steps(value: object) -> tuple[Step, ...]:
+    """All a job says of its steps; nothing is no steps."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise BadField("steps", "is not a list of objects", HINT)
+    if not 0 < len(value) <= limits.STEPS_MAX:
+        raise BadField("steps", f"has {len(value)} entries", f"write 1 to {limits.STEPS_MAX}")
+    found = tuple(_step(f"steps[{place}]", said, place) for place, said in enumerate(value))
+    names = [step.name for step in found]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise BadField(
+                f"steps[{place}].name", f"'{name}' is the name of an earlier step", "choose another"
+            )
+    total = sum(len(part.encode()) for step in found for part in step.command)
+    if total > limits.STEPS_BYTES_MAX:
+        raise BadField("steps", f"is {total} bytes long", f"write at most {limits.STEPS_BYTES_MAX}")
+    return found
+
+
+def command(field: str, value: object) -> tuple[str, ...]:
+    hint = 'write a list of texts: ["python", "train.py"]'
+    if value is None:
+        raise BadField(field, "is missing", hint)
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise BadField(field, "is not a list of texts", hint)
+    if not value or not value[0]:
+        raise BadField(field, "names no program", hint)
+    for part in value:
+        if len(fields.no_nul(field, part).encode()) >= limits.COMMAND_BYTES_MAX:
+            most = limits.COMMAND_BYTES_MAX - 1
+            raise BadField(field, "has an argument that is too long", f"write at most {most} bytes each")
+    return tuple(value)
+
+
+def _step(field: str, said: Mapping[str, Any], place: int) -> Step:
+    for key in said:
+        if key not in KNOWN:
+            shown = fields.printable(str(key))
+            raise BadField(f"{field}.{shown}", "is not a known field", f"known fields: {', '.join(KNOWN)}")
+    name, timeout = said.get("name"), said.get("timeout")
+    return Step(
+        name=f"step-{place + 1}" if name is None else fields.name(f"{field}.name", name),
+        command=command(f"{field}.command", said.get("command")),
+        env=fields.environment(f"{field}.env", said.get("env", {})),
+        timeout_seconds=None if timeout is None else _timeout(f"{field}.timeout", timeout),
+    )
+
+
+def _timeout(field: str, value: object) -> float:
+    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds

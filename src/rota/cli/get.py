@@ -1,0 +1,50 @@
+"""`rota get`: what a job left in its output directory, listed or fetched."""
+
+from pathlib import Path
+
+import click
+
+from rota.cli.output import Column, Listing, emit, output_option, say, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import age, clean, plural, size, split_ref
+from rota.client.cluster import Cluster
+from rota.client.outputs import get_outputs
+from rota.client.views import Output
+
+OUTPUTS: Listing[Output] = Listing(
+    "outputs",
+    [
+        Column("PATH", lambda output: output.path),
+        Column("SIZE", lambda output: size(output.bytes), right=True),
+        Column("AGE", lambda output: age(output.modified_at_ms), right=True),
+    ],
+    lambda output: output.path,
+)
+
+
+@click.command("get")
+@click.argument("job")
+@click.argument("paths", nargs=-1)
+@click.option("--index", type=click.IntRange(0), help="From the node of this task. [default: 0]")
+@click.option("-O", "--into", metavar="DIR", default=".", help="Where to put them. [default: here]")
+@click.option("--list", "names_only", is_flag=True, help="Only say which there are.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def command(cluster: Cluster, job: str, paths: tuple[str, ...], output: str, **flags: object) -> None:
+    """Fetch what a job left in its ROTA_OUTPUT_DIR.
+
+    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12. PATHS are files,
+    directories or patterns as '*.csv'; without any, all are fetched.
+    """
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    index = int(str(flags["index"])) if flags["index"] is not None else task_index or 0
+    if flags["names_only"]:
+        emit(output, OUTPUTS, found.outputs(*paths, index=index))
+        return
+    into = Path(str(flags["into"]))
+    count = 0
+    for path in get_outputs(cluster.transport, found.id, index, paths, into):
+        count += 1
+        say(clean(str(path)))
+    tell(f"job {found.id}: {plural(count, 'file')} fetched into {into}")

@@ -1,0 +1,100 @@
+"""What is on record of each attempt, and told to the agent: its steps, its result, everything at a hello."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from rota.keeper import journal as lines
+from rota.keeper import wire
+from rota.keeper.attempt import Kernel, Outcome, Running, row
+from rota.keeper.index import Extent
+from rota.keeper.journal import Journal, Memory
+from rota.keeper.outbox import Outbox
+from rota.keeper.rules import Key
+from rota.keeper.wire import Run, Spec
+
+
+class Book:
+    """Used under the lock of the work."""
+
+    def __init__(
+        self, memory: Memory, journal: Journal, outbox: Outbox, is_idle: Callable[[], bool], kernel: Kernel
+    ) -> None:
+        self._memory = memory
+        self._journal = journal
+        self._outbox = outbox
+        self._is_idle = is_idle
+        self._kernel = kernel
+
+    def learn(self, job: str, spec: Spec | None) -> str | None:
+        """Remember a job's spec; why nothing of it can start, if so."""
+        if spec and job not in self._memory.specs:
+            self._memory.specs[job] = spec
+            self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
+        known = self._memory.specs.get(job)
+        if known is None:
+            return "unknown job"
+        if known.run is Run.ONE_AT_A_TIME:
+            return "this node cannot hold run leases yet"
+        return None
+
+    def begin(self, keys: Sequence[Key], started_ms: int) -> None:
+        """They are about to start; OSError if that cannot be written down."""
+        self._journal.write([lines.start_line(key, started_ms) for key in keys])
+        if any(self._memory.specs[key[0]].run is Run.AT_MOST_ONCE for key in keys):
+            self._journal.sync()
+
+    def begin_step(self, attempt: Running, written: Extent) -> None:
+        attempt.begin_step(self._kernel.now_ms(), self._kernel.now_ns(), written)
+        self._mark(attempt)
+
+    def end_step(self, attempt: Running) -> bool:
+        """True if another is to follow."""
+        goes_on = attempt.end_step(self._kernel.now_ms())
+        self._mark(attempt)
+        return goes_on
+
+    def started(self, attempt: Running) -> None:
+        """The attempt, or one more step of it."""
+        self._tell_steps(attempt.key)
+        self._outbox.started(attempt.key, attempt.started_ms)
+
+    def close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
+        told = row(key, state, outcome, started_ms, self._kernel.now_ms())
+        self._memory.started.pop(key, None)
+        self._memory.ended[key] = told
+        self._journal.later(lines.end_line(told))
+        self.tell(key, told)
+
+    def tell(self, key: Key, told: str) -> None:
+        self._tell_steps(key)
+        self._outbox.ended(key, told, is_last=self._is_idle())
+
+    def ack(self, keys: Sequence[Key]) -> None:
+        known = [key for key in keys if self._memory.ended.pop(key, None)]
+        for key in known:
+            self._memory.steps.pop(key, None)
+        if known:
+            self._journal.later(lines.ack_line(known))
+            self._journal.flush()
+
+    def strike(self, key: Key) -> None:
+        """It is on record as started, and was not."""
+        self._memory.started.pop(key, None)
+        self._memory.steps.pop(key, None)
+        self._journal.later(lines.ack_line([key]))
+
+    def state(self, here: Mapping[str, object], live: list[list[object]]) -> bytes:
+        """What is to be said of this node, and everything that lives or waits to be acknowledged."""
+        memory = self._memory
+        head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
+        steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
+        text = wire.encode({**head, **here, "jobs": list(memory.specs), "live": live, "steps": steps})
+        return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
+
+    def _mark(self, attempt: Running) -> None:
+        self._memory.steps[attempt.key] = attempt.marks
+        self._journal.later(lines.step_line(attempt.key, len(attempt.marks), attempt.marks[-1]))
+
+    def _tell_steps(self, key: Key) -> None:
+        if marks := self._memory.steps.get(key):
+            self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))

@@ -1,0 +1,63 @@
+"""Files sent with a job -> its working directory, before its first start and never through a link."""
+
+import contextlib
+import os
+from base64 import b64decode
+from collections.abc import Mapping
+
+BENEATH = os.O_DIRECTORY | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def place(directory: str, files: Mapping[str, str]) -> None:
+    """Whole or not at all, for whoever owns the directory. What is there stays: tasks may change it."""
+    if not files:
+        return
+    root_fd = os.open(directory, BENEATH)
+    try:
+        for path, content in files.items():
+            *parents, name = path.split("/")
+            with contextlib.ExitStack() as opened:
+                at_fd = root_fd
+                for parent in parents:
+                    at_fd = _enter(at_fd, parent)
+                    opened.callback(os.close, at_fd)
+                _write(at_fd, name, b64decode(content))
+    finally:
+        os.close(root_fd)
+
+
+def _enter(at_fd: int, name: str) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=at_fd)
+    inner_fd = os.open(name, BENEATH, dir_fd=at_fd)
+    _give(inner_fd, at_fd)
+    return inner_fd
+
+
+def _write(at_fd: int, name: str, content: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=at_fd, follow_symlinks=False)
+        return
+    is_script = content.startswith((b"#!", b"\x7fELF"))
+    partial = f".{os.urandom(8).hex()}.rota"  # of this thread alone
+    fd = os.open(partial, NEW, 0o600, dir_fd=at_fd)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(fd, content[written:])
+        os.fchmod(fd, 0o700 if is_script else 0o600)
+        _give(fd, at_fd)
+        os.rename(partial, name, src_dir_fd=at_fd, dst_dir_fd=at_fd)
+    except OSError:
+        os.unlink(partial, dir_fd=at_fd)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _give(fd: int, directory_fd: int) -> None:
+    """To the owner of the directory, who may not be the keeper's user."""
+    owner, mine = os.fstat(directory_fd), os.fstat(fd)
+    if (owner.st_uid, owner.st_gid) != (mine.st_uid, mine.st_gid):
+        os.fchown(fd, owner.st_uid, owner.st_gid)

@@ -1,0 +1,39 @@
+"""Steps: commands that one attempt runs in order, and the marks of those that have begun."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    timeout_ms: int | None
+
+
+@dataclass(slots=True)
+class Mark:
+    """One step that has begun: when, how far the output of those before it reached, and how it ended."""
+
+    started_ms: int
+    out_bytes: int = 0
+    err_bytes: int = 0
+    ended_ms: int = 0  # not yet
+    exit_code: int | None = None
+    signum: int | None = None
+
+    def row(self) -> list[int | None]:
+        return [
+            self.started_ms,
+            self.ended_ms,
+            self.exit_code,
+            self.signum,
+            self.out_bytes,
+            self.err_bytes,
+        ]
+
+
+def mark_of(row: list[Any]) -> Mark:
+    started_ms, ended_ms, exit_code, signum, out_bytes, err_bytes = row
+    return Mark(started_ms, out_bytes, err_bytes, ended_ms, exit_code, signum)

@@ -1,0 +1,99 @@
+"""What a job may say of its steps and files, and how it is refused where it says it wrongly."""
+
+from typing import Any
+
+import pytest
+
+from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.spec import parse_spec
+from rota.model import limits
+from rota.model.errors import BadField
+from rota.model.lifecycle import AttemptState
+from rota.model.steps import StepMark, states
+
+STEP = {"command": ["make"]}
+
+
+def refusal(**said: Any) -> BadField:
+    with pytest.raises(BadField) as refused:
+        parse_spec(said)
+    assert refused.value.hint
+    return refused.value
+
+
+def test_steps_take_the_place_of_a_command() -> None:
+    spec = parse_spec({"steps": [STEP, {"name": "test", "command": ["make", "test"], "timeout": "1m"}]})
+
+    assert spec.command == ()
+    assert [step.name for step in spec.steps] == ["step-1", "test"]
+    assert spec.steps[1].timeout_seconds == 60
+    assert spec.name == "make"
+    again = shown(spec)
+    assert again["steps"][1] == {"name": "test", "command": ("make", "test"), "timeout": 60}
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"command": ["a"], "steps": [STEP]}, "steps"),
+        ({"steps": []}, "steps"),
+        ({"steps": [STEP] * 101}, "steps"),
+        ({"steps": "make"}, "steps"),
+        ({"steps": [["make"]]}, "steps"),
+        ({"steps": [{"name": "a"}]}, "steps[0].command"),
+        ({"steps": [STEP, {"command": []}]}, "steps[1].command"),
+        ({"steps": [{**STEP, "retries": 1}]}, "steps[0].retries"),
+        ({"steps": [{**STEP, "timeout": 0}]}, "steps[0].timeout"),
+        ({"steps": [{**STEP, "env": {"1": "x"}}]}, "steps[0].env"),
+        ({"steps": [{**STEP, "name": "a b"}]}, "steps[0].name"),
+        ({"steps": [{**STEP, "name": "a"}, {**STEP, "name": "a"}]}, "steps[1].name"),
+    ],
+)
+def test_a_wrong_step_is_named(said: dict[str, Any], field: str) -> None:
+    assert refusal(**said).field == field
+
+
+def test_files_are_text_or_base64() -> None:
+    spec = parse_spec({"command": ["a"], "files": {"a/b": "x", "c": {"base64": "/w=="}}})
+
+    assert spec.files == {"a/b": b"x", "c": b"\xff"}
+    assert shown(spec)["files"] == {"a/b": 1, "c": 1}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["a"],
+        {"/etc/passwd": ""},
+        {"../a": ""},
+        {"a/../b": ""},
+        {"a//b": ""},
+        {"": ""},
+        {"a": 1},
+        {"a": {"base64": "!"}},
+        {"a": {"text": "!"}},
+        {"a": "", "a/b": ""},
+        {"out/a": ""},
+        {"a": "x" * (limits.FILES_BYTES_MAX + 1)},
+        {str(number): "" for number in range(limits.FILES_MAX + 1)},
+        {"a\0b": ""},
+        {"a": "\ud800"},
+    ],
+)
+def test_files_that_lead_elsewhere_or_are_too_much_are_refused(files: Any) -> None:
+    assert refusal(command=["a"], files=files).field == "files"
+
+
+def test_files_have_a_directory_of_their_own() -> None:
+    assert refusal(command=["a"], files={"a": ""}, workdir="/srv").field == "files"
+
+
+def test_how_steps_stand_follows_from_their_marks_and_the_attempt() -> None:
+    ended, begun = StepMark(1, 2, 0), StepMark(3)
+
+    assert states(3, (), AttemptState.OFFERED) == ["waiting"] * 3
+    assert states(3, (ended, begun), AttemptState.RUNNING) == ["succeeded", "running", "waiting"]
+    assert states(3, (ended,), AttemptState.RUNNING) == ["succeeded", "waiting", "waiting"]
+    assert states(3, (ended, begun), AttemptState.LOST) == ["succeeded", "lost", "skipped"]
+    assert states(2, (ended, ended), AttemptState.SUCCEEDED) == ["succeeded"] * 2
+    assert states(2, (StepMark(1, 2, 1),), AttemptState.FAILED) == ["failed", "skipped"]

@@ -1,0 +1,48 @@
+"""Jobs with steps under every fault: each step starts once, in order, and every promise holds."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from rota.sim.cluster import Size
+from rota.sim.faults import draw
+from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.scenario import CPU, GIB, SAFETY_MS, Scenario, run
+
+NODES = NodeGroup(3, {"cpu": 8 * CPU, "memory": 8 * GIB}, {})
+
+
+def actions(seed: int) -> Scenario:
+    luck = Random(f"{seed}/steps")
+    arrivals = sorted((arrival(luck, n) for n in range(40)), key=lambda one: one.at_ms)
+    # Without a process to spare for its next step an attempt is lost, which else only a worse fault may do.
+    faults = [one for one in draw(luck, SAFETY_MS * 3 // 4, servers=1) if one.kind != "no process to spare"]
+    return Scenario(seed, Size((NODES,), lost_ms=10_000), arrivals, sorted(faults))
+
+
+def arrival(luck: Random, number: int) -> Arrival:
+    steps: list[dict[str, Any]] = [{"command": ["work"]} for _ in range(luck.choice((1, 2, 5, 9)))]
+    if luck.random() < 0.2:
+        luck.choice(steps)["command"] = ["missing"]
+    if luck.random() < 0.2:
+        luck.choice(steps)["timeout"] = "1s"
+    spec: dict[str, Any] = {"name": f"job-{number}", "steps": steps, "retries": 1, "cpu": 0.5}
+    spec["count"] = luck.choice((1, 2, 5))
+    spec["run"] = luck.choice(("at_least_once", "at_least_once", "at_most_once"))
+    if luck.random() < 0.2:
+        spec["timeout"] = "20s"
+    spec["priority"] = luck.choice((50, 50, 90))
+    spec["grace"] = "10s"
+    behaviour = Behaviour(luck.choice((5, 500, 5_000)), 0.5, luck.choice((0.0, 0.3)), 0.3)
+    return Arrival(luck.randrange(SAFETY_MS * 3 // 4), spec, behaviour)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(12))
+def test_steps_keep_every_promise_whatever_fails(seed: int) -> None:
+    found = run(actions(seed), keep_trace=False)
+
+    assert found.broken is None
+    assert found.attempts > 40
