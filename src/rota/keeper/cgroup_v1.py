@@ -9,6 +9,8 @@ from rota.keeper.limits import CPU, MEMORY, PIDS, Limits
 from rota.keeper.rules import Key
 
 FREEZER = "freezer"
+STAYS = (PIDS, FREEZER, CPU)  # where threads that start work remain
+SHARES = 1024  # of one process that is in no group
 
 
 class GroupV1(Group):
@@ -33,20 +35,12 @@ class GroupV1(Group):
         return sum(numbers(f"{path}/memory.max_usage_in_bytes"))
 
 
-class Doors:
-    """Files held open: every start goes through them."""
-
-    def __init__(self, parent: str, home: str) -> None:
-        self.parent = os.open(f"{parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
-        self.home = os.open(f"{home}/tasks", os.O_WRONLY | os.O_CLOEXEC)
-
-
 class GroupsV1(Groups):
     """Each controller has a tree of its own, and single threads can be moved.
 
-    Threads that start work stay in the parent groups for pids and for the freezer, so that what they start
-    is there at no cost; into those for memory and cpu, where they would suffer with the work, they go for
-    the moment of the start only.
+    Threads that start work stay in the parent groups, so that what they start is there at no cost: to move
+    a thread takes longer than to start a process. Into groups for memory, where they would suffer with the
+    work, they go for the moment of the start only.
     """
 
     label = "cgroup-v1"
@@ -60,7 +54,8 @@ class GroupsV1(Groups):
         self._threads = threading.local()
         for path in self._parents.values():
             os.makedirs(path, exist_ok=True)
-        self._cpu = Doors(self._parents[CPU], homes[CPU]) if CPU in homes else None
+        if CPU in self._parents:  # all the work together counts as a process on each core
+            write(f"{self._parents[CPU]}/cpu.shares", str(SHARES * (os.cpu_count() or 1)))
 
     def limit_all(self, pids: int) -> None:
         if PIDS in self._parents:
@@ -90,8 +85,6 @@ class GroupsV1(Groups):
         if not getattr(self._threads, "is_settled", False):
             self._settle()
         if group is None:
-            if self._cpu:
-                os.write(self._cpu.parent, b"0")
             return
         if group.limits.pids and PIDS in group.paths:
             write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids + 1))  # this thread counts, too
@@ -100,11 +93,9 @@ class GroupsV1(Groups):
 
     def leave(self, group: Group | None) -> None:
         if group is None:
-            if self._cpu:
-                os.write(self._cpu.home, b"0")
             return
         for controller in group.paths:
-            stays = self._parents if controller in (PIDS, FREEZER) else self._homes
+            stays = self._parents if controller in STAYS else self._homes
             write(f"{stays[controller]}/tasks", "0")
         if group.limits.pids and PIDS in group.paths:
             write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids))
@@ -117,7 +108,7 @@ class GroupsV1(Groups):
 
     def _settle(self) -> None:
         """Put this thread where it stays, once."""
-        for controller in (PIDS, FREEZER):
+        for controller in STAYS:
             if controller in self._parents:
                 write(f"{self._parents[controller]}/tasks", "0")
         self._threads.is_settled = True
@@ -128,6 +119,6 @@ class GroupsV1(Groups):
             with contextlib.suppress(OSError):  # where swap is not counted
                 write(f"{paths[MEMORY]}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
         if CPU in paths:
-            write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * 1024 // 1000)))
+            write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
             if limits.cpu_milli is not None:
                 write(f"{paths[CPU]}/cpu.cfs_quota_us", str(max(1000, limits.cpu_milli * PERIOD_US // 1000)))
