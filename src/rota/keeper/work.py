@@ -1,6 +1,5 @@
 """All this node was asked to run and not told to forget: orders in, processes started, events out."""
 
-import heapq
 import os
 import signal
 import sys
@@ -11,13 +10,13 @@ from rota.keeper import journal as lines
 from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.outputs import Measure, Outputs
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Run, Spec
 
-LAST_LOOK_NS = 1_000_000_000
 SIGKILL = int(signal.SIGKILL)
 
 
@@ -49,7 +48,7 @@ class Work:
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
         self._kernel = kernel
-        self._due: list[tuple[int, Key]] = []
+        self._looks = Looks(self.running, kernel.now_ns)
         self._warden_idles = False
         self._unswept = False  # something was started since the warden last went to wait
 
@@ -176,16 +175,10 @@ class Work:
 
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
-        return self._due[0][0] - self._kernel.now_ns() if self._due else None
+        return self._looks.due_in_ns()
 
     def take_due(self) -> dict[Key, bool]:
-        due = {}
-        while self._due and self._due[0][0] <= self._kernel.now_ns():
-            when, key = heapq.heappop(self._due)
-            attempt = self.running.get(key)
-            if attempt and attempt.look_at_ns == when:
-                due[key] = attempt.outcome is not None
-        return due
+        return self._looks.take()
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
@@ -209,7 +202,7 @@ class Work:
             if was_gone and not rest and (written := self._written(attempt)):
                 self._finish(attempt, written)
                 return 0, []
-            signum = self._next_signal(attempt, now)
+            signum = self._looks.next_signal(attempt, now)
             if leader and signum:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
@@ -349,25 +342,8 @@ class Work:
         attempt.ending = ending
         attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
 
-    def _next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
-        if not attempt.asked:
-            attempt.asked = True
-            self._look(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
-        self._look(attempt, now + attempt.pause_ns)
-        attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
-        if now >= attempt.kill_at_ns:
-            return signal.SIGKILL
-        self._look(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
-        return 0
-
     def _look(self, attempt: Running, when_ns: int) -> None:
-        attempt.look_at_ns = when_ns
-        if len(self._due) > 2 * len(self.running) + 1000:  # deadlines of attempts that ended long before
-            self._due = [(other.look_at_ns, key) for key, other in self.running.items() if other.look_at_ns]
-            heapq.heapify(self._due)
-        heapq.heappush(self._due, (when_ns, attempt.key))
+        self._looks.at(attempt, when_ns)
         self.something_due.notify()
 
     def _written(self, attempt: Running) -> Measure | None:
