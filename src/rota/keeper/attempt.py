@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from rota.keeper import trees
+from rota.keeper.boxes import Box
 from rota.keeper.outputs import Segment
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec, encode
@@ -100,6 +101,7 @@ class Running:
     look_at_ns: int = 0  # when the warden looks next; 0: never
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
+    box: Box | None = None  # the container it runs in
 
 
 def row(key: Key, state: str, outcome: Outcome, started_ms: int | None, ended_ms: int) -> str:

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rota.keeper.boxes import Box, Boxes
+from rota.keeper.containers import Engine, NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.rules import Key
 from rota.keeper.spares import Spares
@@ -68,11 +70,15 @@ class Spawner:
         self._recipes: dict[str, Recipe] = {}
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
+        self._boxes = Boxes(root, mark)
 
     def name_node(self, node: str) -> None:
         if node != self._node:
             self._node = node
             self._recipes.clear()
+
+    def offer_containers(self, engine: Engine | None) -> None:
+        self._boxes.configure(engine)
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -105,6 +111,31 @@ class Spawner:
             raise Short(f"{os.strerror(error)} on this node")
         raise _explain(error, spec.argv[0], recipe.cwd)
 
+    def pack(self, key: Key, spec: Spec, gpus: Sequence[str]) -> Box | None:
+        """What an attempt with an image runs in; the container is made when it is sent."""
+        if spec.container is None:
+            return None
+        job, index, attempt = key
+        try:
+            work = self._make_work(job)
+            env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
+            env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
+            return self._boxes.pack(key, spec, env, work)
+        except NotAllowed as reason:
+            raise Short(str(reason)) from reason
+        except OSError as problem:
+            raise Short(f"{problem.strerror} on this node") from problem
+
+    def send(self, key: Key, box: Box, output: bytes) -> int:
+        """Start the runtime's command line, in the foreground; its pid, as of any other process."""
+        env = [os.fsencode(f"{name}={value}") for name, value in self._boxes.environment(key).items()]
+        argv = _strings([os.fsencode(part) for part in box.argv])
+        program = os.fsencode(box.engine.program)
+        pid, error = self._posix_spawn(Recipe(argv, "", _strings(env), "/", program), _strings(env), output)
+        if error:
+            raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
+        return pid
+
     def _posix_spawn(
         self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes
     ) -> tuple[int, int]:
@@ -124,26 +155,14 @@ class Spawner:
         return pid.value, error
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
-        work = f"{self._root}/work/{job}"
-        if not self._spares.take(job):
-            os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
+        work = self._make_work(job)
         own = os.environ
         env = {name: own[name] for name in own if name in PASSED_ON or name.startswith("LC_")}
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
         path = env["PATH"]
         needs = dict(spec.needs)
-        env |= {
-            "ROTA_KEEPER": self._mark,
-            "ROTA_JOB_ID": job,
-            "ROTA_JOB_NAME": spec.name,
-            "ROTA_COUNT": str(spec.count),
-            "ROTA_NODE": self._node,
-            "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
-            "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
-            "ROTA_OUTPUT_DIR": f"{work}/out",
-        }
-        env["ROTA_GPUS"] = ""
+        env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec, work), "ROTA_GPUS": ""}
         varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
         if gpu := needs.get(GPU):
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
@@ -154,6 +173,25 @@ class Spawner:
         recipe = Recipe(_strings([os.fsencode(part) for part in spec.argv]), path, _strings(encoded), cwd)
         self._recipes[job] = recipe
         return recipe
+
+    def _make_work(self, job: str) -> str:
+        work = f"{self._root}/work/{job}"
+        if not self._spares.take(job):
+            os.makedirs(f"{work}/out", mode=0o700, exist_ok=True)
+        return work
+
+    def _told(self, job: str, spec: Spec, work: str) -> dict[str, str]:
+        """What every attempt of the job is told of itself."""
+        needs = dict(spec.needs)
+        return {
+            "ROTA_JOB_ID": job,
+            "ROTA_JOB_NAME": spec.name,
+            "ROTA_COUNT": str(spec.count),
+            "ROTA_NODE": self._node,
+            "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
+            "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
+            "ROTA_OUTPUT_DIR": f"{work}/out",
+        }
 
 
 def _make_work(path: str) -> None:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rota.keeper.containers import DOCKER, PODMAN, Container, Engine, Mount
 from rota.keeper.rules import Key, Needs
 
-PROTOCOL = 2  # 1 counted whole GPUs, and an order could not name them
+PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
+MOUNTS = "a list of [source, target, read_only]"
+USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -39,6 +42,7 @@ class Spec:
     timeout_ms: int | None
     run: Run
     text: str  # as it came, for the journal
+    container: Container | None = None  # None: a plain process
 
     def asks_for(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
@@ -54,6 +58,7 @@ class Configure:
     node: str
     amounts: Mapping[str, int]
     gpus: tuple[str, ...]
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":2}')
+        raise Malformed('want an object such as {"op":"hello","protocol":3}')
     op = message.get("op")
     if not isinstance(op, str) or op not in READERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
@@ -129,6 +134,7 @@ def parse_spec(raw: object) -> Spec:
         timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
+        container=_container(fields.get("container")),
     )
 
 
@@ -160,7 +166,8 @@ def _configure(message: dict[str, Any]) -> Configure:
     gpus = tuple(_text(gpu, "gpus") for gpu in _is(message.get("gpus", []), "gpus", list, "a list of ids"))
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
-    return Configure(_text(message.get("node"), "node"), _amounts(message.get("amounts"), "amounts"), gpus)
+    amounts = _amounts(message.get("amounts"), "amounts")
+    return Configure(_text(message.get("node"), "node"), amounts, gpus, _engine(message.get("engine")))
 
 
 def _start(message: dict[str, Any]) -> Start:
@@ -237,6 +244,43 @@ def _variable(name: str) -> str:
     if not name or "=" in name:
         raise Malformed("spec.env: want names without '='")
     return _text(name, "spec.env")
+
+
+def _container(raw: object) -> Container | None:
+    if raw is None:
+        return None
+    fields = _is(raw, "spec.container", dict, "an object")
+    said = {
+        name: _text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"
+    }
+    user = said.get("user")
+    if user is not None and not USER.fullmatch(user):
+        raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
+    rows = _is(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    if not all(isinstance(row, list) and len(row) == 3 for row in rows):
+        raise Malformed(f"spec.container.mounts: want {MOUNTS}")
+    mounts = tuple(Mount(_text(source, "source"), _text(to, "target"), bool(ro)) for source, to, ro in rows)
+    try:
+        return Container(**said, mounts=mounts)
+    except TypeError as error:
+        raise Malformed(f"spec.container: {error}") from error
+
+
+def _engine(raw: object) -> Engine | None:
+    if raw is None:
+        return None
+    fields = _is(raw, "engine", dict, "an object")
+    if fields.get("kind") not in (PODMAN, DOCKER):
+        raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
+    return Engine(
+        kind=fields["kind"],
+        program=_text(fields.get("program"), "engine.program"),
+        mounts=tuple(
+            _text(path, "engine.mounts") for path in _is(fields.get("mounts", []), "mounts", list, "")
+        ),
+        root=bool(fields.get("root")),
+        init=bool(fields.get("init")),
+    )
 
 
 def _amounts(value: object, field: str) -> dict[str, int]:

@@ -6,8 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from rota.keeper import boxed, wire
 from rota.keeper import journal as lines
-from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.looks import LAST_LOOK_NS, Looks
@@ -57,6 +57,7 @@ class Work:
     def configure(self, order: wire.Configure) -> None:
         with self.lock:
             self._spawner.name_node(order.node)
+            self._spawner.offer_containers(order.engine)
             for refusal in self._room.configure(order.amounts, order.gpus):
                 self.outbox.refused(refusal.key, refusal.reason)
         self.fill()
@@ -111,7 +112,8 @@ class Work:
             self.outbox.open()
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
-                live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
+                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
+                live.append([*key, state, attempt.started_ms])
             head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": self.memory.boot}
             text = wire.encode({**head, "jobs": list(self.memory.specs), "live": live})
             return f'{text[:-1]},"ended":[{",".join(self.memory.ended.values())}]}}\n'.encode()
@@ -136,6 +138,8 @@ class Work:
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
             attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
+            if attempt.box:
+                boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
                 if written := self._written(attempt):
                     self._finish(attempt, written)
@@ -284,8 +288,12 @@ class Work:
 
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
+        key, output = attempt.key, attempt.segment.path
         try:
-            attempt_pid = self._spawner.spawn(attempt.key, attempt.spec, attempt.gpus, attempt.segment.path)
+            if box := self._spawner.pack(key, attempt.spec, attempt.gpus):
+                attempt_pid = self._spawner.send(key, box, output)
+            else:
+                attempt_pid = self._spawner.spawn(key, attempt.spec, attempt.gpus, output)
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -295,7 +303,10 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
-            self.outbox.started(attempt.key, attempt.started_ms)
+            if box:
+                boxed.attend(attempt, box, self.lock, self.outbox)
+            else:
+                self.outbox.started(attempt.key, attempt.started_ms)
             self.has_children.notify_all()
             self._unswept = True
             if attempt.spec.timeout_ms is not None and attempt.ending is None:
@@ -316,9 +327,13 @@ class Work:
                 self._close(key, "exited", Outcome(exit_code=exit_code, reason=reason), attempt.started_ms)
             case Short():
                 self._outputs.mend(key[0])
-                self._drop(key, str(error))
-                self.memory.started.pop(key, None)
-                self._journal.later(lines.ack_line([key]))
+                self._turn_away(key, str(error))
+
+    def _turn_away(self, key: Key, reason: str) -> None:
+        """It is on record as started, and was not."""
+        self._drop(key, reason)
+        self.memory.started.pop(key, None)
+        self._journal.later(lines.ack_line([key]))
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -348,6 +363,8 @@ class Work:
 
     def _written(self, attempt: Running) -> Measure | None:
         """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+        if boxed.may_be_there(attempt):
+            return None
         is_patient = attempt.pause_ns < LAST_LOOK_NS
         return self._outputs.last(
             attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
@@ -357,6 +374,9 @@ class Work:
         assert attempt.outcome is not None
         del self.running[attempt.key]
         self._outputs.give_back(attempt.key, attempt.segment, written)
+        if reason := boxed.refusal(attempt):
+            self._turn_away(attempt.key, reason)
+            return
         self._room.release(attempt.key)
         self._close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 

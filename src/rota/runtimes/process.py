@@ -15,8 +15,8 @@ from rota.model.ids import JobId
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
-_PROTOCOL = 2
-_PROTOCOL_BEFORE = 1  # counted whole GPUs, and an order could not name them
+_PROTOCOL = 3
+_PROTOCOL_FIRST = 1  # counted whole GPUs, and an order could not name them; 2 knew of no containers
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _SAID = {
@@ -101,7 +101,7 @@ class ProcessRuntime:
         """One that was started before an upgrade says that it does not speak the newest."""
         self._send({"op": "hello", "protocol": protocol})
         answer = await self._next()
-        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_BEFORE:
+        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_FIRST:
             return await self._hello(protocol - 1)
         return answer
 

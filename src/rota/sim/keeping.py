@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rota.keeper.attempt import Kernel, Outcome
+from rota.keeper.containers import Engine
 from rota.keeper.index import Extent
 from rota.keeper.journal import Journal
 from rota.keeper.outputs import Measure, Outputs, Segment
@@ -134,6 +135,9 @@ class SimSpawner(Spawner):
 
     def name_node(self, node: str) -> None:
         """Its work sees no environment."""
+
+    def offer_containers(self, engine: Engine | None) -> None:
+        """It has none."""
 
     def forget(self, job: str) -> None:
         """Nothing is kept."""

@@ -1,0 +1,61 @@
+"""An attempt in a container: it has started when that is there, and ended when that is gone. [I/O]"""
+
+import threading
+from collections.abc import Callable
+
+from rota.keeper.attempt import Running
+from rota.keeper.boxes import Box
+from rota.keeper.containers import Verdict
+from rota.keeper.outbox import Outbox
+
+
+def attend(attempt: Running, box: Box, lock: threading.Lock, outbox: Outbox) -> None:
+    """Until its container is there, this node may turn out to be unable to make it."""
+    attempt.box = box
+
+    def tell() -> None:
+        with lock:
+            if attempt.outcome is None:
+                box.is_told = True
+                outbox.started(attempt.key, attempt.started_ms)
+
+    box.attend(lambda: attempt.outcome is not None, tell)
+
+
+def clear(attempt: Running, lock: threading.Lock, look: Callable[[], None]) -> None:
+    """Its command line has ended, which is not yet the container; what that used is not known."""
+    box, outcome = attempt.box, attempt.outcome
+    if box is None or outcome is None:
+        return
+    outcome.cpu_us = outcome.peak_kib = 0
+
+    def tell(verdict: Verdict) -> None:
+        with lock:
+            box.verdict = verdict
+            look()
+
+    code = -outcome.signum if outcome.signum else outcome.exit_code or 0
+    box.clear(code, attempt.segment.path + b".err", attempt.segment.at.err_bytes, tell)
+
+
+def may_be_there(attempt: Running) -> bool:
+    return attempt.box is not None and attempt.box.verdict is None
+
+
+def is_unsure(attempt: Running) -> bool:
+    """Whether it is still to be seen that this node can run it."""
+    return attempt.box is not None and not attempt.box.is_told
+
+
+def refusal(attempt: Running) -> str | None:
+    """Take over what was found out of its end; a reason if this node could not even begin."""
+    verdict = attempt.box.verdict if attempt.box else None
+    if verdict is None or attempt.ending is not None or attempt.outcome is None:
+        return None
+    attempt.outcome.exit_code, attempt.outcome.reason = verdict.exit_code, verdict.reason
+    if not verdict.is_refused:
+        return None
+    if is_unsure(attempt):
+        return verdict.reason
+    attempt.ending = "lost"
+    return None

@@ -1,0 +1,80 @@
+"""python -m rota.keeper.clear PROGRAM NAME IMAGE CODE: say how a container ended, once it is gone. [I/O]
+
+A process of its own, because the keeper buries whatever ends, and asking a runtime takes long.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from rota.keeper.containers import LABEL, Seen
+
+ASK_SECONDS = 60.0  # a runtime that says nothing for so long is asked again
+PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+def main(program: str, name: str, image: str, code: str) -> int:
+    seen = look(program, name, image, int(code))
+    parent = os.getppid()
+    pause_seconds = PAUSE_SECONDS
+    while not (int(code) >= 0 and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
+        if os.getppid() != parent:  # the next keeper goes on
+            return 1
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+    print(json.dumps([seen.ran, seen.out_of_memory, seen.has_image]))
+    return 0
+
+
+def look(program: str, name: str, image: str, code: int) -> Seen:
+    """Of one that ended well there is nothing to be asked. A negative code is the signal it was ended by."""
+    if code == 0:
+        return Seen()
+    said = ask(program, "container", "inspect", "--format", "{{json .State}}", name)
+    state: dict[str, Any] = json.loads(said) if said else {}
+    ran = bool(state) and not str(state.get("StartedAt", "")).startswith("0001-")
+    if ran or ask(program, "image", "inspect", "--format", "{{.Id}}", image):
+        return Seen(ran, bool(state.get("OOMKilled")))
+    return Seen(ran=False, has_image=ask(program, "images", "--quiet") is None)
+
+
+def remove(program: str, *names: str) -> bool:
+    """One that runs is given ten seconds by some runtimes: such are to be killed before."""
+    return ask(program, "rm", "--force", "--volumes", *names) is not None
+
+
+def remove_all(program: str, which: str) -> bool:
+    """Kill and remove every container of which this holds; False: some may be left."""
+    there = ask(program, "ps", "--all", "--quiet", "--filter", which)
+    if not there:
+        return there is not None
+    ask(program, "kill", *there.split())
+    return remove(program, *there.split()) and not ask(program, "ps", "--all", "--quiet", "--filter", which)
+
+
+def remove_marked(program: str, mark: str) -> bool:
+    return remove_all(program, f"label={LABEL}={mark}")
+
+
+def ask(*words: str) -> str | None:
+    """What it answers; None: it does not, or says no."""
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
