@@ -50,7 +50,10 @@ def is_unsure(attempt: Running) -> bool:
 def refusal(attempt: Running) -> str | None:
     """Take over what was found out of its end; a reason if this node could not even begin."""
     verdict = attempt.box.verdict if attempt.box else None
-    if verdict is None or attempt.ending is not None or attempt.outcome is None:
+    if verdict is None or attempt.outcome is None:
+        return None
+    attempt.outcome.peak_kib = verdict.peak_bytes >> 10
+    if attempt.ending is not None:
         return None
     attempt.outcome.exit_code, attempt.outcome.reason = verdict.exit_code, verdict.reason
     if not verdict.is_refused:

@@ -34,6 +34,7 @@ NOBODY = "65534:65534"
 LOOK_SECONDS = 0.02  # between looks for a container that is being made
 LONGEST_LOOK_SECONDS = 0.2
 TAIL_BYTES = 4096
+FAILED = 125  # what a runtime ends with that could not do what it was asked for
 LINE_LENGTH = 300
 # What a runtime's command line is given of the keeper's own environment: where its engine and its images are,
 # and how it gets to a registry. Nothing of it reaches the container.
@@ -84,12 +85,15 @@ class Box:
         threading.Thread(target=work, daemon=True).start()
 
     def _clear_away(self, code: int) -> Seen:
-        words = (self.engine.program, self.start.name, self.start.container.image, str(code))
+        start = self.start
+        task = {"program": self.engine.program, "name": start.name, "image": start.container.image}
+        was_made = code != FAILED or os.path.exists(start.cid_file)
+        words = json.dumps({**task, "code": code, "group": start.group, "was_made": was_made})
         pause_seconds = LOOK_SECONDS
         while True:
             with contextlib.suppress(OSError, ValueError):
                 done = subprocess.run(
-                    [sys.executable, "-m", "rota.keeper.clear", *words],
+                    [sys.executable, "-m", "rota.keeper.clear", words],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     check=False,  # the reaper may be told its code before us
@@ -145,11 +149,20 @@ class Boxes:
             os.unlink(f"{stem}.cid")
         _write(f"{stem}.env", "".join(f"{name}={value}\n" for name, value in env.items()))
         workdir = container.workdir or spec.workdir or work
-        files = (f"{stem}.env", f"{stem}.cid")
-        bounds = _bounds(spec)
-        return Box(
-            engine, Start(name, self._mark, container, mounts, user, bounds, workdir, *files, spec.argv)
+        start = Start(
+            name=name,
+            mark=self._mark,
+            container=container,
+            mounts=mounts,
+            user=user,
+            bounds=_bounds(spec),
+            workdir=workdir,
+            env_file=f"{stem}.env",
+            cid_file=f"{stem}.cid",
+            command=spec.argv,
+            group=f"/rota-{self._mark[:12]}-containers/{name}" if engine.old_groups else None,
         )
+        return Box(engine, start)
 
     def environment(self, key: Key) -> dict[str, str]:
         """Of the command line: the marks by which it is found, and what it needs itself."""

@@ -1,8 +1,10 @@
-"""python -m rota.keeper.clear PROGRAM NAME IMAGE CODE: say how a container ended, once it is gone. [I/O]
+"""python -m rota.keeper.clear TASK: clear a container away, then say how it fared. [I/O]
 
 A process of its own, because the keeper buries whatever ends, and asking a runtime takes long.
 """
 
+import contextlib
+import glob
 import json
 import os
 import subprocess
@@ -14,19 +16,30 @@ from rota.keeper.containers import LABEL, Seen
 
 ASK_SECONDS = 60.0  # a runtime that says nothing for so long is asked again
 PAUSE_SECONDS = 0.1
+GROUP_SECONDS = 30.0
+GROUPS = "/sys/fs/cgroup"
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-def main(program: str, name: str, image: str, code: str) -> int:
-    seen = look(program, name, image, int(code))
+def main(task: str) -> int:
+    """An object of program, name, image, code (negative: of a signal), group if it has one, was_made."""
+    said = json.loads(task)
+    program, name, code, group = said["program"], said["name"], said["code"], said["group"]
+    seen = look(program, name, said["image"], code)
     parent = os.getppid()
     pause_seconds = PAUSE_SECONDS
-    while not (int(code) >= 0 and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
+    while not (code >= 0 and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
+        if not said["was_made"]:  # by its own word, and now it says nothing
+            break
         if os.getppid() != parent:  # the next keeper goes on
             return 1
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
-    print(json.dumps([seen.ran, seen.out_of_memory, seen.has_image]))
+    peak_bytes = peak_of(group) if group else 0
+    print(json.dumps([seen.ran, seen.out_of_memory, seen.has_image, peak_bytes]), flush=True)
+    if group:
+        os.close(1)  # whoever waits has all it wants
+        remove_group(group)
     return 0
 
 
@@ -56,6 +69,27 @@ def remove_all(program: str, which: str) -> bool:
     return remove(program, *there.split()) and not ask(program, "ps", "--all", "--quiet", "--filter", which)
 
 
+def peak_of(group: str) -> int:
+    try:
+        with open(f"{GROUPS}/memory{group}/memory.max_usage_in_bytes", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def remove_group(group: str) -> None:
+    """What is in it ends by itself, soon."""
+    give_up_at = time.monotonic() + GROUP_SECONDS
+    while glob.glob(f"{GROUPS}/*{group}") and time.monotonic() < give_up_at:
+        for path in [*glob.glob(f"{GROUPS}/*{group}/*/"), *glob.glob(f"{GROUPS}/*{group}")]:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        time.sleep(PAUSE_SECONDS)
+    for path in glob.glob(f"{GROUPS}/*{os.path.dirname(group)}"):
+        with contextlib.suppress(OSError):  # others use it
+            os.rmdir(path)
+
+
 def remove_marked(program: str, mark: str) -> bool:
     return remove_all(program, f"label={LABEL}={mark}")
 
@@ -77,4 +111,4 @@ def ask(*words: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

@@ -13,6 +13,8 @@ LABEL = "rota.keeper"
 PIDS = 2048  # what podman allows without a word, and docker would not bound
 NPROC_MOST = 32_768  # podman itself lowers its limit to this, and may not give more than it has
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
+KILLED = 128 + 9
+BATCH_BYTES = 1 << 20
 CPU_SHARES = 1024  # of a whole core
 SPECIAL = ",\"'\n"  # what the runtimes' lists of options cannot hold
 
@@ -51,6 +53,9 @@ class Engine:
     ] = ()  # directories below which a job may mount, `:ro` behind those it may only read
     root: bool = False  # user 0, and with it the runtime's own set of capabilities
     init: bool = False  # it has a first process that hands signals on and buries orphans
+    old_groups: bool = (
+        False  # control groups of version 1, made by itself: then it does not see memory run out
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Start:
     env_file: str
     cid_file: str  # written when the container has been made
     command: tuple[str, ...]
+    group: str | None = None  # the control group around that of the container
 
 
 def name_of(mark: str, key: Key) -> str:
@@ -97,6 +103,7 @@ def argv_of(engine: Engine, start: Start) -> list[str]:
         *_limits(start.bounds),
         *(word for mount in start.mounts for word in ("--mount", _mount(mount))),
         *(("--init",) if engine.init else ()),
+        *(("--cgroup-parent", start.group) if start.group else ()),
         *(_of_podman() if engine.kind == PODMAN else ()),
     ]
     return [engine.program, "run", *options, container.image, *start.command]
@@ -146,6 +153,7 @@ class Seen:
     ran: bool = True  # its command was started
     out_of_memory: bool = False
     has_image: bool = True
+    peak_bytes: int = 0  # 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +163,16 @@ class Verdict:
     exit_code: int | None
     reason: str | None = None
     is_refused: bool = False
+    peak_bytes: int = 0
 
 
 def judge(exit_code: int | None, seen: Seen, start: Start, last_line: str) -> Verdict:
     """A broken runtime ends with 125, too; a command that it cannot execute, with 126 or 127."""
-    if seen.out_of_memory and exit_code:
-        limit = start.bounds.memory_bytes
-        return Verdict(exit_code, "out of memory" + (f": limit {size(limit)}" if limit else ""))
+    limit, peak = start.bounds.memory_bytes, seen.peak_bytes
+    if exit_code and (seen.out_of_memory or _ran_out(exit_code, limit, peak)):
+        return Verdict(exit_code, out_of_memory(limit, peak), peak_bytes=peak)
     if seen.ran or exit_code is None:
-        return Verdict(exit_code)
+        return Verdict(exit_code, peak_bytes=peak)
     if exit_code in (CANNOT_EXECUTE, NOT_FOUND):
         return Verdict(exit_code, last_line or None)
     if not seen.has_image:
@@ -174,6 +183,17 @@ def judge(exit_code: int | None, seen: Seen, start: Start, last_line: str) -> Ve
             )
         return Verdict(NOT_FOUND, f"image {image} cannot be pulled: {last_line}")
     return Verdict(exit_code, f"its container cannot be started here: {last_line}", is_refused=True)
+
+
+def _ran_out(exit_code: int, limit: int | None, peak: int) -> bool:
+    """Killed, with nothing left: the kernel counts memory in batches, so it may be a little less than all."""
+    return exit_code == KILLED and limit is not None and peak >= limit - BATCH_BYTES
+
+
+def out_of_memory(limit: int | None, peak: int) -> str:
+    if limit is None:
+        return "out of memory"
+    return f"out of memory: limit {size(limit)}" + (f", peak {size(min(peak, limit))}" if peak else "")
 
 
 def size(count: float) -> str:

@@ -280,6 +280,7 @@ def _engine(raw: object) -> Engine | None:
         ),
         root=bool(fields.get("root")),
         init=bool(fields.get("init")),
+        old_groups=bool(fields.get("old_groups")),
     )
 
 

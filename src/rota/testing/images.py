@@ -19,6 +19,12 @@ def engine() -> str | None:
     return program
 
 
+def old_groups() -> bool:
+    """As an agent would find it."""
+    said = _run(str(engine()), "info", "--format", "{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}")
+    return said.stdout.split() == [b"cgroupfs", b"v1"]
+
+
 def ensure_image(directory: Path) -> str:
     """The image's name, once the runtime has it; `directory` is for what it is made of."""
     program = engine()
