@@ -94,6 +94,9 @@ class AgentConfig:
     cpu: float | None = None
     memory: str | None = None
     gpu_model: str | None = None
+    container: str | None = None  # podman, docker, none, or the path of one
+    mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
+    container_root: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,16 +163,8 @@ class AgentOptions:
 
     @property
     def flags(self) -> dict[str, Any]:
-        return {
-            "join": self.join,
-            "data_dir": self.data_dir,
-            "name": self.name,
-            "labels": dict(self.labels) or None,
-            "resources": dict(self.resources) or None,
-            "cpu": self.cpu,
-            "memory": self.memory,
-            "gpu_model": self.gpu_model,
-        }
+        said = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "config_file"}
+        return {**said, "labels": dict(self.labels) or None, "resources": dict(self.resources) or None}
 
 
 @dataclass(frozen=True)
@@ -294,6 +289,9 @@ def check_agent(config: AgentConfig) -> None:
         raise ConfigError(f"resources.{GPU}", "is more than a node can have", f"write at most {GPUS_MAX}")
     if config.gpu_model is not None and config.labels.get(GPU_MODEL, config.gpu_model) != config.gpu_model:
         raise ConfigError("gpu_model", f"differs from the label {GPU_MODEL}", "say it once")
+    for mount in config.mounts:
+        if not mount.startswith("/"):
+            raise ConfigError("mounts", f"{mount!r} is no absolute path", "write /data, or /data:ro")
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
 
@@ -365,13 +363,14 @@ def _nearest(word: str, known: Any) -> str:
 
 
 _WORDS = {bool: "true or false", str: 'text, as "…"', float: "a number", dict: "a table of texts"}
+_WORDS[list] = "a list of texts"
 
 
 def _checked(known: Key, value: Any) -> Any:
     kind = known.kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is list and not all(isinstance(one, str) for one in value)):
         raise ConfigError(known.name, f"{value!r} cannot be used", f"write {_WORDS[kind]}")
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -390,6 +389,8 @@ def _parsed(known: Key, text: str) -> Any:
             return float(text)
         except ValueError:
             raise ConfigError(known.variable, f"{text!r} cannot be used", f"write {_WORDS[float]}") from None
+    if kind is list:
+        return text.split(",")
     if kind is dict:
         pairs = [pair.partition("=") for pair in text.split(",")]
         if not all(name and sign for name, sign, _ in pairs):

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.agent import dial, logs, probe
+from rota.agent import containers, dial, logs, probe
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts
 from rota.agent.words import Words
@@ -21,7 +21,7 @@ from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import SUSPECT_MS
 from rota.model.sync import Hello
-from rota.runtimes.protocol import AttemptName, Room, Runtime
+from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -42,6 +42,9 @@ class Settings:
     version: str
     labels: dict[str, str]
     declared: dict[str, int]  # capacity that was said rather than found
+    container: str | None = None  # which runtime; none is said: whichever there is
+    mounts: tuple[str, ...] = ()  # what containers may see of this machine
+    container_root: bool = False
 
 
 class _Over(Exception):
@@ -54,6 +57,7 @@ class Agent:
         self._identity = identity
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
+        self._engine: Engine | None = None
         self._desk = Desk()
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
@@ -81,7 +85,9 @@ class Agent:
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        room = Room(self._settings.name, self._machine.capacity, self._machine.gpus)
+        said = self._settings
+        self._engine = await containers.find(said.container, said.mounts, root=said.container_root)
+        room = Room(said.name, self._machine.capacity, self._machine.gpus, self._engine)
         while True:
             self._desk.replace_all(await self._runtime.attach(room))
             await self._drain_outdated()
@@ -142,10 +148,13 @@ class Agent:
             boot_id=self._machine.boot_id,
             version=self._settings.version,
             capacity=self._machine.capacity,
-            labels={**self._machine.labels, **self._settings.labels},
+            labels={**self._machine.labels, **self._settings.labels, **self._runtime_label()},
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
         )
+
+    def _runtime_label(self) -> dict[str, str]:
+        return {} if self._engine is None else {"container": self._engine.kind}
 
     async def _hear(
         self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup
@@ -194,7 +203,7 @@ class Agent:
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
-        return Facts(missing, self._leaving, self._runtime.is_outdated)
+        return Facts(missing, self._leaving, self._runtime.is_outdated, self._engine is not None)
 
     async def _report(self, conversation: "_Conversation") -> None:
         try:

@@ -10,6 +10,7 @@ from rota.engine.mirror import Mirror
 from rota.model.amounts import WHOLE_GPU
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
+from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.shape import Policy
@@ -44,6 +45,7 @@ def spec(wanted: JobSpec) -> Json:
         "recovery": wanted.recovery.value,
         "labels": wanted.labels,
         **dict(_wishes(wanted)),
+        **({} if wanted.container is None else _container(wanted.container)),
     }
 
 
@@ -71,6 +73,20 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         yield "expect", wanted.expect_seconds
     if wanted.deadline_at_ms is not None:
         yield "deadline", _instant(wanted.deadline_at_ms)
+
+
+def _container(container: Container) -> Json:
+    mounts = [
+        {"source": one.source, "target": one.target, "read_only": one.read_only} for one in container.mounts
+    ]
+    inside = {
+        "user": container.user,
+        "network": container.network.value,
+        "mounts": mounts,
+        "workdir": container.workdir,
+        "pull": container.pull.value,
+    }
+    return {"image": container.image, "container": inside}
 
 
 def placement(mirror: Mirror, entry: JobEntry) -> Json | None:

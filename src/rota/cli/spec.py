@@ -78,6 +78,13 @@ _OPTIONS = (
         "--env", multiple=True, metavar="K=V", help="A variable, or K to hand on this shell's; repeatable."
     ),
     click.option("--label", multiple=True, metavar="K=V", help="A label of the job; repeatable."),
+    click.option("--image", metavar="IMAGE", help="Run in a container of this image."),
+    click.option(
+        "--mount",
+        multiple=True,
+        metavar="SRC:DST[:ro]",
+        help="Let a container see this of the node; repeatable.",
+    ),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
@@ -105,6 +112,7 @@ _PLAIN = {
     "run_mode": "run",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
+    "image": "image",
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
@@ -139,6 +147,8 @@ def job_spec(
     if flags["resource"]:
         amounts = {name: _number(amount) for name, amount in pairs(flags["resource"], "--resource").items()}
         spec["resources"] = {**(spec.get("resources") or {}), **amounts}
+    if flags["mount"]:
+        spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
     if command:
         spec["command"] = list(command)
     if not spec.get("command"):
@@ -209,7 +219,8 @@ def _workdir(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
         return {"workdir": None}
     if flags["workdir"]:
         return {"workdir": os.path.abspath(flags["workdir"])}
-    return {} if "workdir" in spec else {"workdir": os.getcwd()}
+    is_here = "workdir" in spec or spec.get("image")  # a container has directories of its own
+    return {} if is_here else {"workdir": os.getcwd()}
 
 
 def _env(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
@@ -77,6 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over
+    container: Container | None = None  # none: plain processes
 
     @property
     def key(self) -> Key:
@@ -87,10 +89,21 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return (self.count + BLOCK_TASKS - 1) // BLOCK_TASKS
 
     @cached_property
+    def conditions(self) -> tuple[Constraint, ...]:
+        """On a node's labels: those it names, and those that what it is implies."""
+        return self.where if self.container is None else (*self.where, RUNTIME)
+
+    @cached_property
     def shape(self) -> Shape:
-        needs = tuple(sorted(self.needs.items()))
         return Shape(
-            needs, self.where, self.workdir, self.run, self.tolerate, self.prefer, self.noise, self.policy
+            needs=tuple(sorted(self.needs.items())),
+            where=self.conditions,
+            workdir=self.workdir,
+            run=self.run,
+            tolerate=self.tolerate,
+            prefer=self.prefer,
+            noise=self.noise,
+            policy=self.policy,
         )
 
     @cached_property

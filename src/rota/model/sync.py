@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
@@ -83,6 +84,7 @@ class Work(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
+    container: Container | None = None
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -96,6 +98,7 @@ def work_of(spec: JobSpec) -> Work:
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,
+        container=spec.container,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
@@ -50,7 +51,9 @@ class ProcessRuntime:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._greet()
         self._speaks = state["protocol"]
-        self._send({"op": "configure", "node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)})
+        engine = None if room.engine is None else room.engine._asdict()
+        given = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus), "engine": engine}
+        self._send({"op": "configure", **given})
         return claims_of_state(state)
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
@@ -169,7 +172,21 @@ def spec_of(work: Work) -> dict[str, Any]:
         "grace_ms": work.grace_ms,
         "timeout_ms": work.timeout_ms,
         "run": work.run.value,
+        **({} if work.container is None else {"container": _container(work.container)}),
     }
+
+
+def _container(container: Container) -> dict[str, Any]:
+    """Only what is said of it."""
+    said = {
+        "image": container.image,
+        "user": container.user,
+        "network": container.network.value,
+        "mounts": [[one.source, one.target, one.read_only] for one in container.mounts],
+        "workdir": container.workdir,
+        "pull": container.pull.value,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def row_of(task: Start) -> list[int]:

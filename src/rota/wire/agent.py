@@ -2,6 +2,7 @@
 
 import msgspec
 
+from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.node import Load
 from rota.model.shape import RunMode
@@ -136,6 +137,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        container=None if work.container is None else _container_to_wire(work.container),
     )
 
 
@@ -150,6 +152,32 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        container=_container_from_wire(work.container) if work.HasField("container") else None,
+    )
+
+
+def _container_to_wire(container: Container) -> pb.Container:
+    return pb.Container(
+        image=container.image,
+        user=container.user,
+        network=container.network.value,
+        mounts=[
+            pb.Mount(source=one.source, target=one.target, read_only=one.read_only)
+            for one in container.mounts
+        ],
+        workdir=container.workdir,
+        pull=container.pull.value,
+    )
+
+
+def _container_from_wire(container: pb.Container) -> Container:
+    return Container(
+        image=container.image,
+        user=container.user if container.HasField("user") else None,
+        network=Network(container.network),
+        mounts=tuple(Mount(one.source, one.target, one.read_only) for one in container.mounts),
+        workdir=container.workdir if container.HasField("workdir") else None,
+        pull=Pull(container.pull),
     )
 
 

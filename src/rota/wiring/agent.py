@@ -89,6 +89,9 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         version=__version__,
         labels=_labels(config),
         declared=_declared(config),
+        container=config.container,
+        mounts=tuple(config.mounts),
+        container_root=config.container_root,
     )
 
 
