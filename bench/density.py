@@ -6,12 +6,13 @@ DIR holds openb's lists: openb_node_list_gpu_node.csv, and openb_pod_list_MIX.cs
 cluster and a mix are made up. Arrivals are shuffled by the seed, then drawn from the list at random, until
 they ask for 130 % of all GPUs. Each is placed or refused as it comes, and none leaves. Measured is the share
 of all GPUs that is given out when arrivals for 100 % and for 130 % of them have come. Rota and FGD know the
-mix, not the order. "published" is what FGD's authors measured on openb's own lists.
+mix, not the order; "learns" is Rota as a server runs it, which knows of the last jobs only. "published" is
+what FGD's authors measured on openb's own lists.
 """
 
 import argparse
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -23,12 +24,14 @@ import numpy as np
 from density_peers import PUBLISHED, at_random, best_fit, fgd, only
 from density_traces import NODE_LIST, SYNTHETIC, Trace, mixes_in, read, synthetic
 
+from rota.model.limits import DEMAND_JOBS, DEMAND_JOBS_STEP
 from rota.scheduler.density import Ask, Demand, GpuNodes, Ranked, rank
 from rota.scheduler.prices import DEVICE_MILLI
 
 COME = (1.0, 1.3)
+LEARNS = "learns"
 FIRST_SEED = 100  # the weights of the policy were chosen on other seeds
-POLICIES = ("Random", "BestFit", "FGD", "Rota")
+POLICIES = ("Random", "BestFit", "FGD", "Rota", LEARNS)
 
 
 class Run(NamedTuple):
@@ -108,12 +111,15 @@ def given_out(run: Run) -> tuple[float, ...]:
     chance = random.Random(run.seed)
     order = list(arrivals(trace, marks[-1], chance))
     cluster = Cluster(trace.nodes, policy_of(run, trace), chance if run.policy == "Random" else None)
+    learner = Learner() if run.policy == LEARNS else None
     come, given = 0, 0
     shares: list[float] = []
     for ask in order:
         come += ask.gpu_milli
         if come > marks[len(shares)]:
             shares.append(100 * given / capacity)
+        if learner and learner.learn(ask):
+            cluster.judge_by(partial(rank, learner.demand))
         given += ask.gpu_milli * cluster.place(ask)
     return (*shares, 100 * given / capacity)
 
@@ -144,6 +150,10 @@ class Cluster:
         self._nodes, self._policy, self._ties = nodes, policy, ties
         self._rows: dict[Ask, Row] = {}
         self._log: list[int] = []
+
+    def judge_by(self, policy: Policy) -> None:
+        self._policy = policy
+        self._rows.clear()
 
     def place(self, ask: Ask) -> bool:
         """On the best node: the first of equals, or any where ties are left to chance."""
@@ -176,6 +186,25 @@ class Cluster:
         if min(self._nodes.cpu_free[node], self._nodes.memory_free[node], *devices) < 0:
             raise AssertionError(f"node {node} was given more than it has")
         self._log.append(node)
+
+
+class Learner:
+    """What the last jobs asked for, looked at again every so many: as the scheduler does."""
+
+    def __init__(self) -> None:
+        self.demand = Demand.of({})
+        self._last: deque[Ask] = deque(maxlen=DEMAND_JOBS)
+        self._come = self._due = 0
+
+    def learn(self, ask: Ask) -> bool:
+        """Another one has come; says whether the demand is another now."""
+        self._come += 1
+        self._last.append(ask)
+        if self._come < self._due:
+            return False
+        self._due = self._come + max(1, min(self._come, DEMAND_JOBS_STEP))
+        self.demand = Demand.of(Counter(self._last))
+        return True
 
 
 def policy_of(run: Run, trace: Trace) -> Policy:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent import probe
+from rota.agent import gpus, probe
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -13,7 +13,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a driver tells of its devices."""
     directory = tmp_path / "gpus"
-    monkeypatch.setattr(probe, "_NVIDIA", directory)
+    monkeypatch.setattr(gpus, "_NVIDIA", directory)
     return directory
 
 

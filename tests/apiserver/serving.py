@@ -29,6 +29,7 @@ from rota.model.plan import Plan, Record
 from rota.model.sync import LogPiece, LogRequest
 from rota.model.why import Why
 from rota.scheduler.what_if import foresee
+from rota.scheduler.what_moves import displace
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 
@@ -191,6 +192,7 @@ def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
         audit=AuditLog(directory / "audit.log"),
         explain=lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
         foresee=foresee,
+        displace=displace,
         addresses=Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         version="0.1.0",
     )

@@ -14,10 +14,10 @@ from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model import limits
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull, Rejected
-from rota.model.ids import JobId
+from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState, NodeState
-from rota.model.node import Eligibility, NodeSpec
+from rota.model.node import Eligibility, NodeSpec, NodeWish
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.subscriber import Subscriber
@@ -340,3 +340,40 @@ def test_a_role_may_do_what_the_table_says_and_only_in_its_namespaces(action: Ac
 
 def test_a_token_without_namespaces_sees_nothing() -> None:
     assert not sees(Caller("x", Role.ADMIN, ()), "default")
+
+
+def test_a_drain_has_a_deadline_in_cluster_time_or_none() -> None:
+    mirror = Mirror()
+    mirror.apply(node(1))
+
+    def drained(body: object) -> NodeWish:
+        wish = applied(mirror, admission.drain_node(mirror, "n1", body, ADA, NOW)).nodes[NodeId("n1")].wish
+        assert wish is not None
+        return wish
+
+    assert drained({"deadline_seconds": "1m"}).drain_by_ms == NOW.ms + 60_000
+    assert drained({}).drain_by_ms is None
+    assert drained({"force": True}) == NodeWish(NodeId("n1"), Eligibility.DRAINING, (), NOW.ms, True)
+    opened = (
+        applied(mirror, admission.wish_node(mirror, "n1", Eligibility.OPEN, ADA)).nodes[NodeId("n1")].wish
+    )
+    assert opened == NodeWish(NodeId("n1"))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"deadline_seconds": "soon"}, "deadline_seconds"),
+        ({"deadline_seconds": -1}, "deadline_seconds"),
+        ({"force": "yes"}, "force"),
+        ({"dead_line": 1}, "dead_line"),
+    ],
+)
+def test_a_drain_that_cannot_be_meant_names_its_field(body: object, field: str) -> None:
+    mirror = Mirror()
+    mirror.apply(node(1))
+
+    with pytest.raises(BadField) as refused:
+        admission.drain_node(mirror, "n1", body, ADA, NOW)
+
+    assert refused.value.field == field

@@ -80,3 +80,18 @@ async def test_who_may_not_submit_there_may_not_plan_there(tmp_path: Path) -> No
         unknown = await server.call("POST", "/v1/plan", {**JOB, "without": ["nobody"]})
 
     assert (refused.status, unknown.status) == (403, 404)
+
+
+async def test_a_drain_is_previewed_without_being_done(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        await joined(server)
+        await server.call("POST", "/v1/jobs", {**JOB, "count": 2})
+        plan = await server.call("POST", "/v1/plan/drain", {"nodes": ["laptop"]})
+        shown = await server.call("GET", "/v1/nodes/laptop")
+        nobody = await server.call("POST", "/v1/plan/drain", {"nodes": ["desktop"]})
+        nothing = await server.call("POST", "/v1/plan/drain", {})
+
+    (job,) = plan.json["jobs"]
+    assert (plan.json["nodes"], job["fate"], job["tasks"], job["waits"]) == (["laptop"], "moves", 2, 2)
+    assert shown.json["eligibility"] == "open"
+    assert (nobody.status, nothing.json["field"]) == (404, "nodes")

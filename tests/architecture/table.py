@@ -31,6 +31,7 @@ PURE = (
     "rota.watcher.sessions",
     "rota.watcher.liveness",
     "rota.watcher.monitor",
+    "rota.watcher.pace",
     "rota.clusters.assign",
     "rota.clusters.lifecycle",
     "rota.clusters.scale",

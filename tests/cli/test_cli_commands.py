@@ -371,7 +371,7 @@ def test_node_show_prints_one_node(server: CannedServer, rota: Rota, capsys: Out
     rota("node", "show", "laptop")
 
     out = capsys.readouterr().out
-    assert "1 GiB/16 GiB reserved, 512 MiB used" in out
+    assert "[█···················] 1 GiB asked, 512 MiB used of 16 GiB" in out
     assert "region=eu" in out
 
 

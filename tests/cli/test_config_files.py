@@ -142,4 +142,4 @@ def test_the_defaults_build_the_default_configuration() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 15
+    assert len(variables) == len(set(variables)) == 17

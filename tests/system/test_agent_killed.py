@@ -111,3 +111,37 @@ def times_ended(cluster: LocalCluster, job: str) -> Counter[int]:
     events = cluster.call("GET", f"/v1/events?job={job}&kind=task.ended&limit=1000").body["events"]
     ranges = [(first, last) for event in events for first, last in event["indices"]]
     return Counter(index for first, last in ranges for index in range(first, last + 1))
+
+
+def test_with_a_drain_time_sigterm_lets_the_work_end_and_takes_nothing_new(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    with LocalCluster(tmp_path / "c", nodes=2, settings={"ROTA_DRAIN": "10m"}) as cluster:
+        job = cluster.submit(*witness.script(gate.wait), where=["number == 1"])
+        until(lambda: cluster.count(job, "running") == 1, "it runs")
+
+        cluster.signal_agent(1, signal.SIGTERM)
+        until(lambda: cluster.node(1)["eligibility"] == "draining", "the server knows")
+        elsewhere = cluster.rota("run", "-q", "--", "sh", "-c", "echo $ROTA_NODE")
+        gate.open()
+
+        assert elsewhere.out == "node-2\n"
+        assert cluster.rota("wait", job).code == 0
+        until(lambda: cluster.node(1)["state"] == "left", "it has left")
+        assert witness.starts() == {0: 1}
+
+
+def test_a_second_sigterm_does_not_wait_for_the_work(tmp_path: Path, witness: Witness, gate: Gate) -> None:
+    with LocalCluster(tmp_path / "c", nodes=2, settings={"ROTA_DRAIN": "10m"}) as cluster:
+        job = cluster.submit(*witness.script(gate.wait), grace=0.1, retries=0)
+        until(lambda: cluster.count(job, "running") == 1, "it runs")
+        first = int(witness.seen()[0].node.removeprefix("node-"))
+        cluster.signal_agent(first, signal.SIGTERM)
+        until(lambda: cluster.node(first)["eligibility"] == "draining", "the server knows")
+
+        assert cluster.kill_agent(first, signal.SIGTERM) == 0
+
+        until(lambda: len(witness.seen()) == 2, "it runs elsewhere, without a retry")
+        gate.open()
+        assert cluster.rota("wait", job).code == 0
+        assert cluster.node(first)["state"] == "left"

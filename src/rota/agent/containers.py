@@ -25,12 +25,14 @@ async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> En
     for name in names:
         program = shutil.which(name)
         kind = DOCKER if DOCKER in Path(name).name else PODMAN
-        said = None if program is None else await _ask(program, *_ALIVE[kind])
-        if program is not None and said:
-            has_init = kind == DOCKER or any(os.path.exists(f"{place}/catatonit") for place in _INIT)
+        if program is not None and (said := await _ask(program, *_ALIVE[kind])):
             is_old = said.split() == ["cgroupfs", "v1"]
-            return Engine(kind, os.path.abspath(program), mounts, root, has_init, is_old)
+            return Engine(kind, program, mounts, root, kind == DOCKER or _has_init(), is_old)
     return None
+
+
+def _has_init() -> bool:
+    return any(os.path.exists(f"{place}/catatonit") for place in _INIT)
 
 
 async def _ask(*words: str) -> str | None:

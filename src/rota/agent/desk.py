@@ -17,12 +17,14 @@ class Desk:
     def __init__(self) -> None:
         self.attached = asyncio.Event()
         self.changed = asyncio.Event()
+        self.idle = asyncio.Event()  # nothing runs here or waits to
         self.gone = False  # the keeper has ended
         self.epoch: int | None = None
         self._live: dict[AttemptName, Claim] = {}
         self._results: dict[AttemptName, Claim] = {}
         self._unsent: dict[AttemptName, Claim] = {}
         self._urgent = False
+        self._nudged = False
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
         self._works: dict[JobId, Work] = {}
@@ -53,7 +55,7 @@ class Desk:
                     self._urgent = True
                 else:
                     self._live[name] = claim
-        self.changed.set()
+        self._change()
 
     def take(self, orders: JobOrders) -> None:
         """Orders that were accepted: the keeper has them from here on."""
@@ -62,7 +64,7 @@ class Desk:
             if name not in self._live and name not in self._results:
                 said = Said.ACCEPTED if start.firm else Said.QUEUED
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
-        self.changed.set()
+        self._change()
 
     def lose_keeper(self) -> None:
         self.gone = True
@@ -74,6 +76,10 @@ class Desk:
 
     def is_idle(self) -> bool:
         return not self._live
+
+    def _change(self) -> None:
+        (self.idle.clear if self._live else self.idle.set)()
+        self.changed.set()
 
     # ---- from the control plane
 
@@ -112,11 +118,11 @@ class Desk:
         return _grouped({**self._live, **self._results})
 
     async def wait(self, most_seconds: float) -> bool:
-        """Until a report is due; whether for something urgent (else it is a heartbeat or small news)."""
+        """Until a report is due; whether for something urgent (else it is a beat, a load or small news)."""
         loop = asyncio.get_running_loop()
         until = loop.time() + most_seconds
         small_since: float | None = None
-        while not self.gone:
+        while not self.gone and not self._nudged:
             now = loop.time()
             if self._urgent:  # waiting for company makes sense only while there is any
                 due = self._sent_at + _SPACING_SECONDS if self._live else now
@@ -134,7 +140,13 @@ class Desk:
             except TimeoutError:
                 continue
         self._sent_at = loop.time()
+        self._nudged = False
         return self._urgent
+
+    def nudge(self) -> None:
+        """Something else is to be told: whoever waits returns."""
+        self._nudged = True
+        self.changed.set()
 
     def take_changes(self) -> list[JobClaims]:
         unsent, self._unsent = self._unsent, {}

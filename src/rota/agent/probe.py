@@ -1,4 +1,4 @@
-"""What this machine has, and how busy it is. [I/O]"""
+"""What this machine has. [I/O]"""
 
 import os
 import platform
@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 import psutil
 
+from rota.agent import gpus as drivers
 from rota.model.amounts import WHOLE_GPU
-from rota.model.limits import GPUS_MAX
-from rota.model.node import Load
-
-_NVIDIA = Path("/proc/driver/nvidia/gpus")  # a directory for each device
 
 
 class Machine(NamedTuple):
@@ -25,7 +22,7 @@ class Machine(NamedTuple):
 
 def look(directory: Path, declared: dict[str, int]) -> Machine:
     """What was declared replaces what is found."""
-    models = gpu_models(_NVIDIA)
+    models = drivers.models()
     capacity = {
         "cpu": len(os.sched_getaffinity(0)) * 1000,
         "memory": psutil.virtual_memory().total,
@@ -44,15 +41,6 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
     return Machine(_machine_id(directory), _boot_id(), capacity, gpus, labels)
 
 
-def measure(directory: Path) -> Load:
-    """Since the last call, of the whole machine."""
-    return Load(
-        cpu_milli=round(psutil.cpu_percent() / 100 * len(os.sched_getaffinity(0)) * 1000),
-        memory_free=psutil.virtual_memory().available,
-        disk_free=psutil.disk_usage(str(directory)).free,
-    )
-
-
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -69,21 +57,6 @@ def _machine_id(directory: Path) -> str:
     made = secrets.token_hex(16)
     (directory / "machine-id").write_text(made + "\n")
     return made
-
-
-def gpu_models(directory: Path) -> list[str]:
-    """Of each device, as its driver names it, in one word: NVIDIA-A100-SXM4-40GB; empty where it does not."""
-    devices = sorted(directory.iterdir()) if directory.is_dir() else []
-    return [_gpu_model(device / "information") for device in devices[:GPUS_MAX]]
-
-
-def _gpu_model(information: Path) -> str:
-    try:
-        lines = information.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    named = [line.partition(":")[2] for line in lines if line.startswith("Model:")]
-    return "-".join(named[0].split()) if named else ""
 
 
 def _model_label(models: list[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """One machine's part: attach to the keeper, call the control plane, obey, report. [I/O]"""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
@@ -14,12 +15,13 @@ import structlog
 
 from rota.agent import containers, dial, logs, probe
 from rota.agent.desk import Desk
+from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import SUSPECT_MS
+from rota.model.limits import BEAT_MS, SUSPECT_MS
 from rota.model.sync import Hello
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
@@ -31,6 +33,7 @@ log = structlog.get_logger("rota.agent")
 _BACKOFF_FIRST_SECONDS = 0.1
 _BACKOFF_LAST_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
+_TOLD_TO = "it was told to leave"
 Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
@@ -59,11 +62,13 @@ class Agent:
         self._machine = probe.look(settings.directory, settings.declared)
         self._engine: Engine | None = None
         self._desk = Desk()
+        self._gauges = Gauges(settings.directory)
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
         self._welcomed = False
         self._pause_most_seconds = _BACKOFF_LAST_SECONDS
         self._leaving = False
+        self._drains_until: float | None = None  # by the loop's clock
         self._left = asyncio.Event()
 
     async def run(self) -> None:
@@ -71,9 +76,20 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep())
             calling = tasks.create_task(self._call())
+            gauging = tasks.create_task(self._gauges.watch(self._desk.nudge))
             await self._left.wait()
             keeping.cancel()
             calling.cancel()
+            gauging.cancel()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, say so, and let end what runs here, for so long."""
+        self._leaving = True
+        self._drains_until = asyncio.get_running_loop().time() + seconds
+        self._desk.nudge()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._desk.idle.wait()
 
     async def leave(self) -> None:
         """End the work, say so, go."""
@@ -163,16 +179,18 @@ class Agent:
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
                 case "welcome":
-                    often_ms = min(word.welcome.heartbeat_ms, word.welcome.report_interval_ms)
                     # A server that is back must hear from us well before our silence counts.
                     self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
-                    conversation.report_seconds = often_ms / 1000
+                    conversation.beat_seconds = min(word.welcome.heartbeat_ms, BEAT_MS) / 1000
                     conversation.begin()
+                    self._gauges.begin(word.welcome.report_interval_ms / 1000)
                     self._welcomed = True
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
                     await self._obey(word.orders)
+                case "pace":
+                    self._gauges.report_seconds = word.pace.report_interval_ms / 1000
                 case "open_log":
                     self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
                 case "close_log":
@@ -212,13 +230,14 @@ class Agent:
         except TimeoutError:
             raise _Over from None  # it hangs; another call may find one that does not
         while True:
-            urgent = await self._desk.wait(conversation.report_seconds)
+            await self._say_drain(conversation)
+            await self._desk.wait(conversation.beat_seconds)
             if self._desk.gone:
                 if self._leaving:
                     await self._say_goodbye(conversation)
                 raise _Over  # with a new keeper everything is told anew
             claims = self._desk.take_changes()
-            load = probe.measure(self._settings.directory) if not urgent else None
+            load = self._gauges.take()
             wire_load = None if load is None else wire.load_to_wire(load)
             if claims:
                 self._desk.said(conversation.words.next_n, claims)
@@ -227,11 +246,18 @@ class Agent:
             else:
                 await conversation.say(pb.FromNode(beat=pb.Beat(load=wire_load)))
 
+    async def _say_drain(self, conversation: "_Conversation") -> None:
+        if self._drains_until is None or conversation.drain_said:
+            return
+        conversation.drain_said = True
+        left_ms = max(0, round((self._drains_until - asyncio.get_running_loop().time()) * 1000))
+        await conversation.say(pb.FromNode(drain=pb.Drain(reason=_TOLD_TO, within_ms=left_ms)))
+
     async def _say_goodbye(self, conversation: "_Conversation") -> None:
         claims = self._desk.take_changes()
         if claims:
             await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
-        await conversation.say(pb.FromNode(leave=pb.Leave(reason="it was told to leave")))
+        await conversation.say(pb.FromNode(leave=pb.Leave(reason=_TOLD_TO)))
         await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
 
     async def _push_log(self, stub: pb_grpc.AgentStub, request: pb.OpenLog) -> None:
@@ -291,8 +317,9 @@ class _Conversation:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.words = Words()
-        self.report_seconds = 2.0
+        self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
+        self.drain_said = False
 
     async def say(self, word: pb.FromNode) -> None:
         word.n = self.words.say(_now_ms())

@@ -13,12 +13,12 @@ from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import parse_spec
-from rota.model.amounts import show_amount
+from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, JobWish, SubmitKey
 from rota.model.lifecycle import NodeState
-from rota.model.limits import JOBS_WAITING_MAX, NAME_LENGTH_MAX
+from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Event, Instant, Plan
 from rota.model.subscriber import Subscriber
@@ -27,6 +27,17 @@ from rota.model.view import NodeView, View
 SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
 
 SUBSCRIBERS_MAX = 1000  # each is one record for ever
+
+
+class Drain(NamedTuple):
+    """When what still runs on a node has to go; None: it may end."""
+
+    by_ms: int | None = None
+    everything: bool = False
+    words: str = ""
+
+
+LET_IT_END = Drain()
 
 
 class Submitted(NamedTuple):
@@ -89,16 +100,38 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
     )
 
 
-def wish_node(view: View, ref: str, eligibility: Eligibility, caller: Caller) -> Plan:
+def wish_node(
+    view: View, ref: str, eligibility: Eligibility, caller: Caller, drain: Drain = LET_IT_END
+) -> Plan:
     access.require_everywhere(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     wish = node.wish or NodeWish(node.spec.id)
-    if wish.eligibility is eligibility:
+    changed = msgspec.structs.replace(
+        wish, eligibility=eligibility, drain_by_ms=drain.by_ms, drain_all=drain.everything
+    )
+    if wish == changed:
         return Plan(answer=node.spec.id, fenced=True)
-    why = f"{caller.name} wants node {node.spec.name} to be {eligibility}"
-    event = Event("node.changed", why, node=node.spec.id, state=eligibility.value)
-    changed = msgspec.structs.replace(wish, eligibility=eligibility)
-    return Plan((changed,), events=(event,), why=why, answer=node.spec.id)
+    why = f"{caller.name} wants node {node.spec.name} to be {eligibility}{drain.words}"
+    events = [Event("node.changed", why, node=node.spec.id, state=eligibility.value)]
+    if changed.drains and not node.assigned:
+        empty = f"node {node.spec.name} is drained"
+        events.append(Event("node.changed", empty, node=node.spec.id, state=Eligibility.DRAINED.value))
+    return Plan((changed,), events=tuple(events), why=why, answer=node.spec.id)
+
+
+def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    """Without a deadline what runs there may end; `force` is at once, unless there is one."""
+    said = fields.known_fields(body, ("deadline_seconds", "force"))
+    everything = fields.flag("force", said.get("force", False))
+    within = said.get("deadline_seconds", None)
+    if within is None and not everything:
+        return wish_node(view, ref, Eligibility.DRAINING, caller)
+    seconds = fields.number(
+        "deadline_seconds", parse_seconds, 0 if within is None else within, DRAIN_SECONDS_MAX
+    )
+    told = f" within {seconds:g} s" if seconds else " at once"
+    drain = Drain(now.ms + round(seconds * 1000), everything, told)
+    return wish_node(view, ref, Eligibility.DRAINING, caller, drain)
 
 
 def delete_node(view: View, ref: str, caller: Caller) -> Plan:

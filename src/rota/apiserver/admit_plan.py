@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from rota.apiserver import fields
-from rota.apiserver.access import Caller
+from rota.apiserver import access, fields
+from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import submit
 from rota.apiserver.finding import find_node
 from rota.apiserver.quantities import MACHINE, quantities
@@ -25,13 +25,29 @@ class Asked(NamedTuple):
     what_if: WhatIf
 
 
+class AskedDrain(NamedTuple):
+    nodes: tuple[NodeId, ...]
+    everything: bool
+
+
 def planned(view: View, body: object, caller: Caller, now: Instant) -> Asked:
     """As a submit would be understood, with everything it would be refused for."""
     said = body if isinstance(body, dict) else {}
     job = {name: value for name, value in said.items() if name not in ("add_nodes", "without")}
     plan = submit(view, job if isinstance(body, dict) else body, caller, None, now)
     spec = next(record for record in plan.puts if isinstance(record, JobSpec))
-    return Asked(spec, WhatIf(_add_nodes(said.get("add_nodes", [])), _without(view, said.get("without", []))))
+    without = _nodes(view, "without", said.get("without", []))
+    return Asked(spec, WhatIf(_add_nodes(said.get("add_nodes", [])), without))
+
+
+def drained(view: View, body: object, caller: Caller) -> AskedDrain:
+    """As the drain itself would be understood, with everything it would be refused for."""
+    access.require_everywhere(caller, Action.CHANGE_NODES)
+    said = fields.known_fields(body, ("nodes", "force"))
+    nodes = _nodes(view, "nodes", said.get("nodes", []))
+    if not nodes:
+        raise BadField("nodes", "are missing", 'write ["node-1"]')
+    return AskedDrain(nodes, everything=fields.flag("force", said.get("force", False)))
 
 
 def _add_nodes(value: object) -> tuple[NewNode, ...]:
@@ -54,8 +70,8 @@ def _new_node(field: str, value: object) -> NewNode:
     )
 
 
-def _without(view: View, value: object) -> tuple[NodeId, ...]:
+def _nodes(view: View, field: str, value: object) -> tuple[NodeId, ...]:
     if not isinstance(value, list) or len(value) > WITHOUT_MAX:
-        raise BadField("without", "is not a list of nodes", 'write ["node-1"]')
-    names = dict.fromkeys(find_node(view, fields.text("without", one)).spec.id for one in value)
+        raise BadField(field, "is not a list of nodes", 'write ["node-1"]')
+    names = dict.fromkeys(find_node(view, fields.text(field, one)).spec.id for one in value)
     return tuple(names)

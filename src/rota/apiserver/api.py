@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rota.apiserver.access import Caller
 from rota.apiserver.logs import Logs
@@ -15,9 +16,9 @@ from rota.identity.authority import Authority
 from rota.identity.tokens import API_PREFIX
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected
-from rota.model.ids import JobId
+from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
-from rota.model.outlook import Outlook, WhatIf
+from rota.model.outlook import Displaced, Outlook, WhatIf
 from rota.model.plan import Instant
 from rota.model.view import View
 from rota.model.why import Why
@@ -26,6 +27,12 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PLANS_AT_ONCE = 2  # each is a copy of the cluster, in a thread of its own
 Explain = Callable[[View, JobId, Instant], Why]
 Foresee = Callable[[Taken, JobSpec, WhatIf, Instant], Outlook]
+
+
+class Displace(Protocol):
+    def __call__(
+        self, taken: Taken, nodes: tuple[NodeId, ...], now: Instant, *, everything: bool
+    ) -> tuple[Displaced, ...]: ...
 
 
 def wall_ms() -> int:
@@ -60,6 +67,7 @@ class Api:
     audit: AuditLog
     explain: Explain
     foresee: Foresee
+    displace: Displace
     addresses: Addresses
     version: str
     started_at_ms: int = field(default_factory=wall_ms)

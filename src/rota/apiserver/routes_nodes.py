@@ -45,11 +45,13 @@ async def show_node(request: Request) -> Response:
 
 
 async def drain_node(request: Request) -> Response:
-    said = fields.known_fields(await json_body(request), ("deadline_seconds",))
-    if said.get("deadline_seconds") is not None:
-        hint = "leave it out: what runs there may end by itself, or be canceled"
-        raise BadField("deadline_seconds", "a deadline for draining is not kept yet", hint)
-    return await _wish(request, Eligibility.DRAINING, 202)
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    body = await json_body(request)
+    node = await api.engine.ask(
+        "apiserver", lambda view, now: admission.drain_node(view, ref, body, caller, now)
+    )
+    noted(request, f"node {node}")
+    return answer(await _shown(api, node), 202)
 
 
 async def cordon_node(request: Request) -> Response:

@@ -8,10 +8,10 @@ from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.limits import REPORT_MS
-from rota.model.node import Eligibility
+from rota.model.node import Eligibility, drains
 from rota.model.phase import Phase
 from rota.model.plan import Event
+from rota.model.shape import RunMode
 from rota.model.why import Why
 
 Json = dict[str, Any]
@@ -153,6 +153,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "name": entry.spec.name,
         "state": (status.state if status else NodeState.LEFT).value,
         "eligibility": _eligibility(entry).value,
+        "drain": _drain(mirror, entry, now_ms),
         "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
         "labels": {**(status.labels if status else {}), **entry.spec.labels},
@@ -163,14 +164,30 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "queued": queued,
         "agent_version": status.version if status else None,
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
-        "report_interval_ms": REPORT_MS,
+        "report_interval_ms": entry.report_ms or None,
+        "statistics": _statistics(entry),
         "reason": status.reason if status else "has not connected yet",
     }
 
 
 def _eligibility(entry: NodeEntry) -> Eligibility:
-    wished = entry.wish.eligibility if entry.wish else Eligibility.OPEN
-    return Eligibility.DRAINED if wished is Eligibility.DRAINING and not entry.assigned else wished
+    if drains(entry.wish, entry.status):
+        return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
+    return entry.wish.eligibility if entry.wish else Eligibility.OPEN
+
+
+def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
+    """How long its work has until it is moved, and how much of it is left to end because it never moves."""
+    wish = entry.wish
+    if wish is None or not wish.drains:
+        return None
+    once = [job for job, _ in entry.assigned if mirror.jobs[job].spec.run is RunMode.AT_MOST_ONCE]
+    by_ms = wish.drain_by_ms
+    return {
+        "left_ms": None if by_ms is None else max(0, by_ms - now_ms),
+        "force": wish.drain_all,
+        "stays": 0 if wish.drain_all else len(once),
+    }
 
 
 def _amounts(amounts: dict[str, int]) -> Json:
@@ -192,9 +209,28 @@ def _used(entry: NodeEntry) -> Json | None:
         return None
     capacity = entry.status.capacity
     used: Json = {"cpu": entry.load.cpu_milli / 1000}
+    totals = {**capacity, "memory": entry.load.memory_total or capacity.get("memory", 0)}
     for resource, free in (("memory", entry.load.memory_free), ("disk", entry.load.disk_free)):
-        used[resource] = None if free is None else max(0, capacity.get(resource, 0) - free)
+        used[resource] = None if free is None else max(0, totals.get(resource, 0) - free)
+    busy = [gpu.busy for gpu in entry.load.gpus if gpu.busy is not None]
+    if busy:
+        used["gpu"] = round(sum(busy) / 100, 2)
     return used
+
+
+def _statistics(entry: NodeEntry) -> Json | None:
+    """The machine as it measured itself, whatever of it was declared."""
+    load = entry.load
+    if load is None:
+        return None
+    return {
+        "cores": load.cores,
+        "load": load.waiting_milli / 1000,
+        "memory": {"total": load.memory_total, "free": load.memory_free},
+        "swap": {"total": load.swap_total, "free": load.swap_free},
+        "disks": load.disks,
+        "gpus": load.gpus,
+    }
 
 
 def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:

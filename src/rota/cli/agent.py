@@ -27,6 +27,11 @@ from rota.config import AgentOptions
 @click.option("--gpu-model", metavar="NAME", help="Label gpu_model. [default: as the driver names it]")
 @click.option("--cpu", type=float, metavar="CORES", help="Offer this many cores. [default: all]")
 @click.option("--memory", metavar="SIZE", help="Offer this much memory. [default: all]")
+@click.option(
+    "--drain",
+    metavar="DURATION",
+    help="SIGTERM makes it leave; its work has so long to end. [default: SIGTERM leaves the work running]",
+)
 def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:
     """Make this machine a node."""
     labels, resources = pairs(label, "--label"), pairs(resource, "--resource")

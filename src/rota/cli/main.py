@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "job": "List, show, cancel and delete jobs.",
     },
     "Cluster": {
+        "top": "Watch nodes and jobs: what is asked for, used and there.",
         "node": "List nodes, let them join, and take them out of service.",
         "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",

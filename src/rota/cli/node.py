@@ -1,68 +1,30 @@
 """`rota node`: which machines there are, how one joins, and how one is taken out of service."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from rota.cli.arguments import pairs, seconds
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell, tint
+from rota.cli.bars import bar
+from rota.cli.node_drain import drain, drain_words, told
+from rota.cli.node_words import NODES, SIZES, heard, labels, machine, state
+from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, duration, number, size
 from rota.client.cluster import Cluster
 from rota.client.views import Node
 
-SIZES = ("memory", "disk")
 TOKEN_VALID = "30m"
-
-
-def _state(node: Node) -> str:
-    return node.state if node.eligibility == "open" else f"{node.state}, {node.eligibility}"
-
-
-def _share(node: Node, name: str) -> str:
-    reserved, capacity = node.reserved.get(name, 0), node.capacity.get(name, 0)
-    show = size if name in SIZES else number
-    return f"{show(reserved)}/{show(capacity)}"
-
-
-def _heard(node: Node) -> str:
-    return "-" if node.heard_ms_ago is None else f"{duration(node.heard_ms_ago / 1000)} ago"
-
-
-def _reason(node: Node) -> str:
-    return node.reason or (f"taints: {', '.join(node.taints)}" if node.taints else "")
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in labels.items()) or "-"
-
-
-NODES: Listing[Node] = Listing(
-    "nodes",
-    [
-        Column("NODE", lambda node: node.name),
-        Column("ID", lambda node: node.id, wide=True),
-        Column("STATE", _state),
-        Column("CPU", lambda node: _share(node, "cpu"), right=True),
-        Column("MEMORY", lambda node: _share(node, "memory"), right=True),
-        Column("GPU", lambda node: _share(node, "gpu"), right=True),
-        Column("DISK", lambda node: _share(node, "disk"), wide=True, right=True),
-        Column("RUNNING", lambda node: node.running, right=True),
-        Column("QUEUED", lambda node: node.queued, wide=True, right=True),
-        Column("HEARD", _heard, right=True),
-        Column("VERSION", lambda node: node.agent_version or "-", wide=True),
-        Column("LABELS", lambda node: _labels(node.labels), wide=True),
-        Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
-        Column("REASON", _reason),
-    ],
-    lambda node: node.id,
-)
+BAR_CELLS = 20
 
 
 @click.group("node")
 def command() -> None:
     """List nodes, let them join, and take them out of service."""
+
+
+command.add_command(drain)
 
 
 @command.command("ls")
@@ -110,19 +72,6 @@ def token(cluster: Cluster, label: Sequence[str], valid: str, output: str, **wis
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
         tell(f"run this line on the new machine (single use, valid for {duration(valid_seconds)})")
-
-
-@command.command("drain")
-@click.argument("nodes", nargs=-1, required=True)
-@click.option(
-    "--deadline", metavar="DURATION", help="End by then what still runs there. [default: let it finish]"
-)
-@output_option
-@with_cluster(WORKING_SECONDS)
-def drain(cluster: Cluster, nodes: tuple[str, ...], deadline: str | None, output: str) -> None:
-    """Give nodes no new tasks and let them run empty."""
-    deadline_seconds = seconds(deadline, "--deadline")
-    _changed(output, [cluster.drain(node, deadline_seconds) for node in nodes])
 
 
 @command.command("cordon")
@@ -178,10 +127,7 @@ def _changed(output: str, nodes: list[Node]) -> None:
         emit(output, NODES, nodes)
         return
     for node in nodes:
-        tell(
-            f"node {clean(node.name)}: {node.eligibility}"
-            + (f", {node.running} running" if node.running else "")
-        )
+        tell(told(node))
 
 
 def _tainted(output: str, node: Node) -> None:
@@ -192,19 +138,29 @@ def _tainted(output: str, node: Node) -> None:
 
 
 def _lines(node: Node) -> Iterator[str]:
-    yield f"node {clean(node.name)}   {tint(_state(node))}"
+    yield f"node {clean(node.name)}   {tint(state(node))}"
     if node.reason:
         yield f"  {clean(node.reason)}"
     yield f"  id         {node.id}"
-    yield f"  heard      {_heard(node)}"
+    interval = (
+        "" if node.report_interval_ms is None else f", reports every {node.report_interval_ms / 1000:g} s"
+    )
+    yield f"  heard      {heard(node)}{interval}"
     yield f"  tasks      {node.running} running, {node.queued} queued"
-    for name in node.capacity:
-        used = (node.used or {}).get(name)
-        show = size if name in SIZES else number
-        yield f"  {clean(name):<9}  {_share(node, name)} reserved" + (
-            f", {show(used)} used" if used is not None else ""
-        )
-    yield f"  labels     {clean(_labels(node.labels))}"
+    if drain_words(node):
+        yield f"  drain      {drain_words(node)}"
+    for name, total in node.capacity.items():
+        yield f"  {clean(name):<9}  {_amount(node, name, total)}"
+    yield from machine(node)
+    yield f"  labels     {clean(labels(node.labels))}"
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"
     yield f"  agent      {node.agent_version or '-'}"
+
+
+def _amount(node: Node, name: str, total: float) -> str:
+    show = size if name in SIZES else number
+    asked, used = node.reserved.get(name, 0), (node.used or {}).get(name)
+    busy = "" if used is None else f", {show(used)} used"
+    words = f"{show(asked)} asked{busy} of {show(total)}"
+    return f"{bar(asked, used, total, BAR_CELLS)} {words}"

@@ -12,6 +12,7 @@ from rota.client.job import Job, find
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
 from rota.client.views import (
+    DrainPlan,
     Event,
     JobStatus,
     JoinToken,
@@ -116,9 +117,15 @@ class Cluster:
     def node(self, ref: str) -> Node:
         return read(Node, self.transport.call(Request("GET", f"/v1/nodes/{segment(ref)}")))
 
-    def drain(self, ref: str, deadline_seconds: float | None = None) -> Node:
-        """Give a node no new tasks, and move away what it has until the deadline."""
-        return self._change(ref, "drain", {"deadline_seconds": deadline_seconds})
+    def drain(self, ref: str, deadline_seconds: float | None = None, *, force: bool = False) -> Node:
+        """Give a node no new tasks; what it has may end, or moves at the deadline. `force` spares nothing."""
+        body = {"deadline_seconds": deadline_seconds, **({"force": True} if force else {})}
+        return self._change(ref, "drain", body)
+
+    def plan_drain(self, *refs: str, force: bool = False) -> DrainPlan:
+        """Where the work of these nodes would go if they were drained now; nothing is changed."""
+        body = {"nodes": list(refs), "force": force}
+        return read(DrainPlan, self.transport.call(Request("POST", "/v1/plan/drain", body=body)))
 
     def cordon(self, ref: str) -> Node:
         """Give a node no new tasks; what it has goes on."""

@@ -9,6 +9,7 @@ from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
 from rota.client.views import (
     Chunk,
+    DrainPlan,
     Event,
     JobStatus,
     JoinToken,
@@ -127,8 +128,11 @@ class AsyncCluster:
     async def node(self, ref: str) -> Node:
         return await _apart(lambda: self._cluster.node(ref))
 
-    async def drain(self, ref: str, deadline_seconds: float | None = None) -> Node:
-        return await _apart(lambda: self._cluster.drain(ref, deadline_seconds))
+    async def drain(self, ref: str, deadline_seconds: float | None = None, *, force: bool = False) -> Node:
+        return await _apart(lambda: self._cluster.drain(ref, deadline_seconds, force=force))
+
+    async def plan_drain(self, *refs: str, force: bool = False) -> DrainPlan:
+        return await _apart(lambda: self._cluster.plan_drain(*refs, force=force))
 
     async def cordon(self, ref: str) -> Node:
         return await _apart(lambda: self._cluster.cordon(ref))

@@ -152,6 +152,7 @@ class Node:
     name: str
     state: str
     eligibility: str = "open"
+    drain: Mapping[str, Any] | None = None  # `left_ms` until its work moves, None: it may end
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -163,6 +164,7 @@ class Node:
     agent_version: str | None = None
     heard_ms_ago: float | None = None
     report_interval_ms: float | None = None
+    statistics: Mapping[str, Any] | None = None
     reason: str | None = None
     raw: Mapping[str, Any] = _raw()
 
@@ -197,6 +199,15 @@ class Outlook:
     misses: tuple[Mapping[str, Any], ...] = ()
     position: int | None = None
     starts_at_ms: int | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class DrainPlan:
+    """What would become of the work on nodes that are drained, job by job."""
+
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = _raw()
 
 

@@ -126,10 +126,14 @@ class NodeEntry:
         self.link = Link.UNKNOWN
         self.heard_at_ms = 0
         self.load: Load | None = None
+        self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
+
+    def paced(self, report_ms: int) -> None:
+        self.report_ms = report_ms
 
     @property
     def open(self) -> bool:
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
-        ready = self.status is not None and self.status.state is NodeState.READY
+        ready = self.status is not None and self.status.state is NodeState.READY and not self.status.leaving
         return wished and ready and self.link is Link.UP

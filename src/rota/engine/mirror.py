@@ -151,6 +151,7 @@ class Mirror:
         for node, entry in before.nodes.items():
             if node in self.nodes:
                 self.connect(node, entry.link)
+                self.nodes[node].paced(entry.report_ms)
                 if entry.load is not None:
                     self.measure(node, entry.load)
 

@@ -36,10 +36,16 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
     id: NodeId
     eligibility: Eligibility = Eligibility.OPEN
     taints: tuple[str, ...] = ()  # `key` or `key=value`: only work that tolerates them all is placed there
+    drain_by_ms: int | None = None  # cluster time at which what still runs there is moved; None: it may end
+    drain_all: bool = False  # then also what is started once, ever, and no job's bound on moves counts
 
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/wish")
+
+    @property
+    def drains(self) -> bool:
+        return self.eligibility is Eligibility.DRAINING
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +60,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}  # self-declared: arch, os, kernel, ...
     reason: str | None = None
     since_ms: int = 0
+    leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
 
     @property
     def key(self) -> Key:
@@ -61,6 +68,14 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
+
+    def about_to_leave(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, leaving=True, reason=reason)
+
+
+def drains(wish: NodeWish | None, status: NodeStatus | None) -> bool:
+    """An operator wishes it, or the node itself."""
+    return (wish is not None and wish.drains) or (status is not None and status.leaving)
 
 
 class Link(StrEnum):
@@ -71,9 +86,33 @@ class Link(StrEnum):
     DOWN = "down"
 
 
+class Disk(msgspec.Struct, frozen=True):
+    """A file system of a node."""
+
+    path: str
+    total: int
+    free: int
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device of a node, as far as its driver tells."""
+
+    name: str
+    busy: int | None = None  # in hundredths
+    memory_total: int | None = None
+    memory_used: int | None = None
+
+
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node measured just now: an observation, never stored."""
 
     cpu_milli: int = 0  # in use
     memory_free: int | None = None
-    disk_free: int | None = None
+    disk_free: int | None = None  # where the node keeps its work
+    cores: int = 0
+    waiting_milli: int = 0  # processes that run or want to, in thousandths: the load average of a minute
+    memory_total: int = 0
+    swap_total: int = 0
+    swap_free: int = 0
+    disks: tuple[Disk, ...] = ()
+    gpus: tuple[Gpu, ...] = ()

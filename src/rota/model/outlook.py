@@ -52,3 +52,23 @@ class Outlook(msgspec.Struct, frozen=True):
     places: tuple[Place, ...] = ()
     evicts: tuple[Evicted, ...] = ()
     why: Why | None = None  # of the tasks that would wait
+
+
+class Fate(StrEnum):
+    """What becomes of work whose node is drained."""
+
+    MOVES = "moves"
+    STAYS = "stays"  # it is started once, ever: it may end there
+    ENDS = "ends"  # the same, but everything has to go: it is stopped, and not started again
+
+
+class Displaced(msgspec.Struct, frozen=True):
+    """Tasks of one job that would have to leave nodes, or may stay; where those that move would run."""
+
+    job: JobId
+    namespace: str
+    fate: Fate
+    indices: tuple[tuple[int, int], ...]
+    places: tuple[Place, ...] = ()
+    waits: int = 0  # of those that move: tasks without room elsewhere
+    why: Why | None = None  # they wait

@@ -162,7 +162,7 @@ def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iter
         if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
             continue
         tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
-        if job_id in gangs or not all(_may_go(other, at) and (job_id, at) not in going for _, at in tasks):
+        if job_id in gangs or not all(may_go(other, at) and (job_id, at) not in going for _, at in tasks):
             continue
         left = spared.setdefault(job_id, _budget(other, going))
         if len(tasks) > left:
@@ -197,7 +197,7 @@ def _budget(job: JobView, going: Set[Name]) -> int:
     return max(0, allowed - job.tally.stopping - sum(name[0] == job.spec.id for name in going))
 
 
-def _may_go(job: JobView, index: int) -> bool:
+def may_go(job: JobView, index: int) -> bool:
     """It holds room, and nobody has told it to stop."""
     block, position = divmod(index, BLOCK_TASKS)
     phase = job.phases[block][position]

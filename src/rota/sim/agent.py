@@ -8,7 +8,7 @@ from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
 from rota.model.amounts import GPU, WHOLE_GPU
-from rota.model.limits import REPORT_MS, SUSPECT_MS
+from rota.model.limits import BEAT_MS, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
 from rota.sim.host import Door, Host
@@ -81,10 +81,10 @@ class Agent(Process):
     def catch_up(self) -> int:
         """The number of its last word: beats are said by arithmetic, when somebody asks."""
         now_ms = self.clock.boot_ms()
-        missed = (now_ms - self._said_at_ms) // REPORT_MS if self.welcomed and self.runs else 0
+        missed = (now_ms - self._said_at_ms) // BEAT_MS if self.welcomed and self.runs else 0
         self.words.next_n += max(0, missed - 4)
         for ago in range(min(4, missed) - 1, -1, -1):
-            self.words.say(now_ms - ago * REPORT_MS)
+            self.words.say(now_ms - ago * BEAT_MS)
         if missed > 0:
             self._said_at_ms = now_ms
         return self.words.next_n - 1

@@ -8,6 +8,8 @@ from rota.sim.fault import Befall, Fault, any_machine, cut, leader_of, nothing
 from rota.sim.medium import NAME, Trouble
 from rota.sim.world import Act
 
+_HURRIED = 0.25  # of the wishes for a node: drains with a deadline
+
 
 def _server_killed(cluster: Cluster, fault: Fault) -> Act:
     cluster.election.kill(leader_of(cluster, fault))
@@ -67,7 +69,8 @@ def _deletes(cluster: Cluster, fault: Fault) -> Act:
 def _drains(cluster: Cluster, fault: Fault) -> Act:
     name = any_machine(cluster, fault).node
     wish = Eligibility.DRAINING if fault.how < 0.5 else Eligibility.CORDONED
-    cluster.users.wish(name, wish)
+    within_seconds = 10 * fault.how if fault.how < _HURRIED else None
+    cluster.users.wish(name, wish, within_seconds)
     return lambda: cluster.users.wish(name, Eligibility.OPEN)
 
 

@@ -16,7 +16,7 @@ from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.node import Link
 from rota.model.plan import Instant
 from rota.model.sync import Report
-from rota.scheduler import deadline
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.round import Settings
 from rota.sim.medium import Medium
@@ -53,6 +53,7 @@ class Server(Process):
             controllers.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
+            drain.RECONCILER,
             liveness.reconciler(lost_ms),
         ]
         self._sessions: dict[NodeId, Session] = {}

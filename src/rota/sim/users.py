@@ -14,6 +14,8 @@ from rota.keeper.wire import Spec
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
+from rota.model.plan import Instant, Plan
+from rota.model.view import View
 from rota.sim.keeping import Habit
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.network import Network
@@ -35,6 +37,7 @@ class Users(Process):
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
         self.wishes: dict[str, Eligibility] = {}  # by node
+        self.deadlines: dict[str, float | None] = {}  # by node, of a drain
         self.answered: Callable[[str, JobId], None] = lambda *_: None
         self.waiting = 0
         self._luck = world.luck("users")
@@ -73,13 +76,18 @@ class Users(Process):
         self.deleted[job] = None
         self.insist(lambda view, now: admission.delete(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
-    def wish(self, node: str, eligibility: Eligibility) -> None:
+    def wish(self, node: str, eligibility: Eligibility, within_seconds: float | None = None) -> None:
         """Whichever of his calls gets through, and however late, says what he wishes by then."""
         self.wishes[node] = eligibility
-        self.insist(
-            lambda view, now: admission.wish_node(view, node, self.wishes[node], ADMIN),  # noqa: ARG005
-            lambda _: None,
-        )
+        self.deadlines[node] = within_seconds
+
+        def say(view: View, now: Instant) -> Plan:
+            if self.wishes[node] is Eligibility.DRAINING:
+                body = {"deadline_seconds": self.deadlines[node]}
+                return admission.drain_node(view, node, body, ADMIN, now)
+            return admission.wish_node(view, node, self.wishes[node], ADMIN)
+
+        self.insist(say, lambda _: None)
 
     def insist(self, command: Command, done: Callable[[Any], None]) -> None:
         """Ask until somebody answers with more than that it cannot now."""

@@ -117,15 +117,18 @@ class LocalCluster:
 
     # ---- nodes
 
-    def start_agent(self, number: int) -> None:
-        """Joins the first time; later takes up what its directory holds."""
+    def start_agent(self, number: int, **variables: str) -> None:
+        """Joins the first time; later takes up what its directory holds. PYTHONPATH: of another version."""
         before = self._agents.get(number)
         assert before is None or before.poll() is not None, "the agent runs"
         name = f"node-{number}"
         secrets = {} if before else {"ROTA_JOIN": self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
         label = ("--label", f"number={number}")
-        self._agents[number] = self._start(name, "agent", *given, *label, **secrets)
+        self._agents[number] = self._start(name, "agent", *given, *label, **secrets, **variables)
+
+    def signal_agent(self, number: int, signum: int) -> None:
+        self._agents[number].send_signal(signum)
 
     def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
         """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""

@@ -76,8 +76,8 @@ class _Story:
     def do_cordon(self, name: str) -> None:
         self._stage.wish(name, Eligibility.CORDONED)
 
-    def do_drain(self, name: str) -> None:
-        self._stage.wish(name, Eligibility.DRAINING)
+    def do_drain(self, name: str, within: str | None = None, everything: str = "") -> None:
+        self._stage.drain(name, None if within is None else _ms(within), everything=bool(everything))
 
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)

@@ -14,6 +14,7 @@ from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
+from rota.scheduler import drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
@@ -155,6 +156,10 @@ class Stage:
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))
 
+    def drain(self, name: str, within_ms: int | None, *, everything: bool = False) -> None:
+        by_ms = None if within_ms is None else self.now_ms + within_ms
+        self.put(NodeWish(NodeId(name), Eligibility.DRAINING, (), by_ms, everything))
+
     def put(self, record: Record) -> None:
         self.ask("apiserver", lambda *_: Plan((record,)))
         self.settle()
@@ -280,7 +285,13 @@ class Stage:
         mirror = Mirror()
         mirror.now_ms = self.now_ms
         mirror.load(codec.decode(key, value) for key, value in self.records.items())
-        reconcilers = [assign.RECONCILER, batch.RECONCILER, scheduler.reconciler(), liveness.reconciler()]
+        reconcilers = [
+            assign.RECONCILER,
+            batch.RECONCILER,
+            scheduler.reconciler(),
+            drain.RECONCILER,
+            liveness.reconciler(),
+        ]
         loop = Loop(mirror, reconcilers)
         loop.look_at_everything()
         return loop

@@ -7,6 +7,7 @@ from rota.model.columns import Draft, Ranges, column, ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
+from rota.model.node import Eligibility, drains
 from rota.model.plan import Event
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
@@ -25,6 +26,7 @@ class Ledger:
         self._blocks: dict[tuple[JobId, int], _StatusDraft] = {}
         self._happened: dict[tuple[JobId, AttemptState, int], list[int]] = {}
         self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
+        self._ended: dict[tuple[JobId, int], None] = {}
 
     def hear(self, said: Iterable[JobClaims]) -> None:
         for one in said:
@@ -44,16 +46,28 @@ class Ledger:
             self._happened.setdefault(kind, []).append(claim.index)
             if claim.reason:
                 self._reasons[kind] = claim.reason
+            if state >= ATTEMPT_FIRST_END:
+                self._ended[job.spec.id, claim.index] = None
 
     def puts(self) -> tuple[StatusBlock, ...]:
         return tuple(draft.done() for draft in self._blocks.values() if draft.changed)
 
     def events(self, node_name: str) -> tuple[Event, ...]:
-        return tuple(
+        told = [
             self._event(*kind, indices, node_name)
             for kind, indices in self._happened.items()
             if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
-        )
+        ]
+        return (*told, *self._drained(node_name))
+
+    def _drained(self, node_name: str) -> Iterable[Event]:
+        """Who drains a node hears when the last of its work has ended."""
+        node = self._view.nodes[self._node]
+        if not self._ended or not drains(node.wish, node.status):
+            return
+        if all(name in self._ended for name in node.assigned):
+            why = f"node {node_name} is drained"
+            yield Event("node.changed", why, node=self._node, state=Eligibility.DRAINED.value)
 
     def _block(self, job: JobView, block: int) -> "_StatusDraft | None":
         key = (job.spec.id, block)

@@ -16,11 +16,12 @@ from rota.identity.certificates import node_id_of
 from rota.model.errors import RotaError, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.limits import HEARTBEAT_MS, LOST_MS, REPORT_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
 from rota.model.sync import JobOrders, LogPiece, LogRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings
+from rota.watcher.pace import BOUNDS, Bounds, report_ms
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -52,6 +53,7 @@ class Session:
     heard_n: int = 0
     stored_n: int = 0
     stored_told: int = 0
+    report_ms: int = 0  # how often it was told to say how busy it is
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
 
@@ -77,8 +79,11 @@ class Session:
 class AgentDoor(pb_grpc.AgentServicer):
     """Serves agent.proto, and opens logs on nodes for whoever reads them."""
 
-    def __init__(self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS) -> None:
+    def __init__(
+        self, engine: Engine, authority: Authority, lost_ms: int = LOST_MS, pace: Bounds = BOUNDS
+    ) -> None:
         self._engine = engine
+        self._pace = pace
         self._authority = authority
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
@@ -174,7 +179,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             self._part(session)
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         session.stored_n = first.n
-        session.say(self._welcome(node))
+        session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
 
@@ -183,12 +188,18 @@ class AgentDoor(pb_grpc.AgentServicer):
         async for word in words:
             session.heard_n = word.n
             self._notice(node)
+            if self._set_pace(session):
+                pace = pb.Pace(report_interval_ms=session.report_ms)
+                session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
             match word.WhichOneof("word"):
                 case "report":
                     await self._report(session, word)
                 case "beat":
                     if word.beat.HasField("load"):
                         self._measure(node, wire.load_from_wire(word.beat.load))
+                case "drain":
+                    reason, within_ms = word.drain.reason, word.drain.within_ms
+                    await self._drain(node, reason, within_ms)
                 case "leave":
                     await self._leave(node, word.leave.reason)
                     raise _Over
@@ -215,6 +226,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.told.stored(report.claims)
         session.stored_n = word.n
         session.wake.set()
+
+    async def _drain(self, node: NodeId, reason: str, within_ms: int) -> None:
+        await self._engine.ask("watcher", lambda view, _: sessions.drain(view, node, reason, within_ms))
 
     async def _leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
@@ -244,11 +258,24 @@ class AgentDoor(pb_grpc.AgentServicer):
             ),
         )
 
-    def _welcome(self, node: NodeId) -> pb.ToNode:
+    def _welcome(self, session: Session) -> pb.ToNode:
+        self._set_pace(session)
         welcome = pb.Welcome(
-            name=self._name(node), heartbeat_ms=self._heartbeat_ms, report_interval_ms=REPORT_MS
+            name=self._name(session.node),
+            heartbeat_ms=self._heartbeat_ms,
+            report_interval_ms=session.report_ms,
         )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
+
+    def _set_pace(self, session: Session) -> bool:
+        """Looked at when the node says something, so that thousands are not told at one moment."""
+        node = session.node
+        wanted = report_ms(self._engine.mirror, node, self._pace)
+        if wanted == session.report_ms:
+            return False
+        session.report_ms = wanted
+        self._engine.observe(lambda mirror: mirror.nodes[node].paced(wanted))
+        return True
 
     def _measure(self, node: NodeId, load: Load) -> None:
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)

@@ -6,7 +6,7 @@ from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
 from rota.model.limits import BLOCK_TASKS, SUSPECT_MS
-from rota.model.node import Link, NodeStatus
+from rota.model.node import Eligibility, Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.sync import (
@@ -77,6 +77,17 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
     events = ledger.events(entry.spec.name)
     why = f"node {entry.spec.name} reported"
     return Plan(ledger.puts(), events=events, why=why, fenced=bool(_ended(word.claims)))
+
+
+def drain(view: View, node: NodeId, reason: str, within_ms: int) -> Plan:
+    """A node says that it will go: it gets nothing new, and what it has may end until then."""
+    entry = view.nodes.get(node)
+    if entry is None or entry.status is None or entry.status.leaving:
+        return Plan()
+    why = f"node {entry.spec.name} leaves within {within_ms / 1000:g} s: {reason}"
+    status = entry.status.about_to_leave(reason)
+    event = Event("node.changed", why, node=node, state=Eligibility.DRAINING.value)
+    return Plan((status,), events=(event,), why=why)
 
 
 def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:

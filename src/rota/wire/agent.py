@@ -1,10 +1,13 @@
 """agent.proto <-> model: claims and hello up, orders down."""
 
+from typing import Any
+
 import msgspec
 
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
-from rota.model.node import Load
+from rota.model.limits import DISKS_MAX, GPUS_MAX
+from rota.model.node import Disk, Gpu, Load
 from rota.model.shape import RunMode
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, LogRequest, Report, Start, Stop, Work
 from rota.wire.generated import agent_pb2 as pb
@@ -90,15 +93,44 @@ def report_from_wire(n: int, report: pb.Report) -> Report:
 
 
 def load_to_wire(load: Load) -> pb.Load:
-    return pb.Load(cpu_milli=load.cpu_milli, memory_free=load.memory_free, disk_free=load.disk_free)
+    return pb.Load(
+        cpu_milli=load.cpu_milli,
+        memory_free=load.memory_free,
+        disk_free=load.disk_free,
+        cores=load.cores,
+        waiting_milli=load.waiting_milli,
+        memory_total=load.memory_total,
+        swap_total=load.swap_total,
+        swap_free=load.swap_free,
+        disks=[pb.Disk(path=disk.path, total=disk.total, free=disk.free) for disk in load.disks],
+        gpus=[
+            pb.Gpu(name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
+            for gpu in load.gpus
+        ],
+    )
 
 
 def load_from_wire(load: pb.Load) -> Load:
     return Load(
         load.cpu_milli,
-        load.memory_free if load.HasField("memory_free") else None,
-        load.disk_free if load.HasField("disk_free") else None,
+        _said(load, "memory_free"),
+        _said(load, "disk_free"),
+        load.cores,
+        load.waiting_milli,
+        load.memory_total,
+        load.swap_total,
+        load.swap_free,
+        tuple(Disk(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
+        tuple(_gpu_from_wire(gpu) for gpu in load.gpus[:GPUS_MAX]),
     )
+
+
+def _gpu_from_wire(gpu: pb.Gpu) -> Gpu:
+    return Gpu(gpu.name, _said(gpu, "busy"), _said(gpu, "memory_total"), _said(gpu, "memory_used"))
+
+
+def _said(message: Any, field: str) -> int | None:
+    return getattr(message, field) if message.HasField(field) else None
 
 
 def orders_to_wire(orders: JobOrders) -> pb.JobOrders:

@@ -4,15 +4,17 @@ import asyncio
 import platform
 import signal
 import sys
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from rota import __version__
 from rota.agent.join import join
 from rota.agent.run import Agent, Settings
-from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config
+from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config, drain_seconds
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
 from rota.model.amounts import GPU, WHOLE_GPU, parse_cpu, parse_size
@@ -53,11 +55,27 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
         which = await interruption.wait()
-        if which is signal.SIGINT:  # a person ends it, and its work with it
+        drain = drain_seconds(config)
+        if which is signal.SIGTERM and drain is not None:
+            await _until_again(agent.drain(drain))
+        if (
+            which is signal.SIGINT or drain is not None
+        ):  # a person ends it, or who said how: its work ends too
             async with asyncio.timeout(_STOP_SECONDS):
                 await agent.leave()
                 await working
-        working.cancel()  # after SIGTERM it will be started again: the work goes on under its keeper
+        working.cancel()  # after a plain SIGTERM it will be started again: the work goes on under its keeper
+
+
+async def _until_again(draining: Coroutine[Any, Any, None]) -> None:
+    """Whoever asks twice does not want to wait."""
+    again = Interruption(signal.SIGINT, signal.SIGTERM)
+    async with asyncio.TaskGroup() as both:
+        drained = both.create_task(draining)
+        asked = both.create_task(again.wait())
+        await asyncio.wait((drained, asked), return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        asked.cancel()
 
 
 def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:

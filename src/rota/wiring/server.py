@@ -30,16 +30,18 @@ from rota.identity.vault import Vault
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
-from rota.scheduler import deadline
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
 from rota.scheduler.round import Settings
 from rota.scheduler.what_if import foresee
+from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.watcher import liveness
+from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
@@ -102,7 +104,7 @@ async def _doors(
         agent=doors.open_agent_door(agent_server, config, keys),
         controller=doors.open_controller_door(controller_server, config, keys),
     )
-    agents = AgentDoor(engine, authority, _lost_ms(config))
+    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config))
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -113,6 +115,7 @@ async def _doors(
         audit=AuditLog(directory / "audit.log"),
         explain=partial(why, plugins=settings.plugins, backfill=settings.backfill),
         foresee=partial(foresee, settings=settings),
+        displace=partial(displace, settings=settings),
         addresses=addresses,
         version=__version__,
     )
@@ -145,12 +148,18 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         batch.RECONCILER,
         scheduler.reconciler(settings),
         deadline.RECONCILER,
+        drain.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
     ]
 
 
 def _lost_ms(config: ServerConfig) -> int:
     return round(config.lost_seconds * 1000)
+
+
+def _pace(config: ServerConfig) -> Bounds:
+    said = config.report_seconds
+    return Bounds(round(said.least * 1000), round(said.most * 1000))
 
 
 def _store(name: str, directory: Path) -> Store:

@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "hello", "report", "beat", "leave")
+    __slots__ = ("n", "hello", "report", "beat", "leave", "drain")
     N_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     n: int
     hello: Hello
     report: Report
     beat: Beat
     leave: Leave
-    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    drain: Drain
+    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
@@ -66,6 +68,14 @@ class Leave(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class Drain(_message.Message):
+    __slots__ = ("reason", "within_ms")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    within_ms: int
+    def __init__(self, reason: _Optional[str] = ..., within_ms: _Optional[int] = ...) -> None: ...
+
 class Report(_message.Message):
     __slots__ = ("jobs", "load")
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -110,28 +120,66 @@ class JobClaims(_message.Message):
     def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("cpu_milli", "memory_free", "disk_free")
+    __slots__ = ("cpu_milli", "memory_free", "disk_free", "cores", "waiting_milli", "memory_total", "swap_total", "swap_free", "disks", "gpus")
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FREE_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SWAP_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SWAP_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_free: int
     disk_free: int
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ...) -> None: ...
+    cores: int
+    waiting_milli: int
+    memory_total: int
+    swap_total: int
+    swap_free: int
+    disks: _containers.RepeatedCompositeFieldContainer[Disk]
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_free: _Optional[int] = ..., disk_free: _Optional[int] = ..., cores: _Optional[int] = ..., waiting_milli: _Optional[int] = ..., memory_total: _Optional[int] = ..., swap_total: _Optional[int] = ..., swap_free: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[Disk, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ...) -> None: ...
+
+class Disk(_message.Message):
+    __slots__ = ("path", "total", "free")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    total: int
+    free: int
+    def __init__(self, path: _Optional[str] = ..., total: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("name", "busy", "memory_total", "memory_used")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    busy: int
+    memory_total: int
+    memory_used: int
+    def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log")
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_LOG_FIELD_NUMBER: _ClassVar[int]
     CLOSE_LOG_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     orders: Orders
     open_log: OpenLog
     close_log: CloseLog
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ...) -> None: ...
+    pace: Pace
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "heartbeat_ms", "report_interval_ms")
@@ -142,6 +190,12 @@ class Welcome(_message.Message):
     heartbeat_ms: int
     report_interval_ms: int
     def __init__(self, name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+
+class Pace(_message.Message):
+    __slots__ = ("report_interval_ms",)
+    REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    report_interval_ms: int
+    def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("echo", "stored", "jobs", "forget")

@@ -1,35 +1,27 @@
 """Flag > environment > file > default: what a server, an agent or a dev cluster is told, and by whom."""
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from rota.config.keys import ConfigError as ConfigError
+from rota.config.keys import Key as Key
+from rota.config.keys import Sourced as Sourced
+from rota.config.keys import build as build
+from rota.config.keys import read_toml as read_toml
+from rota.config.keys import schema as schema
+from rota.config.keys import sources as sources
 from rota.model.addresses import is_loopback
-from rota.model.amounts import GPU
-from rota.model.limits import GPUS_MAX
+from rota.model.amounts import GPU, parse_seconds
+from rota.model.errors import BadField
+from rota.model.limits import DRAIN_SECONDS_MAX, GPUS_MAX, REPORT_LEAST_MS, REPORT_MOST_MS
 
 STORES = ("sqlite", "memory")
 HTTP_PORT = 3000
 GRPC_PORT = 50000
 AGENT_PORT = 50001
 GPU_MODEL = "gpu_model"  # the label
-
-
-class ConfigError(ValueError):
-    """The user's: a key that is unknown or has a value that cannot be used."""
-
-    code = "bad_config"
-    exit_code = 2
-
-    def __init__(self, key: str, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{key}: {message}" if key else message)
-        self.field = key or None
-        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -68,6 +60,14 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class ReportSeconds:
+    """Between which bounds the server chooses how often nodes tell how busy they are."""
+
+    least: float = REPORT_LEAST_MS / 1000
+    most: float = REPORT_MOST_MS / 1000
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """All a server is told; a node is lost after `lost_seconds` of silence."""
 
@@ -75,6 +75,7 @@ class ServerConfig:
     grpc_server: GrpcServer = GrpcServer()
     agent_server: AgentServer = AgentServer()
     placement: Placement = field(default_factory=Placement)
+    report_seconds: ReportSeconds = ReportSeconds()
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
@@ -83,7 +84,10 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """All an agent is told; `join` is needed once, the amounts replace what the machine has."""
+    """All an agent is told; `join` is needed once, the amounts replace what the machine has.
+
+    With `drain` SIGTERM means leave: what runs has so long to end. Without it the work goes on.
+    """
 
     data_dir: str | None = None
     name: str | None = None
@@ -97,6 +101,7 @@ class AgentConfig:
     container: str | None = None  # podman, docker, none, or the path of one
     mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
     container_root: bool = False
+    drain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -160,23 +165,12 @@ class AgentOptions:
     cpu: float | None = None
     memory: str | None = None
     gpu_model: str | None = None
+    drain: str | None = None
 
     @property
     def flags(self) -> dict[str, Any]:
         said = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "config_file"}
         return {**said, "labels": dict(self.labels) or None, "resources": dict(self.resources) or None}
-
-
-@dataclass(frozen=True)
-class Sourced:
-    """One value and where it came from."""
-
-    key: str
-    value: Any
-    source: str
-
-
-Config = TypeVar("Config", ServerConfig, AgentConfig)
 
 
 def server_config(options: ServerOptions, environ: Mapping[str, str] = os.environ) -> ServerConfig:
@@ -193,62 +187,6 @@ def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ)
     return replace(config, data_dir=config.data_dir or default_data_dir("agent", environ))
 
 
-def sources(
-    kind: type[Config], path: str | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
-) -> list[Sourced]:
-    """Every key with its value and where that was said."""
-    known = schema(kind)
-    said_in_file = _flat(read_toml(path), known) if path else {}
-    return [_source(key, known[key], flags, environ, (path, said_in_file)) for key in known]
-
-
-def build(kind: type[Config], values: list[Sourced]) -> Config:
-    """Values by key -> the configuration."""
-    tree: dict[str, Any] = {}
-    for sourced in values:
-        section, _, name = sourced.key.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = sourced.value
-    hints = get_type_hints(kind)
-    said = {
-        name: hints[name](**value) if is_dataclass(hints[name]) else value for name, value in tree.items()
-    }
-    return kind(**said)
-
-
-def schema(kind: type[Any], prefix: str = "") -> dict[str, "Key"]:
-    """Every key a configuration has, as `section.name`."""
-    known: dict[str, Key] = {}
-    hints = get_type_hints(kind)
-    for item in fields(kind):
-        hint = hints[item.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            known |= schema(hint, f"{item.name}.")
-        else:
-            default = item.default_factory() if item.default_factory is not MISSING else item.default
-            known[prefix + item.name] = Key(prefix + item.name, hint, default)
-    return known
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key's type and default, and the environment variable that sets it."""
-
-    name: str
-    hint: Any
-    default: Any
-
-    @property
-    def variable(self) -> str:
-        return "ROTA_" + self.name.replace(".", "_").upper()
-
-    @property
-    def kind(self) -> type:
-        """The type a value must have; `None` is said by leaving the key out."""
-        options = get_args(self.hint) if isinstance(self.hint, UnionType) else (self.hint,)
-        plain: type = next(option for option in options if option is not type(None))
-        return get_origin(plain) or plain
-
-
 def check_server(config: ServerConfig) -> None:
     """Values that are each well formed but cannot be used, or not together."""
     if config.store not in STORES:
@@ -257,6 +195,7 @@ def check_server(config: ServerConfig) -> None:
         raise ConfigError("name", "is empty", "leave it out or give the cluster a name")
     if not 1 <= config.lost_seconds <= 86400:
         raise ConfigError("lost_seconds", f"{config.lost_seconds} cannot be used", "write 1 to 86400 seconds")
+    check_reports(config.report_seconds)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         host = check_address(f"{name}.addr", door.addr)
         if (door.crt_file is None) != (door.key_file is None):
@@ -269,6 +208,18 @@ def check_server(config: ServerConfig) -> None:
                 "remove use_tls = false",
             )
     check_address("agent_server.addr", config.agent_server.addr)
+
+
+def check_reports(said: ReportSeconds) -> None:
+    low, high = said.least, said.most
+    for name, seconds in (("least", low), ("most", high)):
+        if not REPORT_LEAST_MS <= seconds * 1000 <= REPORT_MOST_MS:
+            hint = f"write {REPORT_LEAST_MS / 1000:g} to {REPORT_MOST_MS / 1000:g} seconds"
+            raise ConfigError(f"report_seconds.{name}", f"{seconds} cannot be used", hint)
+    if low > high:
+        raise ConfigError(
+            "report_seconds.least", f"{low} is above most, {high}", "write the smaller one here"
+        )
 
 
 def check_agent(config: AgentConfig) -> None:
@@ -289,11 +240,26 @@ def check_agent(config: AgentConfig) -> None:
         raise ConfigError(f"resources.{GPU}", "is more than a node can have", f"write at most {GPUS_MAX}")
     if config.gpu_model is not None and config.labels.get(GPU_MODEL, config.gpu_model) != config.gpu_model:
         raise ConfigError("gpu_model", f"differs from the label {GPU_MODEL}", "say it once")
-    for mount in config.mounts:
-        if not mount.startswith("/"):
-            raise ConfigError("mounts", f"{mount!r} is no absolute path", "write /data, or /data:ro")
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
+    drain_seconds(config)
+    check_mounts(config.mounts)
+
+
+def check_mounts(mounts: list[str]) -> None:
+    for mount in mounts:
+        if not mount.startswith("/"):
+            raise ConfigError("mounts", f"{mount!r} is no absolute path", "write /data, or /data:ro")
+
+
+def drain_seconds(config: AgentConfig) -> float | None:
+    """How long the work has to end when the agent is told to go; None: it is not told to end."""
+    if config.drain is None:
+        return None
+    try:
+        return parse_seconds("drain", config.drain, DRAIN_SECONDS_MAX)
+    except BadField as error:
+        raise ConfigError("drain", str(error), error.hint) from None
 
 
 def check_address(key: str, addr: str) -> str:
@@ -310,90 +276,3 @@ def default_data_dir(role: str, environ: Mapping[str, str] = os.environ) -> str:
         return f"/var/lib/rota/{role}"
     home = environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
     return os.path.join(home, "rota", role)
-
-
-def read_toml(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("", f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("", f"{path} is not TOML: {error}") from None
-
-
-def _source(
-    key: str,
-    known: Key,
-    flags: Mapping[str, Any],
-    environ: Mapping[str, str],
-    file: tuple[str | None, dict[str, Any]],
-) -> Sourced:
-    path, said_in_file = file
-    if flags.get(key) is not None:
-        return Sourced(key, _checked(known, flags[key]), "flag")
-    if environ.get(known.variable):
-        return Sourced(key, _parsed(known, environ[known.variable]), f"environment {known.variable}")
-    if key in said_in_file:
-        return Sourced(key, _checked(known, said_in_file[key]), f"file {path}")
-    return Sourced(key, known.default, "default")
-
-
-def _flat(tree: Mapping[str, Any], known: Mapping[str, Key]) -> dict[str, Any]:
-    """`{section: {name: value}}` -> `{section.name: value}`; what is not known is refused."""
-    sections = {key.rpartition(".")[0] for key in known} - {""}
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if name in sections:
-            if not isinstance(value, dict):
-                raise ConfigError(name, "must be a section", f"write [{name}]")
-            flat |= {f"{name}.{inner}": said for inner, said in value.items()}
-        elif isinstance(value, dict) and name not in known:
-            raise ConfigError(f"[{name}]", "there is no such section", _nearest(name, sections))
-        else:
-            flat[name] = value
-    for key in flat:
-        if key not in known:
-            raise ConfigError(key, "there is no such key", _nearest(key, known))
-    return flat
-
-
-def _nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-
-
-_WORDS = {bool: "true or false", str: 'text, as "…"', float: "a number", dict: "a table of texts"}
-_WORDS[list] = "a list of texts"
-
-
-def _checked(known: Key, value: Any) -> Any:
-    kind = known.kind
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is list and not all(isinstance(one, str) for one in value)):
-        raise ConfigError(known.name, f"{value!r} cannot be used", f"write {_WORDS[kind]}")
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if not isinstance(inner, str):
-                raise ConfigError(f"{known.name}.{name}", f"{inner!r} cannot be used", f"write {_WORDS[str]}")
-    return value
-
-
-def _parsed(known: Key, text: str) -> Any:
-    """A value out of the environment, where all is text."""
-    kind = known.kind
-    if kind is bool:
-        return _checked(known, {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text))
-    if kind is float:
-        try:
-            return float(text)
-        except ValueError:
-            raise ConfigError(known.variable, f"{text!r} cannot be used", f"write {_WORDS[float]}") from None
-    if kind is list:
-        return text.split(",")
-    if kind is dict:
-        pairs = [pair.partition("=") for pair in text.split(",")]
-        if not all(name and sign for name, sign, _ in pairs):
-            raise ConfigError(known.variable, f"{text!r} cannot be used", "write name=value,name=value")
-        return {name: value for name, _, value in pairs}
-    return text

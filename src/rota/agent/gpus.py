@@ -1,0 +1,131 @@
+"""GPUs as their drivers tell of them: nvidia-smi, /proc/driver/nvidia, /sys/class/drm. [I/O]"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from rota.model.limits import GPUS_MAX
+from rota.model.node import Gpu
+
+_NVIDIA = Path("/proc/driver/nvidia/gpus")  # a directory for each device
+_DRM = Path("/sys/class/drm")
+_SMI_SECONDS = 3.0  # a driver in trouble answers late or never
+_SMI_BYTES_MAX = 64 * 1024
+_SMI_ASKED = "--query-gpu=name,utilization.gpu,memory.total,memory.used"
+_MIB = 1024 * 1024
+
+
+def models() -> list[str]:
+    """Of each device that tasks can be given, in one word: NVIDIA-A100-SXM4-40GB; empty where unnamed."""
+    devices = sorted(_NVIDIA.iterdir()) if _NVIDIA.is_dir() else []
+    if devices:
+        return [_model(device / "information") for device in devices[:GPUS_MAX]]
+    return ["-".join(gpu.name.split()) for gpu in _nvidia_smi()]
+
+
+def busy() -> tuple[Gpu, ...]:
+    """How busy each is. May take seconds where a driver is in trouble: not for whoever has to answer."""
+    return tuple(_nvidia_smi()) or tuple(_drm())
+
+
+def _model(information: Path) -> str:
+    try:
+        lines = information.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    named = [line.partition(":")[2] for line in lines if line.startswith("Model:")]
+    return "-".join(named[0].split()) if named else ""
+
+
+def _nvidia_smi() -> list[Gpu]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    said = _output([program, _SMI_ASKED, "--format=csv,noheader,nounits"])
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    return [_gpu(*row) for row in rows if len(row) == 4][:GPUS_MAX]
+
+
+def _gpu(name: str, utilisation: str, total: str, used: str) -> Gpu:
+    """What is not supported reads [N/A]."""
+    total_mib, used_mib = _number(total), _number(used)
+    return Gpu(
+        name[:100],
+        _number(utilisation),
+        None if total_mib is None else total_mib * _MIB,
+        None if used_mib is None else used_mib * _MIB,
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 12 else None
+
+
+def _output(command: list[str]) -> str:
+    """What it prints; nothing if it fails, prints without end or takes too long. Nothing of it is left."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return ""
+    assert process.stdout is not None
+    with process.stdout:
+        said = _read(process.stdout.fileno(), time.monotonic() + _SMI_SECONDS)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if said is not None and process.wait(_SMI_SECONDS) == 0:
+            return said.decode(errors="replace")
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel holds is left to it
+            process.wait(_SMI_SECONDS)
+    return ""
+
+
+def _read(descriptor: int, until: float) -> bytes | None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    said = b""
+    while len(said) <= _SMI_BYTES_MAX:
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            return None
+        piece = os.read(descriptor, _SMI_BYTES_MAX)
+        if not piece:
+            return said
+        said += piece
+    return None
+
+
+def _drm() -> list[Gpu]:
+    """Cards whose driver tells how busy they are, as that of AMD does."""
+    cards = sorted(_DRM.glob("card[0-9]*/device/gpu_busy_percent"))
+    return [_card(found.parent) for found in cards][:GPUS_MAX]
+
+
+def _card(device: Path) -> Gpu:
+    def told(name: str) -> str:
+        try:
+            return (device / name).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    name = told("product_name") or f"{told('vendor')}:{told('device')}"
+    return Gpu(
+        name[:100],
+        _number(told("gpu_busy_percent")),
+        _number_of_bytes(told("mem_info_vram_total")),
+        _number_of_bytes(told("mem_info_vram_used")),
+    )
+
+
+def _number_of_bytes(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None

@@ -1,0 +1,79 @@
+"""A node in words: its state, shares, labels, and the columns in which nodes are listed."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rota.cli.output import Column, Listing
+from rota.cli.words import clean, duration, number, plural, size
+from rota.client.views import Node
+
+SIZES = ("memory", "disk")
+
+
+def state(node: Node) -> str:
+    return node.state if node.eligibility == "open" else f"{node.state}, {node.eligibility}"
+
+
+def share(node: Node, name: str) -> str:
+    reserved, capacity = node.reserved.get(name, 0), node.capacity.get(name, 0)
+    show = size if name in SIZES else number
+    return f"{show(reserved)}/{show(capacity)}"
+
+
+def heard(node: Node) -> str:
+    return "-" if node.heard_ms_ago is None else f"{duration(node.heard_ms_ago / 1000)} ago"
+
+
+def _reason(node: Node) -> str:
+    return node.reason or (f"taints: {', '.join(node.taints)}" if node.taints else "")
+
+
+def labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items()) or "-"
+
+
+def machine(node: Node) -> Iterator[str]:
+    """What the machine measured of itself: its load, swap, file systems and GPUs."""
+    told = node.statistics
+    if not told:
+        return
+    yield f"  load       {told.get('load', 0):.2f} on {plural(int(told.get('cores', 0)), 'core')}"
+    swap = told.get("swap") or {}
+    if swap.get("total"):
+        yield f"  swap       {size(swap['total'] - swap.get('free', 0))} used of {size(swap['total'])}"
+    for disk in told.get("disks", ()):
+        yield f"  disk       {size(disk['free'])} free of {size(disk['total'])} on {clean(str(disk['path']))}"
+    for number_, gpu in enumerate(told.get("gpus", ())):
+        yield f"  gpu {number_:<5}  {_gpu(gpu)}"
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    busy, total, used = gpu.get("busy"), gpu.get("memory_total"), gpu.get("memory_used")
+    parts = [clean(str(gpu.get("name") or "unnamed"))]
+    if busy is not None:
+        parts.append(f"{busy} % busy")
+    if total is not None:
+        parts.append(size(total) if used is None else f"{size(used)} used of {size(total)}")
+    return ", ".join(parts)
+
+
+NODES: Listing[Node] = Listing(
+    "nodes",
+    [
+        Column("NODE", lambda node: node.name),
+        Column("ID", lambda node: node.id, wide=True),
+        Column("STATE", state),
+        Column("CPU", lambda node: share(node, "cpu"), right=True),
+        Column("MEMORY", lambda node: share(node, "memory"), right=True),
+        Column("GPU", lambda node: share(node, "gpu"), right=True),
+        Column("DISK", lambda node: share(node, "disk"), wide=True, right=True),
+        Column("RUNNING", lambda node: node.running, right=True),
+        Column("QUEUED", lambda node: node.queued, wide=True, right=True),
+        Column("HEARD", heard, right=True),
+        Column("VERSION", lambda node: node.agent_version or "-", wide=True),
+        Column("LABELS", lambda node: labels(node.labels), wide=True),
+        Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
+        Column("REASON", _reason),
+    ],
+    lambda node: node.id,
+)

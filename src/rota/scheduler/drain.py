@@ -1,0 +1,94 @@
+"""A draining node whose time is up + what still runs there -> what has to move to other nodes."""
+
+from collections.abc import Iterable, Iterator
+
+from rota.engine.reconciler import Reconciler
+from rota.model.columns import Ranges
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import NodeWish
+from rota.model.phase import Phase
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.shape import RunMode
+from rota.model.view import JobView, NodeView, View
+from rota.scheduler.blocks import Blocks
+from rota.scheduler.preempt import live_tasks, may_go
+
+NAME = "drain"
+_AGAIN_MS = 1_000  # until those that could not go yet are looked at again
+
+
+def wakes(record: Record) -> Iterable[str]:
+    return (record.id,) if isinstance(record, NodeWish) and record.drain_by_ms is not None else ()
+
+
+def start(view: View) -> Iterable[str]:
+    return (name for name, node in view.nodes.items() if node.wish is not None and node.wish.drains)
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    node = view.nodes.get(NodeId(key))
+    if node is None or node.wish is None or not node.wish.drains or not node.assigned:
+        return NOTHING
+    by_ms = node.wish.drain_by_ms
+    if by_ms is None:
+        return NOTHING
+    if now.ms < by_ms:
+        return look_again(by_ms)
+    return _move(view, node, node.wish, now)
+
+
+def moves(job: JobView, *, everything: bool) -> bool:
+    """May its tasks be stopped on one node and started on another?"""
+    return everything or job.spec.run is not RunMode.AT_MOST_ONCE
+
+
+def _move(view: View, node: NodeView, wish: NodeWish, now: Instant) -> Plan:
+    """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
+    blocks = Blocks()
+    events = []
+    shall = _by_job(view, node, everything=wish.drain_all)
+    left = False
+    for job, indices in shall:
+        ready = [index for index in indices if may_go(job, index)]
+        bound = len(ready) if wish.drain_all else _bound(job, len(ready))
+        going = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
+        left |= len(ready) > len(going) or any(_waits_there(job, index) for index in indices)
+        for index in going:
+            blocks.evict(job, index)
+        if going:
+            events.append(_event(job, going, node))
+    wake_at = now.ms + _AGAIN_MS if left else None
+    why = "; ".join(event.why for event in events)
+    return Plan(blocks.done(), events=tuple(events), why=why, wake_at_ms=wake_at)
+
+
+def _by_job(view: View, node: NodeView, *, everything: bool) -> Iterator[tuple[JobView, list[int]]]:
+    found: dict[JobId, list[int]] = {}
+    for job_id, index in sorted(node.assigned):
+        if moves(view.jobs[job_id], everything=everything):
+            found.setdefault(job_id, []).append(index)
+    for job_id, indices in found.items():
+        yield view.jobs[job_id], indices
+
+
+def _bound(job: JobView, count: int) -> int:
+    """Its user's bound on how many give way at one time holds here too; but one always goes."""
+    allowed = job.spec.evict_at_most
+    return count if allowed is None else max(0, max(1, allowed) - job.tally.stopping)
+
+
+def _waits_there(job: JobView, index: int) -> bool:
+    """It stands in line on the node, and will start: only then does it hold something it can give up."""
+    block, position = divmod(index, BLOCK_TASKS)
+    return not may_go(job, index) and job.phases[block][position] < Phase.STOPPING
+
+
+def _event(job: JobView, indices: list[int], node: NodeView) -> Event:
+    ranges = Ranges(indices)
+    s, es = ("s", "") if len(indices) > 1 else ("", "s")
+    why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: its time to drain is over"
+    return Event("task.evicted", why, job=job.spec.id, node=node.spec.id, indices=tuple(ranges.pairs))
+
+
+RECONCILER = Reconciler(NAME, "scheduler", wakes, decide, start)

@@ -1,0 +1,27 @@
+"""How much is going on -> how often a node tells how busy it is."""
+
+from typing import NamedTuple
+
+from rota.model.ids import NodeId
+from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND
+from rota.model.view import View
+
+
+class Bounds(NamedTuple):
+    least_ms: int = REPORT_LEAST_MS
+    most_ms: int = REPORT_MOST_MS
+
+
+BOUNDS = Bounds()
+
+
+def report_ms(view: View, node: NodeId, bounds: Bounds) -> int:
+    """Often while work waits for room, seldom where nothing runs; seldomer the more nodes there are."""
+    if any(True for _ in view.waiting()):
+        wanted = bounds.least_ms
+    elif view.nodes[node].assigned:
+        wanted = round((bounds.least_ms * bounds.most_ms) ** 0.5)
+    else:
+        wanted = bounds.most_ms
+    crowded = len(view.nodes) * 1000 // REPORTS_PER_SECOND
+    return min(bounds.most_ms, max(wanted, crowded))

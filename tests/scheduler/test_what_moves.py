@@ -1,0 +1,98 @@
+"""A drain is thought through on a copy: what moves where, what waits, what may end."""
+
+import pytest
+
+from rota.engine.shadow import Shadow
+from rota.model.ids import NodeId
+from rota.model.node import Eligibility
+from rota.model.outlook import Displaced, Fate, Place
+from rota.model.shape import RunMode
+from rota.scheduler.what_moves import displace
+from rota.testing.builders import job_spec
+from rota.testing.stage import Machine, Stage
+
+
+def preview(stage: Stage, *nodes: str, everything: bool = False) -> tuple[Displaced, ...]:
+    names = tuple(NodeId(node) for node in nodes)
+    return displace(Shadow.take(stage.mirror), names, stage.now, everything=everything)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Node a is full; then b and c come, with room for three tasks."""
+    made = Stage()
+    made.join(Machine("a", {"cpu": 5000}, {}))
+    made.submit(job_spec(1, count=4))
+    made.submit(job_spec(2, run=RunMode.AT_MOST_ONCE))
+    made.join(Machine("b", {"cpu": 2000}, {}))
+    made.join(Machine("c", {"cpu": 1000}, {}))
+    return made
+
+
+def test_what_has_room_elsewhere_moves_and_the_rest_waits(stage: Stage) -> None:
+    moved, once = preview(stage, "a")
+
+    assert moved.places == (Place("b", 2), Place("c", 1))
+    assert (moved.fate, moved.indices, moved.waits) == (Fate.MOVES, ((0, 3),), 1)
+    assert moved.why is not None
+    assert once == Displaced(job_spec(2).id, "default", Fate.STAYS, ((0, 0),))
+
+
+def test_nodes_drained_together_take_nothing_from_each_other(stage: Stage) -> None:
+    moved, _ = preview(stage, "a", "b")
+
+    assert (moved.places, moved.waits) == ((Place("c", 1),), 3)
+
+
+def test_by_force_what_is_started_only_once_ends_too(stage: Stage) -> None:
+    _, once = preview(stage, "a", everything=True)
+
+    assert once.fate is Fate.ENDS
+
+
+def test_a_gang_moves_as_a_whole() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.join(Machine(name, {"cpu": 1000}, {}))
+    stage.submit(job_spec(1, count=2, gang=True))
+    stage.join(Machine("c", {"cpu": 1000}, {}))
+
+    (moved,) = preview(stage, "a")
+
+    assert (moved.indices, moved.waits) == (((0, 1),), 0)
+    assert {place.node for place in moved.places} == {"b", "c"}
+
+
+def test_a_preview_changes_nothing_and_the_drain_does_what_it_said(stage: Stage) -> None:
+    before = dict(stage.records)
+    moved, _ = preview(stage, "a")
+    assert stage.records == before
+
+    stage.drain("a", 0)
+
+    there = stage.mirror.jobs[job_spec(1).id].on
+    assert {place.node: place.tasks for place in moved.places} == there
+    assert stage.mirror.jobs[job_spec(1).id].tally.pending == moved.waits
+
+
+def test_a_bound_on_moves_is_kept_but_one_always_goes() -> None:
+    told: list[str] = []
+    stage = Stage(told.append)
+    stage.join(Machine("a", {"cpu": 3000}, {}))
+    stage.submit(job_spec(1, count=3, evict_at_most=0))
+
+    stage.drain("a", 0)
+    assert told.count("task 0 of job 1 stopped on a") == 1
+    assert stage.mirror.jobs[job_spec(1).id].on == {NodeId("a"): 2}
+
+    stage.wait(2_000)
+    assert not stage.mirror.jobs[job_spec(1).id].on
+    assert told[-1].startswith("tried again")
+
+
+def test_an_empty_node_is_drained_at_once_and_opening_it_takes_the_time_back(stage: Stage) -> None:
+    stage.drain("a", 60_000)
+    stage.wish("a", Eligibility.OPEN)
+    stage.wait(120_000)
+
+    assert stage.mirror.jobs[job_spec(1).id].on == {NodeId("a"): 4}

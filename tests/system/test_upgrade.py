@@ -1,0 +1,88 @@
+"""Versions side by side, by real processes of two trees: an agent is replaced, unknown words are passed over."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import rota
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from tests.system.witness import Witness
+
+pytestmark = pytest.mark.system
+TASKS = 200
+OURS = Path(rota.__file__).parent
+SPEAKS_UP = (
+    "        await self._say_drain(conversation)\n",
+    '        await conversation.say(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n',
+)
+WELCOMES = "        session.say(self._welcome(session))\n"
+SAYS_MORE = (
+    WELCOMES,
+    f"""{WELCOMES}
+        news = pb.ToNode.FromString(b"\\xba\\x06\\x00")
+        news.epoch = self._engine.epoch
+        session.say(news)
+""",
+)
+
+
+def another_version(directory: Path, edited: str | None = None, edit: tuple[str, str] = ("", "")) -> str:
+    """A second install: a copy of our tree that says another version, perhaps with one edit."""
+    copy = directory / "rota"
+    shutil.copytree(OURS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    changes = {"__init__.py": (f'"{rota.__version__}"', '"99.9.9"')} | ({edited: edit} if edited else {})
+    for name, (old, new) in changes.items():
+        text = (copy / name).read_text()
+        assert text.count(old) == 1, f"{name} has changed"
+        (copy / name).write_text(text.replace(old, new))
+    return str(directory)
+
+
+def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Path, witness: Witness) -> None:
+    other = another_version(tmp_path / "other")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS) as cluster:
+        job = cluster.submit(*witness.script(f"exec cat {gate}"), count=TASKS, retries=0)
+        until(lambda: cluster.count(job, "running") == TASKS, "all run")
+        before = sorted(cluster.work())
+        assert cluster.node(1)["agent_version"] == rota.__version__
+
+        assert cluster.kill_agent(1, signal.SIGTERM) == 0
+        cluster.start_agent(1, PYTHONPATH=other)
+        until(lambda: cluster.node(1)["agent_version"] == "99.9.9", "the other one is there")
+
+        cluster.wait_for_nodes()
+        assert sorted(cluster.work()) == before, "every process is the one that it was"
+        assert cluster.count(job, "running") == TASKS
+        gate.open("w").close()
+        assert cluster.rota("wait", job).code == 0
+        assert witness.starts() == dict.fromkeys(range(TASKS), 1)
+
+
+def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None:
+    newer = another_version(tmp_path / "newer", "agent/run.py", SPEAKS_UP)
+    with LocalCluster(tmp_path / "c", nodes=1) as cluster:
+        cluster.kill_agent(1, signal.SIGTERM)
+        cluster.start_agent(1, PYTHONPATH=newer)
+        until(lambda: cluster.node(1)["agent_version"] == "99.9.9", "it is greeted")
+
+        assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
+        assert "unexpected word" in (cluster.directory / "server.log").read_text()
+        assert cluster.node(1)["state"] == "ready"
+
+
+def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
+    newer = another_version(tmp_path / "newer", "watcher/run.py", SAYS_MORE)
+    with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer}) as cluster:
+        cluster.kill_agent(1, signal.SIGTERM)
+        cluster.start_agent(1, PYTHONPATH=str(OURS.parent))
+        until(lambda: cluster.node(1)["agent_version"] == rota.__version__, "the older one is there")
+
+        assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
+        assert "a word this version does not know" in cluster.agent_log(1)
+        assert cluster.node(1)["state"] == "ready"
