@@ -36,3 +36,9 @@ class Container(msgspec.Struct, frozen=True, omit_defaults=True):
     mounts: tuple[Mount, ...] = ()
     workdir: str | None = None  # in the container
     pull: Pull = Pull.NEVER
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """What a node's owner may not allow: what is refused to one with these is refused to all."""
+        mounts = sorted(f"{one.source}{':ro' if one.read_only else ''}" for one in self.mounts)
+        return (f"user {self.user}", *mounts) if self.user else tuple(mounts)

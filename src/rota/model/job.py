@@ -104,6 +104,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             prefer=self.prefer,
             noise=self.noise,
             policy=self.policy,
+            inside=() if self.container is None else self.container.wants,
         )
 
     @cached_property
