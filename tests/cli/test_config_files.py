@@ -139,6 +139,29 @@ def test_the_defaults_build_the_default_configuration() -> None:
     assert build(AgentConfig, sources(AgentConfig, None, {}, {})) == AgentConfig()
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("report_seconds = {least = 0.5}", "report_seconds.least"),
+        ("report_seconds = {most = 61}", "report_seconds.most"),
+        ("report_seconds = {least = 5, most = 4}", "report_seconds.least"),
+        ("[report_seconds]\nleast = 'often'", "report_seconds.least"),
+    ],
+)
+def test_bounds_of_reports_that_cannot_be_used_are_named(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        server_config(ServerOptions(write(tmp_path, text)), {})
+
+    assert caught.value.field == key
+
+
+def test_a_drain_time_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        agent_config(AgentOptions(drain="soon"), {})
+
+    assert caught.value.field == "drain"
+
+
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 

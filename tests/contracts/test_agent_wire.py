@@ -3,9 +3,10 @@
 import pytest
 
 from rota.model.ids import JobId
+from rota.model.node import Disk, Gpu, Load
 from rota.model.shape import RunMode
 from rota.model.sync import JobOrders, Start, Stop, Work
-from rota.wire.agent import orders_from_wire, orders_to_wire
+from rota.wire.agent import load_from_wire, load_to_wire, orders_from_wire, orders_to_wire
 from rota.wire.generated import agent_pb2 as pb
 
 WORK = Work(
@@ -36,3 +37,11 @@ def test_work_without_gpus_is_ordered_as_it_was_before_there_were_any() -> None:
     sent = orders_to_wire(JobOrders(JOB, None, [Start(0, 1, firm=True), Start(1, 1, firm=False)], []))
 
     assert not sent.start_gpus
+
+
+def test_a_load_arrives_as_it_was_said() -> None:
+    gpus = (Gpu("A100", 37, 40 * 1024**3, None), Gpu("unknown"))
+    load = Load(700, 5, None, 8, 1500, 10, 4, 3, (Disk("/", 9, 2),), gpus)
+
+    assert load_from_wire(load_to_wire(load)) == load
+    assert load_from_wire(load_to_wire(Load())) == Load(), "as an older agent says it"

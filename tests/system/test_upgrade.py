@@ -1,4 +1,4 @@
-"""Versions side by side, by real processes of two trees: an agent is replaced, unknown words are passed over."""
+"""Versions side by side, by real processes of two trees: agents are replaced, unknown words passed over."""
 
 import os
 import shutil

@@ -11,7 +11,7 @@ from rota.cli.words import age, clean, number, plural, size
 from rota.client.views import JobStatus, Node
 
 NODES, JOBS = "nodes", "jobs"
-KEYS = "q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter"
+KEYS = f"q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter      {ASKED} asked   {USED} used beyond it"
 WAITING = ("pending", "offered", "queued")
 
 
