@@ -338,6 +338,18 @@ def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxe
         images.remove(other)
 
 
+def test_many_at_once_leave_nothing(boxed: Boxed) -> None:
+    rows = [[index, 1, 1] for index in range(12)]
+    container = {"image": boxed.image}
+    boxed.agent.start("1", "sh", "-c", "exit $ROTA_INDEX", container=container, tasks=rows, count=12)
+
+    ended = boxed.agent.wait_ended(12)
+
+    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}
+    assert boxed.containers() == []
+    assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
+
+
 def test_the_files_laid_out_for_it_go_with_it(boxed: Boxed) -> None:
     boxed.run("true")
 

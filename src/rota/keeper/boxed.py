@@ -4,14 +4,26 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper.attempt import Running
-from rota.keeper.boxes import Box
 from rota.keeper.containers import Verdict
 from rota.keeper.outbox import Outbox
+from rota.keeper.spawn import Spawner
 
 
-def attend(attempt: Running, box: Box, lock: threading.Lock, outbox: Outbox) -> None:
+def spawn(spawner: Spawner, attempt: Running) -> int:
+    """Start it, in a container if it has an image."""
+    key, output = attempt.key, attempt.segment.path
+    attempt.box = spawner.pack(key, attempt.spec, attempt.gpus)
+    if attempt.box:
+        return spawner.send(key, attempt.box, output)
+    return spawner.spawn(key, attempt.spec, attempt.gpus, output)
+
+
+def tell_start(attempt: Running, lock: threading.Lock, outbox: Outbox) -> None:
     """Until its container is there, this node may turn out to be unable to make it."""
-    attempt.box = box
+    box = attempt.box
+    if box is None:
+        outbox.started(attempt.key, attempt.started_ms)
+        return
 
     def tell() -> None:
         with lock:
@@ -44,7 +56,7 @@ def may_be_there(attempt: Running) -> bool:
 
 def is_unsure(attempt: Running) -> bool:
     """Whether it is still to be seen that this node can run it."""
-    return attempt.box is not None and not attempt.box.is_told
+    return attempt.spec.container is not None and not (attempt.box and attempt.box.is_told)
 
 
 def refusal(attempt: Running) -> str | None:

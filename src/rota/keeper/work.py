@@ -138,8 +138,7 @@ class Work:
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
             attempt.outcome = self._kernel.bury(pid, attempt.started_ns)
-            if attempt.box:
-                boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
+            boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
                 if written := self._written(attempt):
                     self._finish(attempt, written)
@@ -288,12 +287,8 @@ class Work:
 
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
-        key, output = attempt.key, attempt.segment.path
         try:
-            if box := self._spawner.pack(key, attempt.spec, attempt.gpus):
-                attempt_pid = self._spawner.send(key, box, output)
-            else:
-                attempt_pid = self._spawner.spawn(key, attempt.spec, attempt.gpus, output)
+            attempt_pid = boxed.spawn(self._spawner, attempt)
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -303,10 +298,7 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
-            if box:
-                boxed.attend(attempt, box, self.lock, self.outbox)
-            else:
-                self.outbox.started(attempt.key, attempt.started_ms)
+            boxed.tell_start(attempt, self.lock, self.outbox)
             self.has_children.notify_all()
             self._unswept = True
             if attempt.spec.timeout_ms is not None and attempt.ending is None:
