@@ -81,6 +81,9 @@ class Boxed:
     def mark(self) -> str:
         return (self.keeper.root / "keeper.id").read_text().strip()[:12]
 
+    def groups(self) -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/rota-{self.mark}-containers"))
+
     def containers(self) -> list[str]:
         return [name for name in images.containers() if self.mark in name]
 
@@ -220,7 +223,7 @@ def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
 
     assert row[EXIT_CODE] == 137
     assert row[REASON].startswith("out of memory: limit 32 MiB")
-    assert list(Path("/sys/fs/cgroup").glob(f"*/rota-{boxed.mark}-containers/*/libpod-*")) == []
+    wait_until(lambda: not boxed.groups(), "no control group is left")
 
 
 def test_a_missing_image_is_the_jobs_own_fault(boxed: Boxed) -> None:
@@ -330,6 +333,7 @@ def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxe
         boxed.keeper.start()
 
         assert boxed.containers() == []
+        assert boxed.groups() == []
         assert other in images.containers()
         state = boxed.keeper.agent()
         state.send(op="hello", protocol=3)

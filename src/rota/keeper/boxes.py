@@ -24,6 +24,7 @@ from rota.keeper.containers import (
     allowed_mounts,
     allowed_user,
     argv_of,
+    groups_of,
     judge,
     name_of,
 )
@@ -160,7 +161,7 @@ class Boxes:
             env_file=f"{stem}.env",
             cid_file=f"{stem}.cid",
             command=spec.argv,
-            group=f"/rota-{self._mark[:12]}-containers/{name}" if engine.old_groups else None,
+            group=f"{groups_of(self._mark)}/{name}" if engine.old_groups else None,
         )
         return Box(engine, start)
 

@@ -12,11 +12,11 @@ import sys
 import time
 from typing import Any
 
-from rota.keeper.containers import LABEL, Seen
+from rota.keeper.containers import LABEL, Seen, groups_of
 
 ASK_SECONDS = 60.0  # a runtime that says nothing for so long is asked again
 PAUSE_SECONDS = 0.1
-GROUP_SECONDS = 30.0
+GROUP_SECONDS = 5.0
 GROUPS = "/sys/fs/cgroup"
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -39,7 +39,7 @@ def main(task: str) -> int:
     print(json.dumps([seen.ran, seen.out_of_memory, seen.has_image, peak_bytes]), flush=True)
     if group:
         os.close(1)  # whoever waits has all it wants
-        remove_group(group)
+        remove_groups(group)
     return 0
 
 
@@ -77,21 +77,23 @@ def peak_of(group: str) -> int:
         return 0
 
 
-def remove_group(group: str) -> None:
-    """What is in it ends by itself, soon."""
+def remove_groups(groups: str) -> None:
+    """What is in them ends by itself, soon; `groups` may be a pattern."""
     give_up_at = time.monotonic() + GROUP_SECONDS
-    while glob.glob(f"{GROUPS}/*{group}") and time.monotonic() < give_up_at:
-        for path in [*glob.glob(f"{GROUPS}/*{group}/*/"), *glob.glob(f"{GROUPS}/*{group}")]:
+    while (left := glob.glob(f"{GROUPS}/*{groups}")) and time.monotonic() < give_up_at:
+        for path in [*glob.glob(f"{GROUPS}/*{groups}/*/"), *left]:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         time.sleep(PAUSE_SECONDS)
-    for path in glob.glob(f"{GROUPS}/*{os.path.dirname(group)}"):
+    for path in glob.glob(f"{GROUPS}/*{os.path.dirname(groups)}"):
         with contextlib.suppress(OSError):  # others use it
             os.rmdir(path)
 
 
 def remove_marked(program: str, mark: str) -> bool:
-    return remove_all(program, f"label={LABEL}={mark}")
+    is_done = remove_all(program, f"label={LABEL}={mark}")
+    remove_groups(f"{groups_of(mark)}/*")
+    return is_done
 
 
 def ask(*words: str) -> str | None:

@@ -90,6 +90,11 @@ def name_of(mark: str, key: Key) -> str:
     return f"rota-{mark[:12]}-{job}-{index}-{attempt}"
 
 
+def groups_of(mark: str) -> str:
+    """Below which the control groups of a keeper's containers are, where it makes them itself."""
+    return f"/rota-{mark[:12]}-containers"
+
+
 def argv_of(engine: Engine, start: Start) -> list[str]:
     """In the foreground: its output is the container's, and so is its exit code."""
     container = start.container
