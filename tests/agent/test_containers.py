@@ -16,6 +16,7 @@ from rota.testing.builders import job_spec
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, and nothing else in the search path but a shell."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     return tmp_path
 
 
@@ -43,6 +44,13 @@ async def test_podman_goes_before_docker(programs: Path) -> None:
         ("/data",),
         False,
     )
+
+
+async def test_podman_is_used_by_root_alone(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(programs, "podman", "echo systemd v2")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    assert await find(None, (), root=False) is None
 
 
 async def test_a_docker_whose_engine_does_not_answer_is_none(programs: Path) -> None:

@@ -136,7 +136,7 @@ def test_it_runs_as_nobody_without_any_privilege(boxed: Boxed) -> None:
     boxed.run("id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status")
 
     uid, *status = boxed.output().split("\n")
-    assert uid == ("65534" if ROOT else str(os.geteuid()))
+    assert uid == ("65534" if ROOT else "0")  # who is the keeper's own user outside
     said = dict(line.split(":\t") for line in status if line)
     assert (int(said["CapEff"], 16), int(said["CapBnd"], 16), said["NoNewPrivs"]) == (0, 0, "1")
 
@@ -149,6 +149,7 @@ def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
     assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == 1234
 
 
+@pytest.mark.skipif(not ROOT, reason="for others root in a container is nobody but themselves")
 def test_root_is_refused_unless_the_node_allows_it(boxed: Boxed) -> None:
     assert boxed.refused("id -u", user="0") == "this node lets no container run as root"
 
@@ -218,6 +219,7 @@ def test_a_working_directory_of_the_jobs_own_is_mounted_by_the_same_rule(boxed: 
     assert boxed.keeper.output("2", attempt=2) == f"{boxed.data}\n"
 
 
+@pytest.mark.skipif(not ROOT and images.old_groups(), reason="control groups of version 1 are root's alone")
 def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
     row = boxed.run("tail /dev/zero", spec={"needs": {"cpu": 1000, "memory": 32 << 20}})
 

@@ -25,6 +25,8 @@ async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> En
     for name in names:
         program = shutil.which(name)
         kind = DOCKER if DOCKER in Path(name).name else PODMAN
+        if kind == PODMAN and os.geteuid() != 0:  # a stop does not reach its containers in time
+            continue
         if program is not None and (said := await _ask(program, *_ALIVE[kind])):
             is_old = said.split() == ["cgroupfs", "v1"]
             return Engine(kind, program, mounts, root, kind == DOCKER or _has_init(), is_old)

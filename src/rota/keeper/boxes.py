@@ -25,7 +25,9 @@ from rota.keeper.containers import (
     allowed_user,
     argv_of,
     groups_of,
+    is_rootless,
     judge,
+    keeps_limits,
     name_of,
 )
 from rota.keeper.rules import Key
@@ -137,7 +139,7 @@ class Boxes:
         assert container is not None
         if engine is None:
             raise NotAllowed("this node has no container runtime")
-        user = allowed_user(engine, container.user, _default_user())
+        user = allowed_user(engine, container.user, _default_user(engine))
         asked = list(container.mounts)
         if spec.workdir:
             asked.insert(0, Mount(spec.workdir, spec.workdir, read_only=False))
@@ -161,7 +163,7 @@ class Boxes:
             env_file=f"{stem}.env",
             cid_file=f"{stem}.cid",
             command=spec.argv,
-            group=f"{groups_of(self._mark)}/{name}" if engine.old_groups else None,
+            group=f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None,
         )
         return Box(engine, start)
 
@@ -190,7 +192,9 @@ def _bounds(spec: Spec) -> Bounds:
     return Bounds(needs.get("memory") or None, cpu_weight_milli=needs.get("cpu") or 1000)
 
 
-def _default_user() -> str:
+def _default_user(engine: Engine) -> str:
+    if is_rootless(engine):
+        return "0:0"
     return NOBODY if os.geteuid() == ROOT else f"{os.geteuid()}:{os.getegid()}"
 
 

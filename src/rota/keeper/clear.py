@@ -25,10 +25,12 @@ def main(task: str) -> int:
     """An object of program, name, image, code (negative: of a signal), group if it has one, was_made."""
     said = json.loads(task)
     program, name, code, group = said["program"], said["name"], said["code"], said["group"]
-    seen = look(program, name, said["image"], code)
+    state = state_of(program, name) if code else {}  # of one that ended well there is nothing to be asked
+    seen = look(program, said["image"], state) if code else Seen()
+    has_ended = not state.get("Running")
     parent = os.getppid()
     pause_seconds = PAUSE_SECONDS
-    while not (code >= 0 and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
+    while not (has_ended and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
         if not said["was_made"]:  # by its own word, and now it says nothing
             break
         if os.getppid() != parent:  # the next keeper goes on
@@ -43,12 +45,13 @@ def main(task: str) -> int:
     return 0
 
 
-def look(program: str, name: str, image: str, code: int) -> Seen:
-    """Of one that ended well there is nothing to be asked. A negative code is the signal it was ended by."""
-    if code == 0:
-        return Seen()
+def state_of(program: str, name: str) -> dict[str, Any]:
     said = ask(program, "container", "inspect", "--format", "{{json .State}}", name)
     state: dict[str, Any] = json.loads(said) if said else {}
+    return state
+
+
+def look(program: str, image: str, state: dict[str, Any]) -> Seen:
     ran = bool(state) and not str(state.get("StartedAt", "")).startswith("0001-")
     if ran or ask(program, "image", "inspect", "--format", "{{.Id}}", image):
         return Seen(ran, bool(state.get("OOMKilled")))

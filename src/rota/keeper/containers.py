@@ -105,7 +105,7 @@ def argv_of(engine: Engine, start: Start) -> list[str]:
         *("--user", start.user, "--workdir", start.workdir, "--env-file", start.env_file),
         *("--security-opt", "no-new-privileges"),
         *_capabilities(engine, start.user),
-        *_limits(start.bounds),
+        *(_limits(start.bounds) if keeps_limits(engine) else ()),
         *(word for mount in start.mounts for word in ("--mount", _mount(mount))),
         *(("--init",) if engine.init else ()),
         *(("--cgroup-parent", start.group) if start.group else ()),
@@ -132,23 +132,19 @@ def _mount(mount: Mount) -> str:
 
 
 def _of_podman() -> list[str]:
-    """The limits that it has itself: without a word it asks for more, which not everybody may have.
-
-    Who is not root has one user to give: himself, under his own number.
-    """
+    """The limits that it has itself: without a word it asks for more, which not everybody may have."""
     nofile, nproc = (
         resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
     if nproc == resource.RLIM_INFINITY or nproc > NPROC_MOST:
         nproc = NPROC_MOST
-    words = [
+    return [
         "--http-proxy=false",
         "--ulimit",
         f"nofile={nofile}:{nofile}",
         "--ulimit",
         f"nproc={nproc}:{nproc}",
     ]
-    return words if os.geteuid() == ROOT else [*words, "--userns", "keep-id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +206,19 @@ def size(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
+def is_rootless(engine: Engine) -> bool:
+    """Then root in a container is whoever runs the keeper, and nobody else may be to be had."""
+    return engine.kind == PODMAN and os.geteuid() != ROOT
+
+
+def keeps_limits(engine: Engine) -> bool:
+    """Control groups of version 1 are root's alone."""
+    return not (engine.old_groups and is_rootless(engine))
+
+
 def allowed_user(engine: Engine, asked: str | None, default: str) -> str:
     user = asked or default
-    if _uid(user) == ROOT and not engine.root:
+    if _uid(user) == ROOT and not engine.root and not is_rootless(engine):
         raise NotAllowed("this node lets no container run as root")
     return user
 

@@ -14,7 +14,7 @@ TOOLS = ("sh", "cat", "echo", "env", "false", "grep", "id", "ls", "pwd", "sleep"
 def engine() -> str | None:
     """The runtime with which containers can be run here, as this user; None: there is none."""
     program = shutil.which("podman")
-    if program is None or _run(program, "info").returncode:
+    if program is None or os.geteuid() != 0 or _run(program, "info").returncode:
         return None
     return program
 
@@ -43,7 +43,9 @@ def _build(program: str, directory: Path) -> None:
     shutil.copy(busybox, directory / "bin" / "busybox")
     for tool in TOOLS:
         (directory / "bin" / tool).symlink_to("busybox")
-    archive = subprocess.run(["tar", "-C", str(directory), "-c", "."], stdout=subprocess.PIPE, check=True)
+    archive = subprocess.run(
+        ["tar", "-C", str(directory), "--owner=0", "--group=0", "-c", "."], stdout=subprocess.PIPE, check=True
+    )
     subprocess.run([program, "import", "-", IMAGE], input=archive.stdout, capture_output=True, check=True)
 
 
