@@ -36,6 +36,7 @@ class Terminal:
             "ROTA_CONFIG": str(config or self.home / "config.toml"),
             "ROTA_NAMESPACE": directory.name,  # a document lists the jobs of its own
             "ROTA_DATA_DIR": str(self.home / "data"),
+            "ROTA_RUN_AS": "self",  # other users cannot reach the directories of a test
             "ROTA_HTTP_SERVER_ADDR": "127.0.0.1:0",
             "ROTA_GRPC_SERVER_ADDR": "127.0.0.1:0",
             "ROTA_AGENT_SERVER_ADDR": "127.0.0.1:0",

@@ -90,7 +90,7 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
     store_identity(stranger, other.sign_node(request, "n1", "node-1", datetime.now(UTC)), other.ca_pem)
     (stranger / "server").write_text(shared.agent + "\n")
 
-    agent = shared.start_rota("agent", "--data-dir", str(stranger))
+    agent = shared.start_rota("agent", "--data-dir", str(stranger), "--run-as", "self")
 
     assert agent.stderr is not None
     line = agent.stderr.readline()
@@ -101,13 +101,13 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
 def test_a_join_token_is_good_once(shared: LocalCluster) -> None:
     line = shared.join_line()
     first, second = (shared.directory / f"node-{which}" for which in ("first", "second"))
-    agent = shared.start_rota("agent", "--data-dir", str(first), "--join", line)
+    agent = shared.start_rota("agent", "--data-dir", str(first), "--join", line, "--run-as", "self")
     assert agent.stderr is not None
     assert b"connected" in agent.stderr.readline()
     agent.send_signal(signal.SIGINT)
     assert agent.wait(30) == 0
 
-    ran = shared.rota("agent", "--data-dir", str(second), "--join", line)
+    ran = shared.rota("agent", "--data-dir", str(second), "--join", line, "--run-as", "self")
 
     assert ran.code == 5
     assert "error: not_allowed: join token was already used" in ran.err

@@ -148,12 +148,11 @@ class Engine:
         self._speak(decided)
 
     def _speak(self, decided: Decided) -> None:
-        """It is on disk. Nodes hear first: what they have to start takes longest."""
+        self._let_read()
+        decided.answer()
         if decided.commits:
             self._tell(decided)
             log.debug("committed", revision=self.revision, records=len(decided.puts), why=decided.whys)
-        self._let_read()
-        decided.answer()
 
     def _tell(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)

@@ -17,12 +17,19 @@ class _Living(NamedTuple):
     machine: Machine
     child: Child
     spec: JobSpec
+    began_ms: int  # the first of its steps
+
+    @property
+    def limits(self) -> list[tuple[int, float]]:
+        """Since when, and for how many seconds it may run: as a whole, and its step."""
+        step = self.spec.steps[self.child.step - 1].timeout_seconds if self.child.step else None
+        both = ((self.began_ms, self.spec.timeout_seconds), (self.child.started_ms, step))
+        return [(since_ms, seconds) for since_ms, seconds in both if seconds is not None]
 
     @property
     def is_over_its_time(self) -> bool:
-        limit_seconds = self.spec.timeout_seconds
-        ran_ms = self.machine.clock.boot_ms() - self.child.started_ms
-        return limit_seconds is not None and ran_ms > 1000 * limit_seconds
+        now_ms = self.machine.clock.boot_ms()
+        return any(now_ms - since_ms > 1000 * seconds for since_ms, seconds in self.limits)
 
 
 class Deadlines:
@@ -30,6 +37,7 @@ class Deadlines:
         self._world = world
         self._nodes = nodes
         self._living: dict[Key, _Living] = {}
+        self._began_ms: dict[Key, int] = {}
         self._of_task: dict[tuple[str, int], dict[Key, None]] = {}
         self._limited: dict[Key, int | None] = {}  # since when it is over its time, and a keeper runs
         self._unwanted: dict[tuple[str, int], None] = {}  # tasks
@@ -38,9 +46,10 @@ class Deadlines:
 
     def born(self, machine: Machine, child: Child, spec: JobSpec) -> None:
         key, task = child.key, child.key[:2]
-        self._living[key] = _Living(machine, child, spec)
+        began_ms = self._began_ms.setdefault(key, child.started_ms)
+        living = self._living[key] = _Living(machine, child, spec, began_ms)
         self._of_task.setdefault(task, {})[key] = None
-        if spec.timeout_seconds is not None:
+        if living.limits:
             self._limited[key] = None
         if task in self._unwanted or key in self._evicted:
             self._stopping[key] = None

@@ -104,9 +104,8 @@ class Server(Engine):
             stream.close(stream.up, reason[1])
             return
         before = self._sessions.get(node)
+        rival = before if before is not None and self._answers(before, hello.boot_id) else None
         if before is not None:
-            if before.greeted and before.boot_id != hello.boot_id and before.stream.heard and not self._deaf:
-                raise Broken(f"{hello.boot_id} is welcome as {node}, and {before.boot_id} answers")
             self.world.count("server: a node called again before its stream had broken")
             self._drop(before, "it has called again")
         session = self._sessions[node] = Session(stream, greeting)
@@ -117,6 +116,8 @@ class Server(Engine):
         self.mirror.connect(node, Link.UP)
 
         def answered(_: Any) -> None:
+            if rival is not None:
+                raise Broken(f"{hello.boot_id} is welcome as {node}, and {rival.boot_id} answers")
             session.stored_n = greeting.n
             session.busy = False
             session.greeted = True
@@ -134,6 +135,10 @@ class Server(Engine):
 
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
         stream.look()
+
+    def _answers(self, session: Session, boot_id: str) -> bool:
+        """Whether another machine, or boot, than this one has the session and is heard."""
+        return session.greeted and session.boot_id != boot_id and session.stream.heard and not self._deaf
 
     def _unwelcome(self, greeting: Greeting) -> tuple[str, str] | None:
         if not self.leads:
