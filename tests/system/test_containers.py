@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rota.keeper.users import FIRST, LAST
 from rota.testing import images
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -105,6 +107,40 @@ def test_out_of_memory_and_a_missing_image_are_named(one: LocalCluster, image: s
 
 
 @needs_runtime
+def test_files_limits_and_outputs_are_as_without_a_container(
+    one: LocalCluster, image: str, tmp_path: Path
+) -> None:
+    sent = tmp_path / "run.sh"
+    sent.write_text('#!/bin/sh\necho made > "$ROTA_OUTPUT_DIR/it"\ntail /dev/zero\n')
+
+    ran = one.rota(
+        "run", "--image", image, "--send", str(sent), "-m", "64m", "--limit", "memory=32m", "--", "./run.sh"
+    )
+
+    assert ran.code == 137
+    assert "out of memory: limit 32 MiB" in ran.err
+    assert one.rota("get", "last", "it", "--into", str(tmp_path)).code == 0
+    assert (tmp_path / "it").read_text() == "made\n"
+
+
+@needs_runtime
+def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        home = Path(directory) / "cluster"
+        try:
+            with LocalCluster(home, nodes=1, run_as="own") as cluster:
+                ran = cluster.rota("run", "--image", image, "--", "sh", "-c", "id -u; touch it; ls")
+                work = cluster.node_directory(1) / "work" / "1"
+
+                assert (ran.code, ran.out.split()[1:]) == (0, ["it", "out"])
+                assert FIRST <= int(ran.out.split()[0]) <= LAST
+                assert (work / "it").stat().st_uid == int(ran.out.split()[0])
+        finally:
+            images.remove(*containers_of(home))
+
+
+@needs_runtime
 def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image: str) -> None:
     job = one.submit("true", image=image, container={"mounts": ["/etc:/x:ro"]})
     refusal = "node-1 (this node does not let /etc be mounted)"
@@ -162,6 +198,17 @@ def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
     (data / "go").touch()
     assert one.rota("wait", job).code == 0
     assert containers_of(one.directory) == []
+
+
+def test_steps_beside_an_image_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('image = "alpine:3.20"\n[[steps]]\ncommand = ["make"]\n')
+    with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
+        ran = cluster.rota("run", "-f", str(file))
+
+    assert ran.code == 2
+    assert "steps: are not run in containers yet" in ran.err
+    assert "leave image or steps out" in ran.err
 
 
 def test_a_node_without_a_runtime_never_gets_one_and_the_job_says_why(tmp_path: Path) -> None:
