@@ -225,7 +225,6 @@ def test_a_working_directory_of_the_jobs_own_is_mounted_by_the_same_rule(boxed: 
     assert boxed.keeper.output("2", attempt=2) == f"{boxed.data}\n"
 
 
-@pytest.mark.skipif(not ROOT and images.old_groups(), reason="control groups of version 1 are root's alone")
 def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
     row = boxed.run("tail /dev/zero", spec={"needs": {"cpu": 1000, "memory": 32 << 20}})
 
@@ -234,7 +233,6 @@ def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
     wait_until(lambda: not boxed.groups(), "no control group is left")
 
 
-@pytest.mark.skipif(not ROOT and images.old_groups(), reason="control groups of version 1 are root's alone")
 def test_limits_of_the_job_are_the_containers(boxed: Boxed) -> None:
     spec = {"needs": {"memory": 512 << 20}, "limits": {"memory": 32 << 20, "pids": 7, "cpu": 500}}
 
