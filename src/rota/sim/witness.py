@@ -16,14 +16,14 @@ MISSING = "missing"  # a command that exists on no machine
 class Seen(NamedTuple):
     """The last process of an attempt, of several where it has steps."""
 
-    code: int  # exit code, or minus the number of a signal
+    code: int | None  # exit code, or minus the number of a signal
     step: int
     is_last: bool
     ran_ms: int  # since its first start, by the clock of its machine
     step_ran_ms: int
 
 
-NOTHING = Seen(0, 0, is_last=False, ran_ms=0, step_ran_ms=0)
+NOTHING = Seen(None, 0, is_last=False, ran_ms=0, step_ran_ms=0)
 
 
 class Witness:
@@ -50,17 +50,18 @@ class Witness:
         seen = self._seen.get(key, NOTHING)
         match state:
             case AttemptState.SUCCEEDED if not self.succeeded(key):
-                raise Broken(
-                    f"{name} is said to have succeeded and ended with {seen.code} in step {seen.step}"
-                )
-            case AttemptState.FAILED if seen.code <= 0 and not _cannot_go_on(spec, seen):
+                where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
+                raise Broken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
+            case AttemptState.FAILED if (seen.code or 0) <= 0 and not _cannot_go_on(spec, seen):
                 raise Broken(f"{name} is said to have failed and ended with {seen.code}")
             case AttemptState.FAILED:
                 self._count_failure(spec, key)
             case AttemptState.TIMED_OUT:
+                whole = spec.timeout_seconds
                 step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
-                if not _is_over(seen.ran_ms, spec.timeout_seconds) and not _is_over(seen.step_ran_ms, step):
-                    raise Broken(f"{name} is said to be over its time after {seen.ran_ms} ms")
+                if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
+                    limit_ms = round(1000 * (whole or step or 0))
+                    raise Broken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
             case _:
                 pass
 
@@ -76,7 +77,7 @@ def _cannot_go_on(spec: JobSpec, seen: Seen) -> bool:
     """What it was to start next, or at first, exists nowhere."""
     if not spec.steps:
         return spec.command[0] == MISSING
-    return seen.code == 0 and not seen.is_last and spec.steps[seen.step].command[0] == MISSING
+    return not seen.code and not seen.is_last and spec.steps[seen.step].command[0] == MISSING
 
 
 def _is_over(ran_ms: int, limit_seconds: float | None) -> bool:
