@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rota.keeper.clear import remove_groups
+from rota.keeper.containers import groups_of
 from rota.keeper.users import FIRST, LAST
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
@@ -34,6 +36,7 @@ def boxed(keeper: Keeper, image: str, tmp_path: Path) -> Iterator["Boxed"]:
     finally:
         keeper.kill()
         images.remove(*boxed.containers())
+        remove_groups(f"{groups_of(boxed.mark)}/*")
 
 
 class Boxed:
