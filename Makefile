@@ -8,7 +8,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test sim-night faults soak bench proto lock format clean
+.PHONY: help system-packages venv demo lint check test sim-night faults soak bench proto lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -23,6 +23,11 @@ $(INSTALLED): pyproject.toml requirements.lock
 	set -ex; $$install --require-hashes -r requirements.lock; \
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
+
+system-packages: ## what some tests want of the machine: a container runtime (quick when it is there)
+	@if ! command -v podman >/dev/null || ! command -v busybox >/dev/null || ! command -v runc >/dev/null; then \
+	apt-get install --yes --quiet --no-install-recommends podman runc busybox-static >/dev/null \
+	|| echo "podman, runc or busybox cannot be had here; tests of containers are left out" >&2; fi
 
 demo: venv ## show Rota at work on this machine
 	$(BIN)/python examples/demo.py

@@ -65,6 +65,21 @@ def test_sections_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_an_agent_is_told_by_file_or_environment_what_may_be_mounted(tmp_path: Path) -> None:
+    path = write(tmp_path, 'mounts = ["/data", "/cache:ro"]\n')
+
+    assert agent_config(AgentOptions(path), {}).mounts == ["/data", "/cache:ro"]
+    assert agent_config(AgentOptions(path), {"ROTA_MOUNTS": "/a,/b:ro"}).mounts == ["/a", "/b:ro"]
+
+
+@pytest.mark.parametrize("said", ["7", '"/data"', '["/data", 7]'])
+def test_what_may_be_mounted_is_a_list_of_texts(tmp_path: Path, said: str) -> None:
+    with pytest.raises(ConfigError, match="mounts") as refused:
+        agent_config(AgentOptions(write(tmp_path, f"mounts = {said}\n")), {})
+
+    assert refused.value.hint == "write a list of texts"
+
+
 def test_an_agent_is_told_its_labels_by_file_environment_or_flags(tmp_path: Path) -> None:
     path = write(tmp_path, '[labels]\nregion = "eu"\n')
 

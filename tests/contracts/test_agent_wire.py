@@ -1,7 +1,9 @@
 """Orders over the wire between control plane and agent, also with one of them a release behind."""
 
+import msgspec
 import pytest
 
+from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.node import Disk, Gpu, Load
 from rota.model.shape import RunMode
@@ -15,8 +17,21 @@ WORK = Work(
 JOB = JobId("7")
 
 
+BOXED = msgspec.structs.replace(
+    WORK,
+    container=Container(
+        "alpine:3.20", "1:2", Network.HOST, (Mount("/a", "/b", True), Mount("/c", "/d")), "/b", Pull.MISSING
+    ),
+)
+
+
 def over_the_wire(orders: JobOrders) -> JobOrders:
     return orders_from_wire(pb.JobOrders.FromString(orders_to_wire(orders).SerializeToString()))
+
+
+@pytest.mark.parametrize("work", [WORK, BOXED, msgspec.structs.replace(WORK, container=Container("a"))])
+def test_work_arrives_with_its_container_or_without(work: Work) -> None:
+    assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 0b1010, 1 << 63, (1 << 64) - 1])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.testing import images
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
 
@@ -28,8 +29,17 @@ def test_every_command_does_what_the_document_shows(
     alone = any(block.runs and "$ rota dev" in block.text for block in found)
     config = None if alone else request.getfixturevalue("shared_config")
     with Terminal(tmp_path_factory.mktemp(document.stem), config) as terminal:
+        if images.IMAGE in document.read_text():
+            prepare_containers(terminal, tmp_path_factory.mktemp("image"))
         for block in found:
             terminal.type(block)
+
+
+def prepare_containers(terminal: Terminal, directory: Path) -> None:
+    if images.engine() is None:
+        pytest.skip("no container runtime that this user may use")
+    images.ensure_image(directory / "rootfs")
+    terminal.environment["ROTA_MOUNTS"] = f"{terminal.home}/data:ro"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)

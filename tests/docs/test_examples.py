@@ -42,6 +42,14 @@ def test_a_job_file_runs(terminal: Terminal, file: str, said: str) -> None:
     assert said in ended.stdout
 
 
+def test_the_example_of_a_container_is_a_job_that_would_be_taken(terminal: Terminal) -> None:
+    """Its image would have to be fetched, and its directory allowed."""
+    ended = terminal.run(["rota", "plan", "-f", str(EXAMPLES / "container.toml")])
+
+    assert ended.returncode in (0, 11), ended.stdout
+    assert "error" not in ended.stdout
+
+
 def test_the_client_example_hears_of_every_task(terminal: Terminal) -> None:
     ended = terminal.run([sys.executable, str(EXAMPLES / "sdk.py")])
 

@@ -12,7 +12,8 @@ class Facts(NamedTuple):
 
     missing_directories: frozenset[str]
     leaving: bool
-    outdated_keeper: bool = False  # it was started before an upgrade, and cannot give the GPUs that are meant
+    outdated_keeper: bool = False  # it was started before an upgrade: GPUs and containers are beyond it
+    has_runtime: bool = True  # for containers
 
 
 class Actions(NamedTuple):
@@ -42,10 +43,11 @@ def veto(work: Work | None, facts: Facts) -> str | None:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
-    if facts.outdated_keeper and work.needs.get(GPU):
-        return (
-            "its keeper was started before an upgrade and gives out no GPUs; it goes when its work has ended"
-        )
+    if facts.outdated_keeper and (work.needs.get(GPU) or work.container is not None):
+        what = "gives out no GPUs" if work.container is None else "runs no containers"
+        return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
+    if work.container is not None:
+        return None if facts.has_runtime else "this node has no container runtime"
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.agent import dial, logs, outputs, probe
+from rota.agent import containers, dial, logs, outputs, probe
 from rota.agent.desk import Desk
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
@@ -24,7 +24,7 @@ from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
 from rota.model.sync import Hello
-from rota.runtimes.protocol import AttemptName, Room, Runtime
+from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -48,6 +48,9 @@ class Settings:
     declared: dict[str, int]  # capacity that was said rather than found
     keeping: dict[str, int]  # how much output, and for how long
     output_bytes: int = OUTPUT_BYTES  # of a job, sent at once
+    container: str | None = None  # which runtime; none is said: whichever there is
+    mounts: tuple[str, ...] = ()  # what containers may see of this machine
+    container_root: bool = False
 
 
 class _Over(Exception):
@@ -60,6 +63,7 @@ class Agent:
         self._identity = identity
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
+        self._engine: Engine | None = None
         self._desk = Desk()
         self._gauges = Gauges(settings.directory, lambda: runtime.shortage)
         self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
@@ -101,8 +105,9 @@ class Agent:
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        settings = self._settings
-        room = Room(settings.name, self._machine.capacity, self._machine.gpus, settings.keeping)
+        said = self._settings
+        self._engine = await containers.find(said.container, said.mounts, root=said.container_root)
+        room = Room(said.name, self._machine.capacity, self._machine.gpus, said.keeping, self._engine)
         while True:
             claims = await self._runtime.attach(room)
             self._desk.replace_all(claims)
@@ -167,10 +172,18 @@ class Agent:
             boot_id=self._machine.boot_id,
             version=self._settings.version,
             capacity=self._machine.capacity,
-            labels={**self._machine.labels, **self._runtime.labels, **self._settings.labels},
+            labels={
+                **self._machine.labels,
+                **self._runtime.labels,
+                **self._settings.labels,
+                **self._runtime_label(),
+            },
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
         )
+
+    def _runtime_label(self) -> dict[str, str]:
+        return {} if self._engine is None else {"container": self._engine.kind}
 
     async def _hear(
         self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup
@@ -230,7 +243,7 @@ class Agent:
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
-        return Facts(missing, self._leaving, self._runtime.is_outdated)
+        return Facts(missing, self._leaving, self._runtime.is_outdated, self._engine is not None)
 
     async def _report(self, conversation: "_Conversation") -> None:
         try:

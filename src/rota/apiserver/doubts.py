@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU, show_amount
 from rota.model.columns import Array
+from rota.model.container import RUNTIME
 from rota.model.job import JobSpec
 from rota.model.shape import Constraint, Op, kept_away
 from rota.model.view import View
@@ -89,8 +90,10 @@ class Places:
 
 def _of_where(places: Places, spec: JobSpec, asked: Collection[str]) -> Iterator[Doubt]:
     fields = {label: field for field, label in SUGAR.items() if field in asked}
-    for condition in dict.fromkeys(spec.where):
-        if not places.satisfy(condition):
+    for condition in dict.fromkeys(spec.conditions):
+        if condition == RUNTIME and not places.satisfy(condition):
+            yield Doubt("image", "no node has a container runtime now")
+        elif not places.satisfy(condition):
             field = fields.get(condition.label, "where") if condition.op is Op.EQUAL else "where"
             yield Doubt(field, _unmet(places, condition))
 
@@ -177,7 +180,7 @@ class _Admits:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._asked = tuple({one.label for one in spec.where})
+        self._asked = tuple({one.label for one in spec.conditions})
         self._known: dict[tuple[object, ...], tuple[str, ...] | None] = {}
 
     def unhindered(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
@@ -187,7 +190,7 @@ class _Admits:
         """The taints that keep it away; None where its conditions do."""
         said = (taints, *[labels.get(label) for label in self._asked])
         if said not in self._known:
-            admitted = all(one.holds(labels) for one in self._spec.where)
+            admitted = all(one.holds(labels) for one in self._spec.conditions)
             self._known[said] = self._those(taints) if admitted else None
         return self._known[said]
 

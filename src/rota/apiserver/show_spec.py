@@ -10,6 +10,7 @@ from rota.engine.mirror import Mirror
 from rota.model.amounts import WHOLE_GPU
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
+from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.shape import Policy
@@ -47,6 +48,7 @@ def spec(wanted: JobSpec) -> Json:
         **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
+        **({} if wanted.container is None else _container(wanted.container)),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
     }
 
@@ -89,6 +91,20 @@ def _step(step: Step) -> Json:
     if step.timeout_seconds is not None:
         said["timeout"] = step.timeout_seconds
     return said
+
+
+def _container(container: Container) -> Json:
+    mounts = [
+        {"source": one.source, "target": one.target, "read_only": one.read_only} for one in container.mounts
+    ]
+    inside = {
+        "user": container.user,
+        "network": container.network.value,
+        "mounts": mounts,
+        "workdir": container.workdir,
+        "pull": container.pull.value,
+    }
+    return {"image": container.image, "container": inside}
 
 
 def placement(mirror: Mirror, entry: JobEntry) -> Json | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver import fields, wishes
+from rota.apiserver.containers import container, refuse_uncontainable
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
@@ -37,7 +38,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files"),
+    *("steps", "files", "image", "container"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -47,6 +48,7 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     said = fields.known_fields(body, KNOWN)
     spec = _parsed(said, wall_ms)
     refuse_contradictions(spec, wall_ms)
+    refuse_uncontainable(spec)
     return spec
 
 
@@ -87,6 +89,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         deadline_at_ms=None
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
+        container=container(said),
         limits=task_limits("limits", said.get("limits", {})),
     )
 

@@ -90,6 +90,13 @@ _OPTIONS = (
         help="Put this file into the job's own directory, 256 KiB in all; repeatable.",
     ),
     click.option("--label", multiple=True, metavar="K=V", help="A label of the job; repeatable."),
+    click.option("--image", metavar="IMAGE", help="Run in a container of this image."),
+    click.option(
+        "--mount",
+        multiple=True,
+        metavar="SRC:DST[:ro]",
+        help="Let a container see this of the node; repeatable.",
+    ),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
     click.option(
@@ -121,6 +128,7 @@ _PLAIN = {
     "run_mode": "run",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
+    "image": "image",
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
@@ -159,6 +167,8 @@ def job_spec(
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
+    if flags["mount"]:
+        spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
     if command:
         spec["command"] = list(command)
     if not spec.get("command") and not spec.get("steps"):
@@ -233,8 +243,9 @@ def _workdir(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
         return {"workdir": None}
     if flags["workdir"]:
         return {"workdir": os.path.abspath(flags["workdir"])}
-    own = "workdir" in spec or spec.get("files")  # files are put into a directory of the job's own
-    return {} if own else {"workdir": os.getcwd()}
+    # Files are put into a directory of the job's own, and a container has directories of its own.
+    is_settled = "workdir" in spec or spec.get("files") or spec.get("image")
+    return {} if is_settled else {"workdir": os.getcwd()}
 
 
 def files_to_send(texts: Sequence[str]) -> dict[str, bytes]:

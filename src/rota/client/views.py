@@ -54,6 +54,8 @@ class SpecFields(TypedDict, total=False):
     when_unschedulable: str
     recovery: str
     labels: Mapping[str, str]
+    image: str
+    container: Mapping[str, Any]
     limits: Mapping[str, str | float]
 
 

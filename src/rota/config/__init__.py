@@ -96,6 +96,9 @@ class AgentConfig:
     cpu: float | None = None
     memory: str | None = None
     gpu_model: str | None = None
+    container: str | None = None  # podman, docker, none, or the path of one
+    mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
+    container_root: bool = False
     drain: str | None = None
     log_bytes: str = "256m"
     logs_bytes: str = "10g"
@@ -247,6 +250,13 @@ def check_agent(config: AgentConfig) -> None:
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
     drain_seconds(config)
+    check_mounts(config.mounts)
+
+
+def check_mounts(mounts: list[str]) -> None:
+    for mount in mounts:
+        if not mount.startswith("/"):
+            raise ConfigError("mounts", f"{mount!r} is no absolute path", "write /data, or /data:ro")
 
 
 def drain_seconds(config: AgentConfig) -> float | None:

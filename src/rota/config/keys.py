@@ -141,19 +141,25 @@ def _nearest(word: str, known: Any) -> str:
 
 _WORDS = {bool: "true or false", str: 'text, as "…"', float: "a number", dict: "a table of texts"}
 _WORDS[int] = "a whole number"
+_WORDS[list] = "a list of texts"
 
 
 def _checked(known: Key, value: Any) -> Any:
     kind = known.kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    is_odd = (kind is int and isinstance(value, bool)) or (isinstance(value, list) and not _are_texts(value))
+    if not isinstance(value, kind) or is_odd:
         raise ConfigError(known.name, f"{value!r} cannot be used", f"write {_WORDS[kind]}")
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(inner, str):
                 raise ConfigError(f"{known.name}.{name}", f"{inner!r} cannot be used", f"write {_WORDS[str]}")
     return value
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _parsed(known: Key, text: str) -> Any:
@@ -166,6 +172,8 @@ def _parsed(known: Key, text: str) -> Any:
             return kind(text)
         except ValueError:
             raise ConfigError(known.variable, f"{text!r} cannot be used", f"write {_WORDS[kind]}") from None
+    if kind is list:
+        return text.split(",")
     if kind is dict:
         pairs = [pair.partition("=") for pair in text.split(",")]
         if not all(name and sign for name, sign, _ in pairs):

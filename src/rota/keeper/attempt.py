@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from rota.keeper import trees
+from rota.keeper.boxes import Box
 from rota.keeper.cgroups import Group
 from rota.keeper.index import Extent
 from rota.keeper.outputs import Segment
@@ -112,6 +113,7 @@ class Running:
     look_at_ns: int = 0  # when the warden looks next; 0: never
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
+    box: Box | None = None  # the container it runs in
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from rota.keeper import journal, trees
 from rota.keeper.attempt import Kernel, Outcome, row
+from rota.keeper.boxes import Boxes
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.machine import end_groups, find_groups
@@ -38,7 +39,7 @@ def keep(root: str) -> None:
     groups = find_groups(root, mark)
     outputs = Outputs(root)
     kernel = Kernel()
-    memory = _remember(f"{root}/journal", mark, outputs, kernel.now_ms())
+    memory = _remember(f"{root}/journal", mark, outputs, Boxes(root, mark), kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     bell = Bell()
     spawner = Spawner(root, mark, groups)
@@ -175,13 +176,16 @@ def _mark(root_fd: int) -> str:
         os.close(fd)
 
 
-def _remember(path: str, mark: str, outputs: Outputs, now_ms: int) -> Memory:
+def _remember(path: str, mark: str, outputs: Outputs, boxes: Boxes, now_ms: int) -> Memory:
     """Read the journal and settle what was running when it ended."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     memory = journal.read(path)
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
+    boxed = [key for key in memory.started if key[0] in memory.specs and memory.specs[key[0]].container]
+    if boxed and not boxes.end_all():
+        print(f"containers of an earlier keeper may be left, among: {boxed[:10]}", file=sys.stderr)
     outputs.settle(memory.started)
     settle(memory, boot, now_ms)
     return memory

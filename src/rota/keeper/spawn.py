@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.cgroups import Group, Groups
+from rota.keeper.containers import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.rules import Key
@@ -79,11 +81,13 @@ class Spawner:
         self._recipes: dict[str, dict[int, Recipe]] = {}  # by job and step
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
+        self._boxes = Boxes(root, mark)
 
     def configure(self, order: Configure) -> None:
         if self._users.run_as(order.run_as) or order.node != self._node:
             self._node = order.node
             self._recipes.clear()
+        self._boxes.configure(order.engine)
         self._no_new_privs = order.no_new_privs
         if order.pids_max:
             self._groups.limit_all(order.pids_max)
@@ -158,6 +162,36 @@ class Spawner:
         finally:
             self._groups.leave(group)
 
+    def pack(self, key: Key, spec: Spec, gpus: Sequence[str]) -> Box | None:
+        """What an attempt with an image runs in; the container is made when it is sent."""
+        if spec.container is None:
+            return None
+        job, index, attempt = key
+        try:
+            work = self._make_work(job)
+            env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
+            env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
+            box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
+            if job not in self._recipes:
+                place(work, spec.files)  # once, and only now is the directory its user's
+                self._recipes[job] = {}
+            return box
+        except (NotAllowed, LookupError) as reason:
+            raise Short(str(reason)) from reason
+        except OSError as problem:
+            raise Short(f"{problem.strerror} on this node") from problem
+
+    def send(self, key: Key, box: Box, output: bytes) -> int:
+        """Start the runtime's command line, in the foreground; its pid, as of any other process."""
+        env = [os.fsencode(f"{name}={value}") for name, value in self._boxes.environment(key).items()]
+        argv = _strings([os.fsencode(part) for part in box.argv])
+        program = os.fsencode(box.engine.program)
+        recipe = Recipe(argv, "", _strings(env), "/", user=None, program=program)
+        pid, error = self._start(recipe, recipe.env, output, None)
+        if error:
+            raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
+        return pid
+
     def _posix_spawn(
         self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes
     ) -> tuple[int, int]:
@@ -180,9 +214,7 @@ class Spawner:
         return pid.value, error
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
-        work = f"{self._root}/work/{job}"
-        if not self._spares.take(job):
-            _make_work(work)
+        work = self._make_work(job)
         user = self._users.of(job)
         if user:
             give(work, user)
@@ -192,17 +224,7 @@ class Spawner:
         env |= spec.env
         path = env["PATH"]
         needs = dict(spec.needs)
-        env |= {
-            "ROTA_KEEPER": self._mark,
-            "ROTA_JOB_ID": job,
-            "ROTA_JOB_NAME": spec.name,
-            "ROTA_COUNT": str(spec.count),
-            "ROTA_NODE": self._node,
-            "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
-            "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
-            "ROTA_OUTPUT_DIR": f"{work}/out",
-        }
-        env["ROTA_GPUS"] = ""
+        env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec, work), "ROTA_GPUS": ""}
         varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
         if gpu := needs.get(GPU):
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
@@ -214,6 +236,25 @@ class Spawner:
         recipe = Recipe(argv, path, _strings(encoded), cwd, user)
         self._recipes.setdefault(job, {})[spec.step] = recipe
         return recipe
+
+    def _make_work(self, job: str) -> str:
+        work = f"{self._root}/work/{job}"
+        if not self._spares.take(job):
+            _make_work(work)
+        return work
+
+    def _told(self, job: str, spec: Spec, work: str) -> dict[str, str]:
+        """What every attempt of the job is told of itself."""
+        needs = dict(spec.needs)
+        return {
+            "ROTA_JOB_ID": job,
+            "ROTA_JOB_NAME": spec.name,
+            "ROTA_COUNT": str(spec.count),
+            "ROTA_NODE": self._node,
+            "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
+            "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
+            "ROTA_OUTPUT_DIR": f"{work}/out",
+        }
 
 
 @contextlib.contextmanager

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from rota.keeper.containers import DOCKER, PODMAN, Container, Engine, Mount
 from rota.keeper.limits import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
 from rota.keeper.steps import Step
 
-PROTOCOL = 2  # 1 counted whole GPUs, and an order could not name them
+PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
+MOUNTS = "a list of [source, target, read_only]"
+USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -43,7 +46,8 @@ class Spec:
     run: Run
     text: str  # as it came, for the journal
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
-    limits: Limits = NO_LIMITS
+    container: Container | None = None  # None: a plain process
+    limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
     steps: tuple[Step, ...] = ()  # where there are any, they are run instead of argv
     step: int = 0  # which of them this is the spec of, from 1
     files: Mapping[str, str] = field(
@@ -83,6 +87,7 @@ class Configure:
     run_as: str = "self"  # or "own": a user for each job; or a user's name or number
     pids_max: int | None = None  # for all the work together
     no_new_privs: bool = True
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":2}')
+        raise Malformed('want an object such as {"op":"hello","protocol":3}')
     op = message.get("op")
     if not isinstance(op, str) or op not in READERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
@@ -147,6 +152,7 @@ def parse_spec(raw: object) -> Spec:
     if unknown := set(said).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
+    container = _container(fields.get("container"), limits_of(said, pairs))
     return Spec(
         name=_text(fields.get("name", ""), "spec.name"),
         argv=_argv(fields, "spec"),
@@ -159,7 +165,8 @@ def parse_spec(raw: object) -> Spec:
         run=Run(run),
         text=encode(fields),
         log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
-        limits=limits_of(said, pairs),
+        container=container,
+        limits=NO_LIMITS if container else limits_of(said, pairs),
         steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
     )
@@ -251,6 +258,7 @@ def _configure(message: dict[str, Any]) -> Configure:
         pids_max=None if pids_max is None else _number(pids_max, "pids_max"),
         no_new_privs=bool(message.get("no_new_privs", True)),
         keeping=_keeping(message),
+        engine=_engine(message.get("engine")),
     )
 
 
@@ -342,6 +350,44 @@ def _variable(name: str) -> str:
     if not name or "=" in name:
         raise Malformed("spec.env: want names without '='")
     return _text(name, "spec.env")
+
+
+def _container(raw: object, limits: Limits) -> Container | None:
+    if raw is None:
+        return None
+    fields = _is(raw, "spec.container", dict, "an object")
+    said = {
+        name: _text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"
+    }
+    user = said.get("user")
+    if user is not None and not USER.fullmatch(user):
+        raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
+    rows = _is(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    if not all(isinstance(row, list) and len(row) == 3 for row in rows):
+        raise Malformed(f"spec.container.mounts: want {MOUNTS}")
+    mounts = tuple(Mount(_text(source, "source"), _text(to, "target"), bool(ro)) for source, to, ro in rows)
+    try:
+        return Container(**said, mounts=mounts, limits=limits)
+    except TypeError as error:
+        raise Malformed(f"spec.container: {error}") from error
+
+
+def _engine(raw: object) -> Engine | None:
+    if raw is None:
+        return None
+    fields = _is(raw, "engine", dict, "an object")
+    if fields.get("kind") not in (PODMAN, DOCKER):
+        raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
+    return Engine(
+        kind=fields["kind"],
+        program=_text(fields.get("program"), "engine.program"),
+        mounts=tuple(
+            _text(path, "engine.mounts") for path in _is(fields.get("mounts", []), "mounts", list, "")
+        ),
+        root=bool(fields.get("root")),
+        init=bool(fields.get("init")),
+        old_groups=bool(fields.get("old_groups")),
+    )
 
 
 def _amounts(value: object, field: str) -> dict[str, int]:

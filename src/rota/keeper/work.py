@@ -5,8 +5,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from rota.keeper import boxed, wire
 from rota.keeper import journal as lines
-from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
@@ -111,7 +111,8 @@ class Work:
             self.outbox.open()
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
             for key, attempt in self.running.items():
-                live.append([*key, "stopping" if attempt.ending else "running", attempt.started_ms])
+                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
+                live.append([*key, state, attempt.started_ms])
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
             return self._book.state(here, live)
 
@@ -137,6 +138,7 @@ class Work:
                 if attempt.group and not attempt.may_go_on:
                     attempt.group.kill()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
+            boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
                 if written := self._written(attempt):
                     self._finish(attempt, written)
@@ -276,10 +278,7 @@ class Work:
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            attempt.group = attempt.group or self._spawner.enclose(attempt.key, attempt.spec)
-            attempt_pid = self._spawner.spawn(
-                attempt.key, attempt.to_start(), attempt.gpus, attempt.segment.path, attempt.group
-            )
+            attempt_pid = boxed.spawn(self._spawner, attempt)
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
@@ -289,7 +288,7 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
-            self._book.started(attempt)
+            boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
             self._unswept = True
             deadline_ns = attempt.deadline_ns()
@@ -358,6 +357,8 @@ class Work:
 
     def _written(self, attempt: Running) -> Measure | None:
         """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+        if boxed.may_be_there(attempt):
+            return None
         is_patient = attempt.pause_ns < LAST_LOOK_NS
         return self._outputs.last(
             attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
@@ -373,6 +374,10 @@ class Work:
         del self.running[attempt.key]
         self._release(attempt)
         self._outputs.give_back(attempt.key, attempt.segment, written)
+        if reason := boxed.refusal(attempt):
+            self._drop(attempt.key, reason)
+            self._book.strike(attempt.key)
+            return
         self._room.release(attempt.key)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
@@ -82,6 +83,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
     steps: tuple[Step, ...] = ()  # run in order instead of a command
     files: dict[str, bytes] = {}  # by path, written into its working directory
+    container: Container | None = None  # none: plain processes
 
     @property
     def key(self) -> Key:
@@ -92,10 +94,22 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return (self.count + BLOCK_TASKS - 1) // BLOCK_TASKS
 
     @cached_property
+    def conditions(self) -> tuple[Constraint, ...]:
+        """On a node's labels: those it names, and those that what it is implies."""
+        return self.where if self.container is None else (*self.where, RUNTIME)
+
+    @cached_property
     def shape(self) -> Shape:
-        needs = tuple(sorted(self.needs.items()))
         return Shape(
-            needs, self.where, self.workdir, self.run, self.tolerate, self.prefer, self.noise, self.policy
+            needs=tuple(sorted(self.needs.items())),
+            where=self.conditions,
+            workdir=self.workdir,
+            run=self.run,
+            tolerate=self.tolerate,
+            prefer=self.prefer,
+            noise=self.noise,
+            policy=self.policy,
+            inside=() if self.container is None else self.container.wants,
         )
 
     @cached_property

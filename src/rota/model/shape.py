@@ -105,6 +105,7 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     prefer: tuple[Preference, ...] = ()
     noise: str | None = None
     policy: Policy = Policy.SPREAD
+    inside: tuple[str, ...] = ()  # what its container wants of a node, which may refuse it
 
 
 class Rules(msgspec.Struct, frozen=True, cache_hash=True):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
@@ -95,6 +96,7 @@ class Work(msgspec.Struct, frozen=True):
     limits: dict[str, int] = {}
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
+    container: Container | None = None
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -112,6 +114,7 @@ def work_of(spec: JobSpec) -> Work:
         limits=spec.limits,
         steps=spec.steps,
         files=spec.files,
+        container=spec.container,
     )
 
 

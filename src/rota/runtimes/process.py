@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.steps import Step, StepMark
@@ -18,8 +19,8 @@ from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
-_PROTOCOL = 2
-_PROTOCOL_BEFORE = 1  # counted whole GPUs, and an order could not name them
+_PROTOCOL = 3
+_PROTOCOL_FIRST = 1  # counted whole GPUs, and an order could not name them; 2 knew of no containers
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _SAID = {
@@ -72,7 +73,8 @@ class ProcessRuntime:
         self.shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
-        self._send({"op": "configure", **size, **bounds})
+        engine = None if room.engine is None else room.engine._asdict()
+        self._send({"op": "configure", **size, **bounds, "engine": engine})
         return claims_of_state(state)
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
@@ -125,7 +127,7 @@ class ProcessRuntime:
         """One that was started before an upgrade says that it does not speak the newest."""
         self._send({"op": "hello", "protocol": protocol})
         answer = await self._next()
-        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_BEFORE:
+        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_FIRST:
             return await self._hello(protocol - 1)
         return answer
 
@@ -198,7 +200,21 @@ def spec_of(work: Work) -> dict[str, Any]:
         "limits": work.limits,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
+        **({} if work.container is None else {"container": _container(work.container)}),
     }
+
+
+def _container(container: Container) -> dict[str, Any]:
+    """Only what is said of it."""
+    said = {
+        "image": container.image,
+        "user": container.user,
+        "network": container.network.value,
+        "mounts": [[one.source, one.target, one.read_only] for one in container.mounts],
+        "workdir": container.workdir,
+        "pull": container.pull.value,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _files_of(work: Work) -> dict[str, str]:

@@ -14,6 +14,17 @@ class AttemptName(NamedTuple):
     attempt: int
 
 
+class Engine(NamedTuple):
+    """The container runtime of this machine, and what its owner allows."""
+
+    kind: str  # podman or docker
+    program: str
+    mounts: tuple[str, ...] = ()  # what may be mounted; `:ro` behind what may only be read
+    root: bool = False  # containers may run as root
+    init: bool = False  # it has a first process to offer
+    old_groups: bool = False  # control groups of version 1, made by itself
+
+
 class Room(NamedTuple):
     """What the work may use of this machine."""
 
@@ -21,6 +32,7 @@ class Room(NamedTuple):
     amounts: dict[str, int]
     gpus: tuple[str, ...]  # by place: what an order names them by
     keeping: Mapping[str, int] = MappingProxyType({})  # how much output, how long; else as usual
+    engine: Engine | None = None
 
 
 class Runtime(Protocol):
@@ -28,7 +40,7 @@ class Runtime(Protocol):
 
     @property
     def is_outdated(self) -> bool:
-        """What is attached was started before an upgrade: it gives out no GPUs, and goes when it is idle."""
+        """What is attached was started before an upgrade: not all can be asked of it. It goes when idle."""
 
     @property
     def shortage(self) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from rota.model.container import RUNTIME
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import NODE_TASKS_MAX
@@ -105,7 +106,7 @@ def _crowded(scene: Scene) -> Iterator[Obstacle]:
 
 def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
     labels = [scene.view.room.labels[slot] for slot in scene.slots.tolist()]
-    for constraint in scene.spec.where:
+    for constraint in scene.spec.conditions:
         values = [one.get(constraint.label) for one in labels]
         known = {value: _passes(constraint, value) for value in dict.fromkeys(values)}
         on = np.array([not known[value] for value in values], np.bool_)
@@ -118,7 +119,14 @@ def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
         text = f"{of_nodes(count, len(labels), 'does', 'do')} not satisfy {constraint}: "
         text += f"{'it has' if count == 1 else 'they have'} {they}"
         obstacle = scene.obstacle("constraint", on, text, _has_instead(constraint, said))
-        yield obstacle._replace(cost=1.0, change=without(str(constraint)), lasting=True)
+        if constraint == RUNTIME and scene.spec.container is not None:
+            text = f"{of_nodes(count, len(labels), 'has', 'have')} no container runtime"
+            obstacle = scene.obstacle("container", on, text, "no container runtime")
+        yield obstacle._replace(cost=1.0, change=without(_field(constraint)), lasting=True)
+
+
+def _field(constraint: Constraint) -> str:
+    return "image" if constraint == RUNTIME else str(constraint)
 
 
 def _passes(constraint: Constraint, value: str | None) -> bool:

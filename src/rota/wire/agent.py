@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
@@ -224,6 +225,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         limits=work.limits,
         steps=[_step_to_wire(step) for step in work.steps],
         files=work.files,
+        container=None if work.container is None else _container_to_wire(work.container),
     )
 
 
@@ -252,6 +254,32 @@ def _work_from_wire(work: pb.Work) -> Work:
         limits=dict(work.limits),
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
+        container=_container_from_wire(work.container) if work.HasField("container") else None,
+    )
+
+
+def _container_to_wire(container: Container) -> pb.Container:
+    return pb.Container(
+        image=container.image,
+        user=container.user,
+        network=container.network.value,
+        mounts=[
+            pb.Mount(source=one.source, target=one.target, read_only=one.read_only)
+            for one in container.mounts
+        ],
+        workdir=container.workdir,
+        pull=container.pull.value,
+    )
+
+
+def _container_from_wire(container: pb.Container) -> Container:
+    return Container(
+        image=container.image,
+        user=container.user if container.HasField("user") else None,
+        network=Network(container.network),
+        mounts=tuple(Mount(one.source, one.target, one.read_only) for one in container.mounts),
+        workdir=container.workdir if container.HasField("workdir") else None,
+        pull=Pull(container.pull),
     )
 
 

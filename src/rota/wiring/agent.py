@@ -112,6 +112,9 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         declared=_declared(config),
         keeping=_keeping(config),
         output_bytes=parse_size("output_bytes", config.output_bytes),
+        container=config.container,
+        mounts=tuple(config.mounts),
+        container_root=config.container_root,
     )
 
 

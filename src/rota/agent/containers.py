@@ -1,0 +1,63 @@
+"""Which container runtime this machine has: podman, else a docker whose engine answers. [I/O]"""
+
+import asyncio
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+from rota.runtimes.protocol import Engine
+
+NONE, PODMAN, DOCKER = "none", "podman", "docker"
+_ASK_SECONDS = 10.0  # one that takes longer to answer would take longer to start anything
+_ALIVE = {
+    PODMAN: ("info", "--format", "{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}"),
+    DOCKER: ("version", "--format", "{{.Server.Version}}"),
+}
+# Where podman looks for the first process that it offers; docker brings its own.
+_INIT = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/bin", "/usr/local/bin")
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> Engine | None:
+    """What was named, or the first that works; None: there is none, or none is wanted."""
+    names = (PODMAN, DOCKER) if wanted is None else () if wanted == NONE else (wanted,)
+    for name in names:
+        program = shutil.which(name)
+        kind = DOCKER if DOCKER in Path(name).name else PODMAN
+        if kind == PODMAN and os.geteuid() != 0:  # a stop does not reach its containers in time
+            continue
+        if program is not None and (said := await _ask(program, *_ALIVE[kind])):
+            is_old = said.split() == ["cgroupfs", "v1"]
+            return Engine(kind, program, mounts, root, kind == DOCKER or _has_init(), is_old)
+    return None
+
+
+def _has_init() -> bool:
+    return any(os.path.exists(f"{place}/catatonit") for place in _INIT)
+
+
+async def _ask(*words: str) -> str | None:
+    """What it answers, asked as the keeper will: without a way to more privileges. None: nothing."""
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        preexec_fn=_renounce,
+    )
+    try:
+        async with asyncio.timeout(_ASK_SECONDS):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return None
+    return said.decode(errors="replace").strip() if process.returncode == 0 else None
+
+
+_libc = ctypes.PyDLL(None)
+
+
+def _renounce() -> None:
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

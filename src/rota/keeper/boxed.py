@@ -1,0 +1,77 @@
+"""An attempt in a container: it has started when that is there, and ended when that is gone. [I/O]"""
+
+import threading
+from collections.abc import Callable
+
+from rota.keeper.attempt import Running
+from rota.keeper.book import Book
+from rota.keeper.containers import Verdict
+from rota.keeper.spawn import Spawner
+
+
+def spawn(spawner: Spawner, attempt: Running) -> int:
+    """Start it, in a container if it has an image."""
+    key, output = attempt.key, attempt.segment.path
+    attempt.box = spawner.pack(key, attempt.spec, attempt.gpus)
+    if attempt.box:
+        return spawner.send(key, attempt.box, output)
+    attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
+    return spawner.spawn(key, attempt.to_start(), attempt.gpus, output, attempt.group)
+
+
+def tell_start(attempt: Running, lock: threading.Lock, book: Book) -> None:
+    """Until its container is there, this node may turn out to be unable to make it."""
+    box = attempt.box
+    if box is None:
+        book.started(attempt)
+        return
+
+    def tell() -> None:
+        with lock:
+            if attempt.outcome is None:
+                box.is_told = True
+                book.started(attempt)
+
+    box.attend(lambda: attempt.outcome is not None, tell)
+
+
+def clear(attempt: Running, lock: threading.Lock, look: Callable[[], None]) -> None:
+    """Its command line has ended, which is not yet the container; what that used is not known."""
+    box, outcome = attempt.box, attempt.outcome
+    if box is None or outcome is None:
+        return
+    outcome.cpu_us = outcome.peak_kib = 0
+
+    def tell(verdict: Verdict) -> None:
+        with lock:
+            box.verdict = verdict
+            look()
+
+    code = -outcome.signum if outcome.signum else outcome.exit_code or 0
+    box.clear(code, attempt.segment.path + b".err", attempt.segment.at.err_bytes, tell)
+
+
+def may_be_there(attempt: Running) -> bool:
+    return attempt.box is not None and attempt.box.verdict is None
+
+
+def is_unsure(attempt: Running) -> bool:
+    """Whether it is still to be seen that this node can run it."""
+    return attempt.spec.container is not None and not (attempt.box and attempt.box.is_told)
+
+
+def refusal(attempt: Running) -> str | None:
+    """Take over what was found out of its end; a reason if this node could not even begin."""
+    verdict = attempt.box.verdict if attempt.box else None
+    if verdict is None or attempt.outcome is None:
+        return None
+    attempt.outcome.peak_kib = verdict.peak_bytes >> 10
+    if attempt.ending is not None:
+        return None
+    attempt.outcome.exit_code, attempt.outcome.reason = verdict.exit_code, verdict.reason
+    if not verdict.is_refused:
+        return None
+    if is_unsure(attempt):
+        return verdict.reason
+    attempt.ending = "lost"
+    return None

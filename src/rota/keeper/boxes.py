@@ -1,0 +1,216 @@
+"""Containers of attempts: what is laid out for one, who tells that it is there, who clears it away. [I/O]"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rota.keeper import clear
+from rota.keeper.containers import (
+    ROOT,
+    Engine,
+    Mount,
+    NotAllowed,
+    Seen,
+    Start,
+    Verdict,
+    allowed_mounts,
+    allowed_user,
+    argv_of,
+    groups_of,
+    is_rootless,
+    judge,
+    keeps_limits,
+    name_of,
+)
+from rota.keeper.rules import Key
+from rota.keeper.users import User, give
+from rota.keeper.wire import Spec
+
+NOBODY = "65534:65534"
+LOOK_SECONDS = 0.02  # between looks for a container that is being made
+LONGEST_LOOK_SECONDS = 0.2
+TAIL_BYTES = 4096
+FAILED = 125  # what a runtime ends with that could not do what it was asked for
+LINE_LENGTH = 300
+# What a runtime's command line is given of the keeper's own environment: where its engine and its images are,
+# and how it gets to a registry. Nothing of it reaches the container.
+PASSED_ON = (
+    *("PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    *("DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "CONTAINERS_CONF"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+
+
+@dataclass(slots=True)
+class Box:
+    """The container of one attempt."""
+
+    engine: Engine
+    start: Start
+    is_told: bool = False  # that it is there
+    verdict: Verdict | None = None  # None: it may still be there
+
+    @property
+    def argv(self) -> list[str]:
+        return argv_of(self.engine, self.start)
+
+    def attend(self, has_ended: Callable[[], bool], tell: Callable[[], None]) -> None:
+        """Tell when the container has been made; until then it is not known that it can be."""
+
+        def look() -> None:
+            pause_seconds = LOOK_SECONDS
+            while not os.path.exists(self.start.cid_file):
+                if has_ended():
+                    return
+                time.sleep(pause_seconds)
+                pause_seconds = min(1.2 * pause_seconds, LONGEST_LOOK_SECONDS)
+            tell()
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def clear(self, code: int, errors: bytes, at: int, tell: Callable[[Verdict], None]) -> None:
+        """Its command line has ended, negative: by a signal. Tell how it fared, once it is gone."""
+
+        def work() -> None:
+            seen = self._clear_away(code)
+            for path in (self.start.env_file, self.start.cid_file):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            tell(judge(code if code >= 0 else None, seen, self.start, last_line(errors, at)))
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _clear_away(self, code: int) -> Seen:
+        start = self.start
+        task = {"program": self.engine.program, "name": start.name, "image": start.container.image}
+        was_made = code != FAILED or os.path.exists(start.cid_file)
+        words = json.dumps({**task, "code": code, "group": start.group, "was_made": was_made})
+        pause_seconds = LOOK_SECONDS
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                done = subprocess.run(
+                    [sys.executable, "-m", "rota.keeper.clear", words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    check=False,  # the reaper may be told its code before us
+                )
+                return Seen(*json.loads(done.stdout))
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, clear.LONGEST_PAUSE_SECONDS)
+
+
+class Place(NamedTuple):
+    """A job's directory on this node, and its user there; None: it has none of its own."""
+
+    work: str
+    user: User | None
+
+
+class Boxes:
+    """Lays out what a container needs; its files are the keeper's own, and gone with it."""
+
+    def __init__(self, root: str, mark: str) -> None:
+        self._home = f"{root}/containers"
+        self._mark = mark
+        self._engine: Engine | None = None
+
+    def configure(self, engine: Engine | None) -> None:
+        """Remembered on disk, too: another keeper has to find what this one leaves."""
+        if engine is None or engine == self._engine:
+            return
+        self._engine = engine
+        os.makedirs(self._home, mode=0o700, exist_ok=True)
+        _write(f"{self._home}/engine", engine.program)
+
+    def end_all(self) -> bool:
+        """Remove what an earlier keeper left; False: some may still be there."""
+        try:
+            with open(f"{self._home}/engine", encoding="utf-8") as file:
+                program = file.read().strip()
+        except FileNotFoundError:
+            return True
+        is_done = clear.remove_marked(program, self._mark)
+        shutil.rmtree(self._home, ignore_errors=True)
+        return is_done
+
+    def pack(self, key: Key, spec: Spec, env: Mapping[str, str], place: Place) -> Box:
+        """NotAllowed if this node may not, or cannot, run such a container."""
+        engine, container, work = self._engine, spec.container, place.work
+        assert container is not None
+        if engine is None:
+            raise NotAllowed("this node has no container runtime")
+        user = allowed_user(engine, container.user, _default_user(engine, place.user))
+        asked = list(container.mounts)
+        if spec.workdir:
+            asked.insert(0, Mount(spec.workdir, spec.workdir, read_only=False))
+        mounts = (Mount(work, work, read_only=False), *allowed_mounts(engine, asked))
+        name = name_of(self._mark, key)
+        _give(work, user)
+        os.makedirs(self._home, mode=0o700, exist_ok=True)
+        stem = f"{self._home}/{name}"
+        with contextlib.suppress(FileNotFoundError):  # of another try at the same start
+            os.unlink(f"{stem}.cid")
+        _write(f"{stem}.env", "".join(f"{name}={value}\n" for name, value in env.items()))
+        workdir = container.workdir or spec.workdir or work
+        start = Start(
+            name=name,
+            mark=self._mark,
+            container=container,
+            mounts=mounts,
+            user=user,
+            workdir=workdir,
+            env_file=f"{stem}.env",
+            cid_file=f"{stem}.cid",
+            command=spec.argv,
+            group=f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None,
+        )
+        return Box(engine, start)
+
+    def environment(self, key: Key) -> dict[str, str]:
+        """Of the command line: the marks by which it is found, and what it needs itself."""
+        job, index, attempt = key
+        env = {name: value for name, value in os.environ.items() if name in PASSED_ON}
+        marks = {"ROTA_KEEPER": self._mark, "ROTA_JOB_ID": job, "ROTA_INDEX": str(index)}
+        return env | marks | {"ROTA_ATTEMPT": str(attempt)}
+
+
+def last_line(path: bytes, at: int) -> str:
+    """What a runtime said last; hints at its manual are not meant."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(at, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip() and not line.startswith("See '")]
+    return said[-1].removeprefix("Error: ")[:LINE_LENGTH] if said else ""
+
+
+def _default_user(engine: Engine, own: User | None) -> str:
+    if own is not None:
+        return f"{own.uid}:{own.gid}"
+    if is_rootless(engine):
+        return "0:0"
+    return NOBODY if os.geteuid() == ROOT else f"{os.geteuid()}:{os.getegid()}"
+
+
+def _give(work: str, user: str) -> None:
+    """The job's directory is its user's, whoever that is inside."""
+    if os.geteuid() == ROOT:
+        uid, _, gid = user.partition(":")
+        give(work, User(int(uid), int(gid or 0)))
+
+
+def _write(path: str, text: str) -> None:
+    """For nobody else's eyes."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,44 @@
+"""Container: the image a job's tasks run in, and what of the node they see in there."""
+
+from enum import StrEnum
+
+import msgspec
+
+from rota.model.shape import Constraint, Op
+
+RUNTIME = Constraint("container", Op.EXISTS)  # the label of nodes that have a runtime is its name
+
+
+class Network(StrEnum):
+    NONE = "none"
+    HOST = "host"
+
+
+class Pull(StrEnum):
+    """Whether a node fetches an image."""
+
+    NEVER = "never"
+    MISSING = "missing"  # when it does not have it
+
+
+class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A directory or file of the node, as it is found in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class Container(msgspec.Struct, frozen=True, omit_defaults=True):
+    image: str
+    user: str | None = None  # numbers: user, or user:group; none: an unprivileged one
+    network: Network = Network.NONE
+    mounts: tuple[Mount, ...] = ()
+    workdir: str | None = None  # in the container
+    pull: Pull = Pull.NEVER
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """What a node's owner may not allow: what is refused to one with these is refused to all."""
+        mounts = sorted(f"{one.source}{':ro' if one.read_only else ''}" for one in self.mounts)
+        return (f"user {self.user}", *mounts) if self.user else tuple(mounts)

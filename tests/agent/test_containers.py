@@ -1,0 +1,111 @@
+"""Which runtime an agent finds, and what it refuses without one."""
+
+from pathlib import Path
+
+import pytest
+
+from rota.agent.containers import find
+from rota.agent.plan import Facts, veto
+from rota.model.container import Container
+from rota.model.sync import Work, work_of
+from rota.runtimes.protocol import Engine
+from rota.testing.builders import job_spec
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, and nothing else in the search path but a shell."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return tmp_path
+
+
+def install(programs: Path, name: str, script: str) -> str:
+    path = programs / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+async def test_without_a_program_there_is_none(programs: Path) -> None:
+    assert await find(None, (), root=False) is None
+
+
+async def test_podman_goes_before_docker(programs: Path) -> None:
+    install(programs, "docker", "echo 27.0")
+    podman = install(programs, "podman", "echo systemd v2")
+
+    found = await find(None, ("/data",), root=False)
+
+    assert found is not None
+    assert (found.kind, found.program, found.mounts, found.old_groups) == (
+        "podman",
+        podman,
+        ("/data",),
+        False,
+    )
+
+
+async def test_podman_is_used_by_root_alone(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(programs, "podman", "echo systemd v2")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    assert await find(None, (), root=False) is None
+
+
+async def test_a_docker_whose_engine_does_not_answer_is_none(programs: Path) -> None:
+    install(programs, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+
+    assert await find(None, (), root=False) is None
+
+
+async def test_a_podman_that_fails_makes_way_for_a_docker_that_does_not(programs: Path) -> None:
+    install(programs, "podman", "exit 125")
+    docker = install(programs, "docker", "echo 27.0")
+
+    assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
+
+
+async def test_none_is_asked_for_where_none_is_wanted(programs: Path) -> None:
+    install(programs, "podman", "echo cgroupfs v1")
+
+    assert await find("none", (), root=False) is None
+
+
+async def test_a_path_is_taken_by_its_name(programs: Path) -> None:
+    path = install(programs, "my-docker", "echo 27.0")
+
+    found = await find(path, (), root=False)
+
+    assert found is not None
+    assert (found.kind, found.program) == ("docker", path)
+
+
+async def test_groups_of_version_1_are_noticed(programs: Path) -> None:
+    install(programs, "podman", "echo cgroupfs v1")
+
+    found = await find("podman", (), root=False)
+
+    assert found is not None
+    assert found.old_groups
+
+
+def test_a_node_refuses_what_it_has_no_runtime_for() -> None:
+    work = boxed()
+
+    assert (
+        veto(work, Facts(frozenset(), leaving=False, has_runtime=False))
+        == "this node has no container runtime"
+    )
+    assert veto(work, Facts(frozenset(), leaving=False)) is None
+
+
+def test_a_keeper_of_before_runs_no_containers() -> None:
+    reason = veto(boxed(), Facts(frozenset(), leaving=False, outdated_keeper=True))
+
+    assert reason is not None
+    assert "runs no containers" in reason
+
+
+def boxed() -> Work:
+    return work_of(job_spec(container=Container("alpine:3.20")))

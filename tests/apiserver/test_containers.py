@@ -1,0 +1,106 @@
+"""What may be said of an image and its container, and what is refused with the field's name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.spec import parse_spec
+from rota.model.container import Container, Mount, Network, Pull
+from rota.model.errors import BadField
+from rota.model.sync import work_of
+
+COMMAND = {"command": ["true"]}
+
+
+def test_an_image_alone_is_enough() -> None:
+    assert parse_spec({**COMMAND, "image": "alpine:3.20"}).container == Container("alpine:3.20")
+
+
+def test_everything_that_can_be_said_of_a_container() -> None:
+    inside = {
+        "user": 1000,
+        "network": "host",
+        "mounts": ["/data:/data:ro", {"source": "/a", "target": "/b"}],
+        "workdir": "/b",
+        "pull": "missing",
+    }
+
+    spec = parse_spec({**COMMAND, "image": "registry.example:5000/team/app@sha256:00ff", "container": inside})
+
+    mounts = (Mount("/data", "/data", True), Mount("/a", "/b"))
+    image = "registry.example:5000/team/app@sha256:00ff"
+    assert spec.container == Container(image, "1000", Network.HOST, mounts, "/b", Pull.MISSING)
+    assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
+
+
+def test_limits_and_files_go_with_an_image() -> None:
+    work = work_of(parse_spec({**COMMAND, "image": "a", "limits": {"pids": 9}, "files": {"run.sh": "true"}}))
+
+    assert (work.limits, work.files) == ({"pids": 9}, {"run.sh": b"true"})
+    assert work.container == Container("a")
+
+
+def test_steps_beside_an_image_are_refused_with_a_way_out() -> None:
+    with pytest.raises(BadField, match="are not run in containers yet") as refused:
+        parse_spec({"image": "a", "steps": [{"command": ["make"]}, {"command": ["make", "test"]}]})
+
+    assert refused.value.hint == (
+        'leave image or steps out, or write one command: ["sh", "-c", "make && make test"]'
+    )
+
+
+def test_what_one_is_refused_for_is_not_held_against_another() -> None:
+    plain = parse_spec({**COMMAND, "image": "a"})
+    mounting = parse_spec({**COMMAND, "image": "a", "container": {"mounts": ["/etc:/x"]}})
+    other_image = parse_spec({**COMMAND, "image": "b"})
+
+    assert plain.shape != mounting.shape
+    assert plain.shape == other_image.shape
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"container": {}}, "container"),
+        ({"image": "--privileged"}, "image"),
+        ({"image": "a b"}, "image"),
+        ({"image": ""}, "image"),
+        ({"image": 7}, "image"),
+        ({"image": "a", "container": []}, "container"),
+        ({"image": "a", "container": {"ports": []}}, "container.ports"),
+        ({"image": "a", "container": {"user": "root"}}, "container.user"),
+        ({"image": "a", "container": {"user": -1}}, "container.user"),
+        ({"image": "a", "container": {"user": True}}, "container.user"),
+        ({"image": "a", "container": {"network": "bridge"}}, "container.network"),
+        ({"image": "a", "container": {"pull": "always"}}, "container.pull"),
+        ({"image": "a", "container": {"workdir": "here"}}, "container.workdir"),
+        ({"image": "a", "container": {"mounts": {}}}, "container.mounts"),
+        ({"image": "a", "container": {"mounts": ["/a:/b"] * 2}}, "container.mounts"),
+        ({"image": "a", "container": {"mounts": ["/a:/b"] * 33}}, "container.mounts"),
+        ({"image": "a", "container": {"mounts": ["/a"]}}, "container.mounts[0]"),
+        ({"image": "a", "container": {"mounts": ["/a:/b:rx"]}}, "container.mounts[0]"),
+        ({"image": "a", "container": {"mounts": ["a:/b"]}}, "container.mounts[0].source"),
+        ({"image": "a", "container": {"mounts": ["/a,x:/b"]}}, "container.mounts[0].source"),
+        ({"image": "a", "container": {"mounts": ["/a:/"]}}, "container.mounts[0].target"),
+        ({"image": "a", "container": {"mounts": [{"source": "/a"}]}}, "container.mounts[0].target"),
+        (
+            {"image": "a", "container": {"mounts": [{"source": "/a", "target": "/b", "read_only": 1}]}},
+            "container.mounts[0].read_only",
+        ),
+        ({"image": "a", "gpu": 1}, "gpu"),
+        ({"image": "a", "env": {"KEY": "two\nlines"}}, "env"),
+        ({"image": "a", "env": {"KEY": "x" * 60_001}}, "env"),
+        ({"image": "a", "run": "one_at_a_time"}, "run"),
+        ({"image": "a", "command": None, "steps": [{"command": ["true"]}]}, "steps"),
+        ({"image": "a", "files": {"a": "x"}, "workdir": "/w"}, "files"),
+        ({"image": "a", "files": {"a": "x"}, "container": {"workdir": "/w"}}, "files"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(said: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as refused:
+        parse_spec({**COMMAND, **said})
+
+    assert refused.value.field == field
+    assert refused.value.hint

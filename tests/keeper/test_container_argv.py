@@ -1,0 +1,156 @@
+"""What is said to a container runtime, and what its end means."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.boxes import last_line
+from rota.keeper.containers import (
+    Container,
+    Engine,
+    Mount,
+    NotAllowed,
+    Seen,
+    Start,
+    allowed_mounts,
+    allowed_user,
+    argv_of,
+    judge,
+    name_of,
+)
+from rota.keeper.limits import Limits
+
+DOCKER = Engine("docker", "/usr/bin/docker", init=True)
+PODMAN = Engine("podman", "/usr/bin/podman")
+START = Start(
+    name="rota-m-7-0-1",
+    mark="m",
+    container=Container("alpine:3.20", limits=Limits(64 << 20, 1500, 50, 500)),
+    mounts=(Mount("/w/7", "/w/7", read_only=False), Mount("/data", "/in", read_only=True)),
+    user="1000:1000",
+    workdir="/w/7",
+    env_file="/c/7.env",
+    cid_file="/c/7.cid",
+    command=("sh", "-c", "echo --privileged"),
+)
+
+
+def test_docker_is_told_everything_at_once() -> None:
+    assert " ".join(argv_of(DOCKER, START)) == (
+        "/usr/bin/docker run --name rota-m-7-0-1 --label rota.keeper=m --cidfile /c/7.cid --pull never"
+        " --log-driver none --network none --user 1000:1000 --workdir /w/7 --env-file /c/7.env"
+        " --security-opt no-new-privileges --cap-drop ALL"
+        " --cpu-shares 512 --memory 67108864b --memory-swap 67108864b --cpus 1.5 --pids-limit 50"
+        " --mount type=bind,source=/w/7,target=/w/7 --mount type=bind,source=/data,target=/in,readonly"
+        " --init alpine:3.20 sh -c echo --privileged"
+    )
+
+
+def test_podman_is_given_the_limits_it_has_and_a_group_where_it_does_not_see_memory_run_out() -> None:
+    argv = argv_of(PODMAN, replace(START, group="/rota-m/7"))
+
+    assert argv[argv.index("--cgroup-parent") + 1] == "/rota-m/7"
+    assert "--init" not in argv
+    assert any(word.startswith("nofile=") for word in argv)
+
+
+def test_without_limits_only_the_number_of_processes_is_bounded() -> None:
+    argv = argv_of(DOCKER, replace(START, container=Container("alpine:3.20")))
+
+    assert not {"--memory", "--cpus"} & set(argv)
+    assert argv[argv.index("--pids-limit") + 1] == "2048"
+
+
+def test_capabilities_are_kept_by_root_alone_where_the_node_allows_root() -> None:
+    root = replace(START, user="0")
+
+    assert "--cap-drop" in argv_of(DOCKER, root)
+    assert "--cap-drop" in argv_of(replace(DOCKER, root=True), START)
+    assert "--cap-drop" not in argv_of(replace(DOCKER, root=True), root)
+
+
+def test_a_name_is_of_one_attempt() -> None:
+    assert name_of("0123456789abcdef", ("7", 3, 2)) == "rota-0123456789ab-7-3-2"
+
+
+@pytest.mark.parametrize("user", ["0", "0:1000", "00"])
+def test_root_is_refused_however_it_is_written(user: str) -> None:
+    with pytest.raises(NotAllowed, match="as root"):
+        allowed_user(DOCKER, user, "1:1")
+
+
+@pytest.mark.parametrize("source", ["/etc", "{data}x", "{data}/../x", "{data}/link", "/"])
+def test_what_is_not_below_an_allowed_directory_is_refused(tmp_path: Path, source: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "x").mkdir()
+    (tmp_path / "datax").mkdir()
+    (data / "link").symlink_to(tmp_path / "x")
+    asked = Mount(source.format(data=data), "/in", read_only=True)
+
+    with pytest.raises(NotAllowed, match="does not let"):
+        allowed_mounts(replace(DOCKER, mounts=(str(data),)), [asked])
+
+
+def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    asked = Mount(f"{tmp_path}/data/sub", "/in", read_only=False)
+
+    (mount,) = allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked])
+
+    assert mount == Mount(f"{tmp_path}/real/sub", "/in", read_only=False)
+
+
+def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    engine = replace(DOCKER, mounts=(f"{tmp_path}:ro", f"{tmp_path}/sub"))
+
+    (mount,) = allowed_mounts(engine, [Mount(f"{tmp_path}/sub", "/in", read_only=False)])
+
+    assert not mount.read_only
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "wanted"),
+    [
+        (0, Seen(), (0, None, False)),
+        (125, Seen(ran=True), (125, None, False)),
+        (125, Seen(ran=False), (125, "its container cannot be started here: it said so", True)),
+        (125, Seen(ran=False, has_image=False), (127, "this node has no image alpine:3.20", False)),
+        (126, Seen(ran=False), (126, "it said so", False)),
+        (127, Seen(ran=False), (127, "it said so", False)),
+        (137, Seen(), (137, None, False)),
+        (137, Seen(out_of_memory=True), (137, "out of memory: limit 64 MiB", False)),
+        (137, Seen(peak_bytes=70 << 20), (137, "out of memory: limit 64 MiB, peak 64 MiB", False)),
+        (137, Seen(peak_bytes=20 << 20), (137, None, False)),
+        (3, Seen(peak_bytes=64 << 20), (3, None, False)),
+        (None, Seen(ran=False), (None, None, False)),
+    ],
+)
+def test_what_an_end_means(code: int | None, seen: Seen, wanted: tuple[int | None, str | None, bool]) -> None:
+    verdict = judge(code, seen, START, "it said so")
+
+    exit_code, reason, is_refused = wanted
+    assert (verdict.exit_code, verdict.is_refused) == (exit_code, is_refused)
+    assert (verdict.reason or "").startswith(reason or "")
+    assert (verdict.reason is None) == (reason is None)
+
+
+def test_an_image_that_may_be_pulled_and_cannot_be_is_told_with_the_runtimes_words() -> None:
+    start = replace(START, container=Container("alpine:3.20", pull="missing"))
+
+    verdict = judge(125, Seen(ran=False, has_image=False), start, "no such host")
+
+    assert verdict.reason == "image alpine:3.20 cannot be pulled: no such host"
+
+
+def test_a_runtimes_last_word_is_no_hint_at_its_manual(tmp_path: Path) -> None:
+    path = tmp_path / "err"
+    path.write_text("earlier\nError: no such thing\nSee 'docker run --help'.\n\n")
+
+    assert last_line(os.fsencode(path), 0) == "no such thing"
+    assert last_line(os.fsencode(path), path.stat().st_size) == ""
+    assert last_line(os.fsencode(tmp_path / "none"), 0) == ""

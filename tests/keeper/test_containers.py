@@ -1,0 +1,408 @@
+"""Attempts in containers, on a real runtime."""
+
+import json
+import os
+import signal
+import subprocess
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.keeper.clear import remove_groups
+from rota.keeper.containers import groups_of
+from rota.keeper.users import FIRST, LAST
+from rota.testing import images
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+pytestmark = pytest.mark.skipif(images.engine() is None, reason="no container runtime that this user may use")
+
+EXIT_CODE, SIGNAL, STATE, REASON = 4, 5, 3, 11
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return images.ensure_image(tmp_path_factory.mktemp("image") / "rootfs")
+
+
+@pytest.fixture
+def boxed(keeper: Keeper, image: str, tmp_path: Path) -> Iterator["Boxed"]:
+    boxed = Boxed(keeper, image)
+    try:
+        yield boxed
+    finally:
+        keeper.kill()
+        images.remove(*boxed.containers())
+        remove_groups(f"{groups_of(boxed.mark)}/*")
+
+
+class Boxed:
+    """An agent that offers containers and lets `data` be mounted, and `books` for reading."""
+
+    def __init__(self, keeper: Keeper, image: str) -> None:
+        self.keeper, self.image = keeper, image
+        self.data, self.books = keeper.root / "data", keeper.root / "books"
+        self.data.mkdir()
+        self.data.chmod(0o777)
+        self.books.mkdir()
+        self.agent = self.attach()
+
+    def attach(self, program: str | None = None, *, run_as: str = "self", **more: Any) -> Agent:
+        agent = self.keeper.agent()
+        agent.send(op="hello", protocol=3)
+        agent.receive_op("state")
+        engine: dict[str, Any] = {
+            "kind": "podman",
+            "program": program or images.engine(),
+            "old_groups": images.old_groups(),
+        }
+        engine |= {"mounts": [str(self.data), f"{self.books}:ro"], **more}
+        amounts = {"cpu": 4000, "memory": 1 << 30}
+        agent.send(op="configure", node="n1", amounts=amounts, gpus=[], run_as=run_as, engine=engine)
+        return agent
+
+    def start(
+        self, script: str, *, job: str = "1", spec: dict[str, Any] | None = None, **container: Any
+    ) -> None:
+        said = {"image": self.image, **container}
+        self.agent.start(job, "sh", "-c", script, container=said, **(spec or {}))
+
+    def run(self, script: str, **said: Any) -> list[Any]:
+        """Its row, when it has ended."""
+        self.start(script, **said)
+        return self.agent.wait_ended()[0]
+
+    def refused(self, script: str, **said: Any) -> str:
+        self.start(script, **said)
+        return str(self.agent.wait_refused()[0][3])
+
+    def output(self, stream: str = "out") -> str:
+        return self.keeper.output("1", stream=stream)
+
+    @property
+    def mark(self) -> str:
+        return (self.keeper.root / "keeper.id").read_text().strip()[:12]
+
+    def groups(self) -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/rota-{self.mark}-containers"))
+
+    def containers(self) -> list[str]:
+        return [name for name in images.containers() if self.mark in name]
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def test_output_and_exit_code_are_the_containers_own(boxed: Boxed) -> None:
+    row = boxed.run("echo to out; echo to err >&2; exit 7")
+
+    assert (row[STATE], row[EXIT_CODE], row[REASON]) == ("exited", 7, None)
+    assert (boxed.output(), boxed.output("err")) == ("to out\n", "to err\n")
+    assert boxed.containers() == []
+
+
+@pytest.mark.parametrize("code", [125, 126, 127])
+def test_the_runtimes_own_codes_are_passed_on_where_the_command_meant_them(boxed: Boxed, code: int) -> None:
+    row = boxed.run(f"exit {code}")
+
+    assert (row[EXIT_CODE], row[REASON]) == (code, None)
+
+
+def test_it_starts_in_its_own_directory_with_its_own_environment_and_nothing_of_the_agents(
+    boxed: Boxed,
+) -> None:
+    row = boxed.run(
+        'pwd; env; echo made > "$ROTA_OUTPUT_DIR/it"', spec={"env": {"GREETING": "hi  there='x'"}}
+    )
+
+    assert row[EXIT_CODE] == 0
+    work = boxed.keeper.root / "work" / "1"
+    here, *lines = boxed.output().splitlines()
+    env = dict(line.split("=", 1) for line in lines)
+    assert here == str(work)
+    assert env["GREETING"] == "hi  there='x'"
+    assert (env["ROTA_JOB_ID"], env["ROTA_ATTEMPT"], env["ROTA_NODE"]) == ("1", "1", "n1")
+    assert (work / "out" / "it").read_text() == "made\n"
+    assert not set(env) & {"PYTHONPATH", "VIRTUAL_ENV", "LANG", "USER", "ROTA_KEEPER"}
+
+
+def test_values_of_its_environment_are_on_no_command_line(boxed: Boxed) -> None:
+    boxed.start("sleep 60", spec={"env": {"TOKEN": "not-for-others"}})
+    boxed.agent.wait_started()
+
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in boxed.keeper.work()]
+    assert any(b"--env-file" in line for line in lines)
+    assert not any(b"not-for-others" in line for line in lines)
+    (file,) = (boxed.keeper.root / "containers").glob("*.env")
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_it_runs_as_nobody_without_any_privilege(boxed: Boxed) -> None:
+    boxed.run("id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status")
+
+    uid, *status = boxed.output().split("\n")
+    assert uid == ("65534" if ROOT else "0")  # who is the keeper's own user outside
+    said = dict(line.split(":\t") for line in status if line)
+    assert (int(said["CapEff"], 16), int(said["CapBnd"], 16), said["NoNewPrivs"]) == (0, 0, "1")
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has other users to give")
+def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
+    row = boxed.run('id -u; id -g; touch "$ROTA_OUTPUT_DIR/it"', user="1234:4321")
+
+    assert (row[EXIT_CODE], boxed.output()) == (0, "1234\n4321\n")
+    assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == 1234
+
+
+@pytest.mark.skipif(not ROOT, reason="for others root in a container is nobody but themselves")
+def test_root_is_refused_unless_the_node_allows_it(boxed: Boxed) -> None:
+    assert boxed.refused("id -u", user="0") == "this node lets no container run as root"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has root to give")
+def test_root_is_given_where_the_node_allows_it(boxed: Boxed) -> None:
+    boxed.agent = boxed.attach(root=True)
+
+    assert boxed.run("id -u", user="0")[EXIT_CODE] == 0
+    assert boxed.output() == "0\n"
+
+
+def test_it_has_no_network_unless_it_asks_for_the_hosts(boxed: Boxed) -> None:
+    boxed.run("cat /proc/net/dev")
+    alone = boxed.output()
+    boxed.agent.start(
+        "2", "sh", "-c", "cat /proc/net/dev", container={"image": boxed.image, "network": "host"}
+    )
+    boxed.agent.wait_ended(2)
+
+    def devices(text: str) -> set[str]:
+        return {line.split(":")[0].strip() for line in text.splitlines()[2:]}
+
+    assert devices(alone) == {"lo"}
+    assert devices(boxed.keeper.output("2")) == devices(Path("/proc/net/dev").read_text())
+
+
+def test_what_the_node_allows_is_mounted(boxed: Boxed) -> None:
+    (boxed.books / "a").write_text("once upon a time\n")
+    mounts = [[str(boxed.data), "/data", False], [str(boxed.books), "/books", True]]
+
+    row = boxed.run("cat /books/a; echo x > /books/b; echo written > /data/c", mounts=mounts)
+
+    assert row[EXIT_CODE] == 0
+    assert boxed.output() == "once upon a time\n"
+    assert "Read-only file system" in boxed.output("err")
+    assert (boxed.data / "c").read_text() == "written\n"
+    assert not (boxed.books / "b").exists()
+
+
+def test_what_the_node_does_not_allow_is_refused_with_the_reason(boxed: Boxed) -> None:
+    assert boxed.refused("true", mounts=[["/etc", "/x", True]]) == "this node does not let /etc be mounted"
+    assert boxed.containers() == []
+
+
+def test_a_directory_for_reading_is_not_mounted_for_writing(boxed: Boxed) -> None:
+    reason = boxed.refused("true", mounts=[[str(boxed.books), "/x", False]])
+
+    assert reason == f"this node lets {boxed.books} be mounted for reading only"
+
+
+def test_a_link_out_of_what_is_allowed_is_refused(boxed: Boxed) -> None:
+    (boxed.data / "out").symlink_to("/etc")
+
+    reason = boxed.refused("true", mounts=[[f"{boxed.data}/out", "/x", True]])
+
+    assert reason == f"this node does not let {boxed.data}/out (/etc) be mounted"
+
+
+def test_a_working_directory_of_the_jobs_own_is_mounted_by_the_same_rule(boxed: Boxed) -> None:
+    assert boxed.refused("pwd", spec={"workdir": "/etc"}) == "this node does not let /etc be mounted"
+    boxed.agent.start(
+        "2", "sh", "-c", "pwd", container={"image": boxed.image}, workdir=str(boxed.data), tasks=[[0, 2, 1]]
+    )
+    boxed.agent.wait_ended()
+
+    assert boxed.keeper.output("2", attempt=2) == f"{boxed.data}\n"
+
+
+def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
+    row = boxed.run("tail /dev/zero", spec={"needs": {"cpu": 1000, "memory": 32 << 20}})
+
+    assert row[EXIT_CODE] == 137
+    assert row[REASON].startswith("out of memory: limit 32 MiB")
+    wait_until(lambda: not boxed.groups(), "no control group is left")
+
+
+def test_limits_of_the_job_are_the_containers(boxed: Boxed) -> None:
+    spec = {"needs": {"memory": 512 << 20}, "limits": {"memory": 32 << 20, "pids": 7, "cpu": 500}}
+
+    row = boxed.run("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; tail /dev/zero", spec=spec)
+
+    assert row[REASON].startswith("out of memory: limit 32 MiB")
+    assert boxed.output() == "7\n"
+
+
+def test_files_are_there_for_its_user(boxed: Boxed) -> None:
+    files = {"run.sh": _base64("#!/bin/sh\ncat data/words\n"), "data/words": _base64("sent along\n")}
+
+    row = boxed.run("./run.sh && echo more >> data/words", spec={"files": files})
+
+    assert (row[EXIT_CODE], boxed.output()) == (0, "sent along\n")
+    assert (boxed.keeper.root / "work" / "1" / "data" / "words").read_text() == "sent along\nmore\n"
+
+
+def test_its_user_is_the_jobs_own_where_the_node_gives_one(boxed: Boxed) -> None:
+    boxed.agent = boxed.attach(run_as="own" if ROOT else "self")
+
+    row = boxed.run('id -u; touch "$ROTA_OUTPUT_DIR/it"')
+
+    assert row[EXIT_CODE] == 0
+    uid = int(boxed.output())
+    assert FIRST <= uid <= LAST if ROOT else uid == 0
+    assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == (uid if ROOT else os.geteuid())
+
+
+def test_a_missing_image_is_the_jobs_own_fault(boxed: Boxed) -> None:
+    row = boxed.run("true", image="localhost/rota-no-such:1")
+
+    reason = "this node has no image localhost/rota-no-such:1, and the job does not let it be pulled"
+    assert (row[STATE], row[EXIT_CODE], row[REASON]) == ("exited", 127, reason)
+
+
+def test_a_missing_command_is_told_from_one_that_fails(boxed: Boxed) -> None:
+    boxed.agent.start("1", "no-such-command", container={"image": boxed.image})
+    row = boxed.agent.wait_ended()[0]
+
+    assert row[EXIT_CODE] == 127
+    assert "no-such-command" in row[REASON]
+
+
+def test_a_runtime_that_fails_is_the_nodes_fault_and_the_attempt_is_refused(
+    boxed: Boxed, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'Error: the engine is on fire' >&2\nexit 125\n")
+    broken.chmod(0o755)
+    boxed.agent = boxed.attach(str(broken))
+
+    assert boxed.refused("true") == "its container cannot be started here: the engine is on fire"
+    assert boxed.agent.started == boxed.agent.ended == []
+
+
+def test_without_a_runtime_it_is_refused(boxed: Boxed) -> None:
+    boxed.agent = boxed.keeper.agent()
+    boxed.keeper.kill()
+    boxed.keeper.start()
+    boxed.agent = boxed.keeper.agent()
+    boxed.agent.hello()
+
+    assert boxed.refused("true") == "this node has no container runtime"
+
+
+def test_stop_ends_it_gracefully(boxed: Boxed) -> None:
+    boxed.start(
+        "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done", spec={"grace_ms": 60_000}
+    )
+    boxed.agent.wait_started()
+    wait_until(lambda: "up" in boxed.output(), "it is up")
+
+    boxed.agent.stop(["1", 0, 1])
+
+    assert boxed.agent.wait_ended()[0][STATE] == "stopped"
+    assert boxed.output() == "up\nbye\n"
+    assert boxed.containers() == []
+
+
+def test_one_that_ignores_sigterm_is_killed_after_the_grace(boxed: Boxed) -> None:
+    boxed.start("trap '' TERM; echo up; while :; do sleep 1; done", spec={"grace_ms": 300})
+    boxed.agent.wait_started()
+    wait_until(lambda: "up" in boxed.output(), "it is up")
+
+    boxed.agent.stop(["1", 0, 1])
+
+    assert boxed.agent.wait_ended()[0][STATE] == "stopped"
+    assert boxed.containers() == []
+
+
+def test_over_its_time_it_is_ended(boxed: Boxed) -> None:
+    row = boxed.run("trap '' TERM; while :; do sleep 1; done", spec={"timeout_ms": 1500, "grace_ms": 100})
+
+    assert row[STATE] == "timed_out"
+    assert boxed.containers() == []
+
+
+def test_the_attempt_ends_with_its_container_also_when_the_command_line_is_killed(boxed: Boxed) -> None:
+    boxed.start("while :; do sleep 1; done")
+    boxed.agent.wait_started()
+    assert len(boxed.containers()) == 1
+
+    for pid in boxed.keeper.work():
+        os.kill(pid, signal.SIGKILL)
+
+    row = boxed.agent.wait_ended()[0]
+    assert (row[STATE], row[SIGNAL]) == ("exited", signal.SIGKILL)
+    assert boxed.containers() == []
+
+
+def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxed) -> None:
+    boxed.start("trap '' TERM; while :; do sleep 1; done")
+    boxed.agent.wait_started()
+    other = f"rota-other-{os.getpid()}"
+    try:
+        subprocess.run(
+            [
+                str(images.engine()),
+                "create",
+                "--name",
+                other,
+                "--label",
+                "rota.keeper=another",
+                boxed.image,
+                "sh",
+            ],
+            capture_output=True,
+            check=True,
+        )
+        boxed.keeper.kill()
+        assert len(boxed.containers()) == 1
+
+        boxed.keeper.start()
+
+        assert boxed.containers() == []
+        assert boxed.groups() == []
+        assert other in images.containers()
+        state = boxed.keeper.agent()
+        state.send(op="hello", protocol=3)
+        assert [row[STATE] for row in state.receive_op("state")["ended"]] == ["lost"]
+    finally:
+        images.remove(other)
+
+
+def test_many_at_once_leave_nothing(boxed: Boxed) -> None:
+    rows = [[index, 1, 1] for index in range(12)]
+    container = {"image": boxed.image}
+    boxed.agent.start("1", "sh", "-c", "exit $ROTA_INDEX", container=container, tasks=rows, count=12)
+
+    ended = boxed.agent.wait_ended(12)
+
+    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}
+    assert boxed.containers() == []
+    assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
+
+
+def test_the_files_laid_out_for_it_go_with_it(boxed: Boxed) -> None:
+    boxed.run("true")
+
+    assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
+
+
+def test_a_container_that_is_malformed_is_named(boxed: Boxed) -> None:
+    boxed.start("true", user="root")
+
+    assert boxed.agent.receive_op("error")["reason"] == (
+        "spec.container.user: want numbers, as 1000 or 1000:1000"
+    )
+    assert json.dumps(boxed.containers()) == "[]"

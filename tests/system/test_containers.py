@@ -1,0 +1,224 @@
+"""Jobs in containers, from the command line to a real runtime and back."""
+
+import json
+import os
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.users import FIRST, LAST
+from rota.testing import images
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+
+pytestmark = pytest.mark.system
+needs_runtime = pytest.mark.skipif(
+    images.engine() is None, reason="no container runtime that this user may use"
+)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return images.ensure_image(tmp_path_factory.mktemp("image") / "rootfs")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    directory.chmod(0o777)
+    return directory
+
+
+@pytest.fixture
+def one(tmp_path: Path, data: Path) -> Iterator[LocalCluster]:
+    """One node with a runtime, which lets `data` be mounted."""
+    try:
+        with LocalCluster(tmp_path / "cluster", nodes=1, settings={"ROTA_MOUNTS": str(data)}) as running:
+            yield running
+    finally:
+        images.remove(*containers_of(tmp_path / "cluster"))
+
+
+def containers_of(directory: Path) -> list[str]:
+    marks = [path.read_text().strip()[:12] for path in directory.glob("node-*/keeper.id")]
+    return [name for name in images.containers() if any(mark in name for mark in marks)]
+
+
+@needs_runtime
+def test_a_job_in_a_container_is_like_any_other(one: LocalCluster, image: str, data: Path) -> None:
+    (data / "in").write_text("from outside\n")
+    script = 'cat /data/in; echo "$GREETING $ROTA_JOB_NAME"; echo to err >&2; exit 7'
+
+    ran = one.rota(
+        *(
+            "run",
+            "--image",
+            image,
+            "--mount",
+            f"{data}:/data:ro",
+            "--env",
+            "GREETING=hi",
+            "-n",
+            "boxed",
+            "-m",
+            "64m",
+        ),
+        *("--", "sh", "-c", script),
+    )
+
+    assert (ran.code, ran.out) == (7, "from outside\nhi boxed\n"), ran
+    assert "to err" in ran.err
+    assert one.node(1)["labels"]["container"] == "podman"
+    assert "container=podman" in one.rota("node", "show", "node-1").out
+    assert containers_of(one.directory) == []
+
+
+@needs_runtime
+def test_what_it_asked_for_is_shown_as_it_could_be_sent_again(
+    one: LocalCluster, image: str, data: Path
+) -> None:
+    job = one.submit("true", image=image, container={"mounts": [f"{data}:/data"], "workdir": "/data"})
+    assert one.rota("wait", job).code == 0
+
+    spec = json.loads(one.rota("show", job, "-o", "json").out)["spec"]
+
+    mount = {"source": str(data), "target": "/data", "read_only": False}
+    inside = {"user": None, "network": "none", "mounts": [mount], "workdir": "/data", "pull": "never"}
+    assert (spec["image"], spec["container"]) == (image, inside)
+    again = one.call("POST", "/v1/jobs", spec)
+    assert again.status == 201
+    assert one.rota("wait", again.body["id"]).code == 0
+
+
+@needs_runtime
+def test_out_of_memory_and_a_missing_image_are_named(one: LocalCluster, image: str) -> None:
+    hungry = one.rota("run", "--image", image, "-m", "32m", "--", "tail", "/dev/zero")
+    missing = one.rota("run", "--image", "localhost/rota-no-such:1", "--", "true")
+
+    assert hungry.code == 137
+    assert "out of memory: limit 32 MiB" in hungry.err
+    assert missing.code == 127
+    assert "this node has no image localhost/rota-no-such:1" in missing.err
+
+
+@needs_runtime
+def test_files_limits_and_outputs_are_as_without_a_container(
+    one: LocalCluster, image: str, tmp_path: Path
+) -> None:
+    sent = tmp_path / "run.sh"
+    sent.write_text('#!/bin/sh\necho made > "$ROTA_OUTPUT_DIR/it"\ntail /dev/zero\n')
+
+    ran = one.rota(
+        "run", "--image", image, "--send", str(sent), "-m", "64m", "--limit", "memory=32m", "--", "./run.sh"
+    )
+
+    assert ran.code == 137
+    assert "out of memory: limit 32 MiB" in ran.err
+    assert one.rota("get", "last", "it", "--into", str(tmp_path)).code == 0
+    assert (tmp_path / "it").read_text() == "made\n"
+
+
+@needs_runtime
+def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        home = Path(directory) / "cluster"
+        try:
+            with LocalCluster(home, nodes=1, run_as="own") as cluster:
+                ran = cluster.rota("run", "--image", image, "--", "sh", "-c", "id -u; touch it; ls")
+                work = cluster.node_directory(1) / "work" / "1"
+
+                assert (ran.code, ran.out.split()[1:]) == (0, ["it", "out"])
+                assert FIRST <= int(ran.out.split()[0]) <= LAST
+                assert (work / "it").stat().st_uid == int(ran.out.split()[0])
+        finally:
+            images.remove(*containers_of(home))
+
+
+@needs_runtime
+def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image: str) -> None:
+    job = one.submit("true", image=image, container={"mounts": ["/etc:/x:ro"]})
+    refusal = "node-1 (this node does not let /etc be mounted)"
+
+    until(lambda: refusal in one.rota("why", job).out, "the reason is told")
+
+    assert one.count(job, "pending") == 1
+    assert one.rota("cancel", job, "--wait").code == 0
+
+
+@needs_runtime
+def test_cancel_ends_one_that_ignores_sigterm(one: LocalCluster, image: str) -> None:
+    job = one.submit("sh", "-c", "trap '' TERM; while :; do sleep 1; done", image=image, grace="500ms")
+    until(lambda: one.count(job, "running") == 1, "it runs")
+    assert len(containers_of(one.directory)) == 1
+
+    assert one.rota("cancel", job, "--wait").code == 0
+
+    assert containers_of(one.directory) == []
+
+
+@needs_runtime
+def test_a_killed_agent_leaves_it_running_and_its_end_is_told_once(
+    one: LocalCluster, image: str, data: Path
+) -> None:
+    script = "echo begun >> /data/seen; while [ ! -e /data/go ]; do sleep 0.1; done; exit 5"
+    job = one.submit("sh", "-c", script, image=image, container={"mounts": [f"{data}:/data"]})
+    until(lambda: (data / "seen").exists() and one.count(job, "running") == 1, "it runs")
+
+    one.kill_agent(1)
+    (data / "go").touch()
+    until(lambda: not containers_of(one.directory), "it has ended while nobody was there")
+    one.start_agent(1)
+
+    assert one.rota("wait", job).code == 5
+    assert (data / "seen").read_text() == "begun\n"
+    events = one.call("GET", f"/v1/events?job={job}&kind=task.ended").body["events"]
+    assert len(events) == 1
+
+
+@needs_runtime
+def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
+    one: LocalCluster, image: str, data: Path
+) -> None:
+    script = 'echo "$ROTA_ATTEMPT" >> /data/seen; while [ ! -e /data/go ]; do sleep 0.1; done'
+    job = one.submit("sh", "-c", script, image=image, container={"mounts": [f"{data}:/data"]})
+    until(lambda: (data / "seen").exists() and one.count(job, "running") == 1, "it runs")
+    (before,) = containers_of(one.directory)
+
+    (keeper,) = one.keepers()
+    os.kill(keeper, signal.SIGKILL)
+
+    until(lambda: (data / "seen").read_text() == "1\n2\n", "it runs again")
+    assert Counter(containers_of(one.directory))[before] == 0
+    (data / "go").touch()
+    assert one.rota("wait", job).code == 0
+    assert containers_of(one.directory) == []
+
+
+def test_steps_beside_an_image_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('image = "alpine:3.20"\n[[steps]]\ncommand = ["make"]\n')
+    with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
+        ran = cluster.rota("run", "-f", str(file))
+
+    assert ran.code == 2
+    assert "steps: are not run in containers yet" in ran.err
+    assert "leave image or steps out" in ran.err
+
+
+def test_a_node_without_a_runtime_never_gets_one_and_the_job_says_why(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1, settings={"ROTA_CONTAINER": "none"}) as cluster:
+        ran = cluster.rota("run", "--detach", "--image", "alpine:3.20", "--", "true")
+        job = ran.out.strip()
+
+        assert "warning: image: no node has a container runtime now" in ran.err
+        assert "container" not in cluster.node(1)["labels"]
+        why = cluster.rota("why", job).out
+        assert "1 of 1 nodes has no container runtime" in why
+        assert "would start on node-1 without image" in why
+        assert cluster.rota("plan", "--image", "alpine:3.20", "--", "true").code == 11
