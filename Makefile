@@ -26,6 +26,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 
 system-packages: ## what some tests want of the machine: a container runtime (quick when it is there)
 	@if ! command -v podman >/dev/null || ! command -v busybox >/dev/null || ! command -v runc >/dev/null; then \
+	export DEBIAN_FRONTEND=noninteractive; apt-get update --quiet >/dev/null; \
 	apt-get install --yes --quiet --no-install-recommends podman runc busybox-static >/dev/null \
 	|| echo "podman, runc or busybox cannot be had here; tests of containers are left out" >&2; fi
 
