@@ -10,6 +10,7 @@ from rota.sim.world import World
 
 CLOCKS = 0.9  # a server's clock may run fast
 OFTEN_MS = 4_000
+UNDER_WAY_MS = 2_000  # from a decision to its commit, at most: a store may be slow
 
 
 class Nodes:
@@ -22,6 +23,7 @@ class Nodes:
         self._world = world
         self._looked_at_ms = 0
         self._well_at_ms: dict[str, int] = {}
+        self._well_before_ms: dict[str, int] = {}  # at the look before that
 
     def look(self) -> None:
         """Once a second; now and then is enough, and all of them cost much."""
@@ -29,13 +31,17 @@ class Nodes:
             self._looked_at_ms = self._world.now_ms
             for machine in self.machines.values():
                 if self.speaks(machine):
+                    before_ms = self._well_at_ms.get(machine.node, self._world.now_ms)
+                    self._well_before_ms[machine.node] = before_ms
                     self._well_at_ms[machine.node] = self._world.now_ms
 
     def give_up(self, node: str) -> None:
-        """It is written to be lost."""
-        well_at_ms = self._well_at_ms.get(node)
-        if well_at_ms is not None and self._world.now_ms - well_at_ms < CLOCKS * self.lost_ms:
-            raise Broken(f"{node} is said to be lost {self._world.now_ms - well_at_ms} ms after it was well")
+        """It is written to be lost; who decided that could not know what was so just now."""
+        now_ms, well_at_ms = self._world.now_ms, self._well_at_ms.get(node)
+        if well_at_ms is not None and now_ms - well_at_ms < UNDER_WAY_MS:
+            well_at_ms = self._well_before_ms[node]
+        if well_at_ms is not None and now_ms - well_at_ms < CLOCKS * self.lost_ms:
+            raise Broken(f"{node} is said to be lost {now_ms - well_at_ms} ms after it was well")
 
     def lose(self, node: str, key: Key, *, is_asked: bool) -> None:
         """An attempt is written to be lost there; `is_asked`: though the node could say what it knows."""
