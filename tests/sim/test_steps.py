@@ -1,4 +1,4 @@
-"""Jobs with steps under every fault: each step starts once, in order, and every promise holds."""
+"""Jobs with steps under every fault but one: each step starts once, in order, and every promise holds."""
 
 from random import Random
 from typing import Any

@@ -92,7 +92,8 @@ class Box:
         start = self.start
         task = {"program": self.engine.program, "name": start.name, "image": start.container.image}
         was_made = code != FAILED or os.path.exists(start.cid_file)
-        words = json.dumps({**task, "code": code, "group": start.group, "was_made": was_made})
+        ended = {"keeper": os.getpid(), "code": code, "group": start.group, "was_made": was_made}
+        words = json.dumps({**task, **ended})
         pause_seconds = LOOK_SECONDS
         while True:
             with contextlib.suppress(OSError, ValueError):

@@ -22,18 +22,17 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 
 def main(task: str) -> int:
-    """An object of program, name, image, code (negative: of a signal), group if it has one, was_made."""
+    """An object of keeper (its pid), program, name, image, code (negative: of a signal), group, was_made."""
     said = json.loads(task)
     program, name, code, group = said["program"], said["name"], said["code"], said["group"]
     state = state_of(program, name) if code else {}  # of one that ended well there is nothing to be asked
     seen = look(program, said["image"], state) if code else Seen()
     has_ended = not state.get("Running")
-    parent = os.getppid()
     pause_seconds = PAUSE_SECONDS
     while not (has_ended and remove(program, name)) and not remove_all(program, f"name=^{name}$"):
         if not said["was_made"]:  # by its own word, and now it says nothing
             break
-        if os.getppid() != parent:  # the next keeper goes on
+        if os.getppid() != said["keeper"]:  # that is gone; the next one goes on
             return 1
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
