@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rota.agent import logs
-from rota.keeper.index import find_end, find_start
+from rota.keeper.output.index import find_end, find_start
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import rota.keeper
-from rota.keeper.index import find_end, find_start
-from rota.keeper.machine import end_groups
-from rota.keeper.spares import MOST
+from rota.keeper.limits.machine import end_groups
+from rota.keeper.output.index import find_end, find_start
+from rota.keeper.process.spares import MOST
 
 Row = list[Any]
 Message = dict[str, Any]

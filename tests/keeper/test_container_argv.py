@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.boxes import last_line
-from rota.keeper.containers import (
+from rota.keeper.container.argv import (
     Container,
     Engine,
     Mount,
@@ -20,7 +19,8 @@ from rota.keeper.containers import (
     judge,
     name_of,
 )
-from rota.keeper.limits import Limits
+from rota.keeper.container.boxes import last_line
+from rota.keeper.limits.words import Limits
 
 DOCKER = Engine("docker", "/usr/bin/docker", init=True)
 PODMAN = Engine("podman", "/usr/bin/podman")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.clear import remove_groups
-from rota.keeper.containers import groups_of
-from rota.keeper.users import FIRST, LAST
+from rota.keeper.container.argv import groups_of
+from rota.keeper.container.clear import remove_groups
+from rota.keeper.process.users import FIRST, LAST
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 

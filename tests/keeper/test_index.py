@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.keeper.index import Begun, Extent, end_line, find_end, find_start, start_line
+from rota.keeper.output.index import Begun, Extent, end_line, find_end, find_start, start_line
 
 LINES = (
     start_line(1, 1, 0, Extent(0, 0))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.machine import find_groups
+from rota.keeper.limits.machine import find_groups
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_stop import STUBBORN, is_alive, wait_until_ready
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper import outputs as module
-from rota.keeper.outputs import Outputs, Segment
+from rota.keeper.output import segments as module
+from rota.keeper.output.segments import Outputs, Segment
 from rota.keeper.rules import Key
 
 FIRST: Key = ("7", 0, 1)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper import spares as module
-from rota.keeper.outputs import Outputs
-from rota.keeper.spares import Spares
+from rota.keeper.output.segments import Outputs
+from rota.keeper.process import spares as module
+from rota.keeper.process.spares import Spares
 from tests.keeper.conftest import Agent, Keeper
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.users import FIRST, LAST, named
+from rota.keeper.process.users import FIRST, LAST, named
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
 IS_ROOT = os.geteuid() == 0

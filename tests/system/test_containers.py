@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.users import FIRST, LAST
+from rota.keeper.process.users import FIRST, LAST
 from rota.testing import images
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper.index import Begun, Extent, find_end, find_start
+from rota.keeper.output.index import Begun, Extent, find_end, find_start
 from rota.wire.generated import agent_pb2 as pb
 
 _CHUNK_BYTES = 256 * 1024

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper.index import Begun, Extent, read_all
+from rota.keeper.output.index import Begun, Extent, read_all
 from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES
 from rota.model.sync import TailPiece

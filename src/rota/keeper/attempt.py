@@ -6,11 +6,11 @@ import resource
 import time
 from dataclasses import dataclass, field
 
-from rota.keeper import trees
-from rota.keeper.boxes import Box
-from rota.keeper.cgroups import Group
-from rota.keeper.index import Extent
-from rota.keeper.outputs import Segment
+from rota.keeper.container.boxes import Box
+from rota.keeper.limits.cgroups import Group
+from rota.keeper.output.index import Extent
+from rota.keeper.output.segments import Segment
+from rota.keeper.process import trees
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode

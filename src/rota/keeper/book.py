@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from rota.keeper import journal as lines
 from rota.keeper import wire
 from rota.keeper.attempt import Kernel, Outcome, Running, row
-from rota.keeper.index import Extent
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.outbox import Outbox
+from rota.keeper.output.index import Extent
 from rota.keeper.rules import Key
 from rota.keeper.wire import Run, Spec
 

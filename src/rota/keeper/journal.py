@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.keeper import holes
+from rota.keeper.output import holes
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark, mark_of
 from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec

@@ -5,10 +5,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rota.keeper import patrol, trees
 from rota.keeper.attempt import Excess, Kernel, Running
+from rota.keeper.limits import patrol
+from rota.keeper.process import trees
+from rota.keeper.process.trees import Child
 from rota.keeper.rules import Key
-from rota.keeper.trees import Child
 from rota.keeper.work import Work
 
 SWEEP_SECONDS = 1.0

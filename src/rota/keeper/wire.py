@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from rota.keeper.containers import DOCKER, PODMAN, Container, Engine, Mount
-from rota.keeper.limits import LIMITS, NO_LIMITS, Limits, limits_of
+from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
+from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
 from rota.keeper.steps import Step
 

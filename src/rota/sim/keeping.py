@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rota.keeper.attempt import Kernel, Outcome
-from rota.keeper.cgroups import Group
-from rota.keeper.index import Extent
 from rota.keeper.journal import Journal
-from rota.keeper.outputs import Measure, Outputs, Segment
+from rota.keeper.limits.cgroups import Group
+from rota.keeper.output.index import Extent
+from rota.keeper.output.segments import Measure, Outputs, Segment
+from rota.keeper.process.spawn import CannotRun, Short, Spawner
 from rota.keeper.rules import Key
-from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Configure, Spec
 from rota.sim.world import Clock
 

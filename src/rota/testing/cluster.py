@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import rota
-from rota.keeper.machine import end_groups
+from rota.keeper.limits.machine import end_groups
 from rota.testing import processes
 from rota.testing.processes import until
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper import trees
-from rota.keeper.machine import end_groups
+from rota.keeper.limits.machine import end_groups
+from rota.keeper.process import trees
 
 _GOODBYE_SECONDS = 15.0  # a keeper stops its work first; the usual grace is ten seconds
 _KILL_SECONDS = 5.0

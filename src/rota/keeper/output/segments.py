@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper.index import Extent, end_line, find_end, find_start, segments, start_line
+from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line
+from rota.keeper.process.spares import Spares
 from rota.keeper.rules import Key
-from rota.keeper.spares import Spares
 from rota.keeper.wire import Keeping
 
 RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts

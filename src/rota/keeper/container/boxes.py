@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rota.keeper import clear
-from rota.keeper.containers import (
+from rota.keeper.container import clear
+from rota.keeper.container.argv import (
     ROOT,
     Engine,
     Mount,
@@ -30,8 +30,8 @@ from rota.keeper.containers import (
     keeps_limits,
     name_of,
 )
+from rota.keeper.process.users import User, give
 from rota.keeper.rules import Key
-from rota.keeper.users import User, give
 from rota.keeper.wire import Spec
 
 NOBODY = "65534:65534"
@@ -98,7 +98,7 @@ class Box:
         while True:
             with contextlib.suppress(OSError, ValueError):
                 done = subprocess.run(
-                    [sys.executable, "-m", "rota.keeper.clear", words],
+                    [sys.executable, "-m", "rota.keeper.container.clear", words],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     check=False,  # the reaper may be told its code before us

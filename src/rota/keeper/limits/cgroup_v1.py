@@ -4,8 +4,8 @@ import contextlib
 import os
 import threading
 
-from rota.keeper.cgroups import PERIOD_US, Group, Groups, counter, numbers, write
-from rota.keeper.limits import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, counter, numbers, write
+from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
 from rota.keeper.rules import Key
 
 FREEZER = "freezer"

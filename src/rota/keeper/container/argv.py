@@ -5,7 +5,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rota.keeper.limits import NO_LIMITS, Limits, size
+from rota.keeper.limits.words import NO_LIMITS, Limits, size
 from rota.keeper.rules import Key
 
 PODMAN, DOCKER = "podman", "docker"

@@ -4,7 +4,7 @@ import contextlib
 import os
 
 from rota.keeper import wire
-from rota.keeper.outputs import Outputs
+from rota.keeper.output.segments import Outputs
 from rota.keeper.work import Work
 
 RESERVE_BYTES = 64 << 20  # for what running work and its results need

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rota.keeper.attempt import Excess, Outcome, Running
-from rota.keeper.limits import Limits, out_of_memory, too_many
+from rota.keeper.limits.words import Limits, out_of_memory, too_many
+from rota.keeper.process.trees import Marked
 from rota.keeper.rules import Key
-from rota.keeper.trees import Marked
 
 EVERY_SECONDS = 0.2
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""python -m rota.keeper.clear TASK: clear a container away, then say how it fared. [I/O]
+"""python -m rota.keeper.container.clear TASK: clear a container away, then say how it fared. [I/O]
 
 A process of its own, because the keeper buries whatever ends, and asking a runtime takes long.
 """
@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from rota.keeper.containers import LABEL, Seen, groups_of
+from rota.keeper.container.argv import LABEL, Seen, groups_of
 
 ASK_SECONDS = 60.0  # a runtime that says nothing for so long is asked again
 PAUSE_SECONDS = 0.1

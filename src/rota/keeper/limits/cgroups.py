@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper import trees
-from rota.keeper.limits import MEMORY, PIDS, Limits
+from rota.keeper.limits.words import MEMORY, PIDS, Limits
+from rota.keeper.process import trees
 from rota.keeper.rules import Key
 
 PERIOD_US = 100_000  # the kernel's own; a quota is so much of each

@@ -4,9 +4,9 @@ import contextlib
 import os
 import time
 
-from rota.keeper.cgroup_v1 import FREEZER, GroupsV1, GroupV1
-from rota.keeper.cgroups import Groups, entries, write
-from rota.keeper.limits import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.cgroup_v1 import FREEZER, GroupsV1, GroupV1
+from rota.keeper.limits.cgroups import Groups, entries, write
+from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
 
 CONTROLLERS = (FREEZER, PIDS, MEMORY, CPU)
 

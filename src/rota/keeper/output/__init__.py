@@ -1,0 +1,1 @@
+"""WHERE OUTPUT GOES: files that the work itself appends to, kept within bounds."""

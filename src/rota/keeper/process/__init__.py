@@ -1,0 +1,1 @@
+"""HOW WORK BECOMES A PROCESS: its start, its user, its tree."""
