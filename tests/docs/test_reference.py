@@ -10,7 +10,7 @@ import pytest
 from rota.apiserver.answers import STATUS_OF_CODE
 from rota.apiserver.http import ROUTES
 from rota.apiserver.spec import KNOWN
-from rota.keeper.process.spawn import PASSED_ON
+from rota.keeper.spawn import PASSED_ON
 from rota.keeper.wire import READERS
 from rota.model.sync import Said
 

@@ -17,7 +17,7 @@ import pytest
 import rota.keeper
 from rota.keeper.limits.machine import end_groups
 from rota.keeper.output.index import find_end, find_start
-from rota.keeper.process.spares import MOST
+from rota.keeper.output.spares import MOST
 
 Row = list[Any]
 Message = dict[str, Any]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.keeper.boxes import last_line
 from rota.keeper.container.argv import (
     Container,
     Engine,
@@ -19,7 +20,6 @@ from rota.keeper.container.argv import (
     judge,
     name_of,
 )
-from rota.keeper.container.boxes import last_line
 from rota.keeper.limits.words import Limits
 
 DOCKER = Engine("docker", "/usr/bin/docker", init=True)

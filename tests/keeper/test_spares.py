@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rota.keeper.output import spares as module
 from rota.keeper.output.segments import Outputs
-from rota.keeper.process import spares as module
-from rota.keeper.process.spares import Spares
+from rota.keeper.output.spares import Spares
 from tests.keeper.conftest import Agent, Keeper
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.agent import logs
-from rota.keeper.output.trimmer import step
+from rota.keeper.trimmer import step
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 

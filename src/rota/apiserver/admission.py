@@ -87,6 +87,8 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
     """All records of an ended job but its submit key, so that a late repeat makes no second one."""
     job = find_job(view, ref, caller)
     access.require(caller, Action.DELETE, job.spec.namespace)
+    if ref != job.spec.id:  # a name would mean the next one when the call is repeated
+        raise Conflict("a job is deleted by its id", hint=f"the id of {ref[:60]} is {job.spec.id}")
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
     parts = ("spec", "wish", "cluster", "status", "verdict")

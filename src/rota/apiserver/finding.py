@@ -4,30 +4,22 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from rota.apiserver.access import Caller, sees
-from rota.model.errors import Conflict, NotFound
+from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
 from rota.model.view import JobView, NodeView, View
 
 LAST = "last"
-_SHOWN = 5
 
 
 def find_job(view: View, ref: str, caller: Caller) -> JobView:
-    """By id, then by name (the newest), then by unique id prefix; or `last`."""
+    """By id, or by name (the newest); or `last`. Ids are counted up: what begins one was another's."""
     job = view.jobs.get(JobId(ref))
     if job is not None and sees(caller, job.spec.namespace):
         return job
     found = _newest(view, caller) if ref == LAST else _by_name(view, ref, caller)
-    if found is not None:
-        return found
-    alike = _by_prefix(view, ref, caller) if ref.isdecimal() else []
-    if len(alike) > 1:
-        shown = ", ".join(job.spec.id for job in alike[:_SHOWN])
-        more = "" if len(alike) <= _SHOWN else f" and {len(alike) - _SHOWN} more"
-        raise Conflict(f"{ref} stands for {len(alike)} jobs: {shown}{more}", hint="write the whole id")
-    if not alike:
+    if found is None:
         raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
-    return alike[0]
+    return found
 
 
 def find_node(view: View, ref: str) -> NodeView:
@@ -62,11 +54,6 @@ def _newest(view: View, caller: Caller) -> JobView | None:
 def _by_name(view: View, name: str, caller: Caller) -> JobView | None:
     of_that_name = (job for job in view.jobs.values() if job.spec.name == name)
     return max(_visible(of_that_name, caller), key=_number, default=None)
-
-
-def _by_prefix(view: View, prefix: str, caller: Caller) -> list[JobView]:
-    alike = (job for job in view.jobs.values() if job.spec.id.startswith(prefix))
-    return sorted(_visible(alike, caller), key=_number)
 
 
 def _visible(jobs: Iterable[JobView], caller: Caller) -> Iterable[JobView]:

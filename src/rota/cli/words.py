@@ -83,7 +83,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_ids(text: str) -> list[str]:
-    """`1,3,5-8` -> each id; anything else (a name, a prefix, `last`) stays as it is."""
+    """`1,3,5-8` -> each id; anything else (a name, `last`) stays as it is."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
         return [text]
     return [str(number) for number in parse_ranges(text)]

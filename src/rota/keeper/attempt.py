@@ -6,7 +6,7 @@ import resource
 import time
 from dataclasses import dataclass, field
 
-from rota.keeper.container.boxes import Box
+from rota.keeper.boxes import Box
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from rota.keeper import journal
 from rota.keeper.attempt import Kernel, Outcome, row
-from rota.keeper.container.boxes import Boxes
+from rota.keeper.boxes import Boxes
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
 from rota.keeper.output.segments import Outputs
-from rota.keeper.output.trimmer import Trimmer
 from rota.keeper.process import trees
-from rota.keeper.process.spawn import Spawner
+from rota.keeper.spawn import Spawner
+from rota.keeper.trimmer import Trimmer
 from rota.keeper.warden import Warden
 from rota.keeper.work import Work
 

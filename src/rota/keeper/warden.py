@@ -5,8 +5,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from rota.keeper import patrol
 from rota.keeper.attempt import Excess, Kernel, Running
-from rota.keeper.limits import patrol
 from rota.keeper.process import trees
 from rota.keeper.process.trees import Child
 from rota.keeper.rules import Key

@@ -5,18 +5,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from rota.keeper import boxed, wire
 from rota.keeper import journal as lines
-from rota.keeper import wire
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
-from rota.keeper.container import boxed
 from rota.keeper.journal import Journal, Memory
-from rota.keeper.limits.patrol import judged
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
-from rota.keeper.process.spawn import CannotRun, Short, Spawner
+from rota.keeper.patrol import judged
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
+from rota.keeper.spawn import CannotRun, Short, Spawner
 
 SIGKILL = int(signal.SIGKILL)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line
-from rota.keeper.process.spares import Spares
+from rota.keeper.output.spares import Spares
 from rota.keeper.rules import Key
 from rota.keeper.wire import Keeping
 

@@ -1,1 +1,1 @@
-"""HOW WORK BECOMES A PROCESS: its start, its user, its tree."""
+"""WHOSE PROCESSES ARE WHOSE: the trees of the work, and the users it runs as."""

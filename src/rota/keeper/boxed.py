@@ -6,7 +6,7 @@ from collections.abc import Callable
 from rota.keeper.attempt import Running
 from rota.keeper.book import Book
 from rota.keeper.container.argv import Verdict
-from rota.keeper.process.spawn import Spawner
+from rota.keeper.spawn import Spawner
 
 
 def spawn(spawner: Spawner, attempt: Running) -> int:

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.container.argv import NotAllowed
-from rota.keeper.container.boxes import Box, Boxes, Place
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
-from rota.keeper.process.spares import Spares
+from rota.keeper.output.spares import Spares
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
 from rota.keeper.wire import Configure, Spec

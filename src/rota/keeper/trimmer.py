@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rota.keeper.attempt import Running
 from rota.keeper.output.holes import BLOCK_BYTES, punch
 from rota.keeper.output.segments import OUTPUT, Outputs
-from rota.keeper.output.space import Space
+from rota.keeper.space import Space
 from rota.keeper.work import Work
 
 LOOK_SECONDS = 0.1
