@@ -28,6 +28,14 @@ Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is 
 _NO_DEADLINE = 2**62
 
 
+class Kind(StrEnum):
+    """What a job is for, and so when it is over."""
+
+    BATCH = "batch"  # over when all its tasks are
+    SERVICE = "service"  # kept running until it is canceled
+    SYSTEM = "system"  # one task on every node that fits
+
+
 class Recovery(StrEnum):
     """Who deals with a task whose node is lost: exactly one."""
 
@@ -84,6 +92,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     steps: tuple[Step, ...] = ()  # run in order instead of a command
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
+    kind: Kind = Kind.BATCH
 
     @property
     def key(self) -> Key:
