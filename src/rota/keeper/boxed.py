@@ -12,7 +12,7 @@ from rota.keeper.spawn import Spawner
 def spawn(spawner: Spawner, attempt: Running) -> int:
     """Start it, in a container if it has an image."""
     key, output = attempt.key, attempt.segment.path
-    attempt.box = spawner.pack(key, attempt.spec, attempt.gpus)
+    attempt.box = spawner.pack(key, attempt.to_start(), attempt.gpus)
     if attempt.box:
         return spawner.send(key, attempt.box, output)
     attempt.group = attempt.group or spawner.enclose(key, attempt.spec)

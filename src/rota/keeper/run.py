@@ -109,7 +109,7 @@ class Reaper:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
-            self._work.wait_for_children()
+            self._wait_for_children()
             return False
         self._bell.hold()
         room_was_left = found is not None and self._work.reap(found.si_pid)
@@ -117,6 +117,12 @@ class Reaper:
         if self._bell.let_go() and not self._door.post(self._work):
             self._bell.ring()
         return room_was_left
+
+    def _wait_for_children(self) -> None:
+        """Wait until something was spawned, a second at most: orphans come without notice."""
+        with self._work.lock:
+            if not self._work.by_pid:
+                self._work.has_children.wait(1.0)
 
 
 class Farewell:

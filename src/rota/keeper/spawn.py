@@ -118,8 +118,9 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
-    def release(self, group: Group) -> None:
-        self._groups.end(group)
+    def release(self, group: Group | None) -> None:
+        if group:
+            self._groups.end(group)
 
     def spawn(
         self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
@@ -137,6 +138,8 @@ class Spawner:
             if spec.asks_for(GPU):
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
+            if spec.restart:
+                env[-6 if spec.asks_for(GPU) else -4] = b"ROTA_RESTART=%d" % spec.restarts
             pid, error = self._start(recipe, env, output, group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
@@ -171,6 +174,7 @@ class Spawner:
             work = self._make_work(job)
             env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
+            env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
             if job not in self._recipes:
                 place(work, spec.files)  # once, and only now is the directory its user's
@@ -229,6 +233,8 @@ class Spawner:
         if gpu := needs.get(GPU):
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
+        if spec.restart:
+            varying = ["ROTA_RESTART", *varying]
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work

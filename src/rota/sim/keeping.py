@@ -221,8 +221,9 @@ class SimKernel(Kernel):
     def has_ended(self, pid: int) -> bool:
         return pid != 0 and self._processes.children[pid].status is not None
 
-    def bury_stray(self, pid: int) -> None:
-        self._processes.children.pop(pid, None)
+    def bury_stray(self, pid: int) -> int | None:
+        child = self._processes.children.pop(pid, None)
+        return None if child is None else child.status
 
     def bury(self, pid: int, started_ns: int) -> Outcome:
         status = self._processes.children.pop(pid).status
