@@ -10,6 +10,7 @@ from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
+from rota.apiserver.services import refuse_unlike_a_service, service_fields
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -38,7 +39,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "kind", "stop_signal", "restart", "check"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -49,6 +50,7 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     spec = _parsed(said, wall_ms)
     refuse_contradictions(spec, wall_ms)
     refuse_uncontainable(spec)
+    refuse_unlike_a_service(said, spec)
     return spec
 
 
@@ -91,6 +93,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
         limits=task_limits("limits", said.get("limits", {})),
+        **service_fields(said),
     )
 
 

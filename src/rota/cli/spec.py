@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +66,11 @@ _OPTIONS = (
     click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option("--service", is_flag=True, help="Keep it running until it is canceled; does not wait."),
+    click.option("--check-http", metavar="PORT/PATH", help="A service is well if this answers: 8080/health."),
+    click.option("--check-tcp", metavar="PORT", help="A service is well if this port takes connections."),
+    click.option("--check-command", metavar="COMMAND", help="A service is well if this exits with 0."),
+    click.option("--stop-signal", metavar="SIGNAL", help="Asks it to end, as INT. [default: TERM]"),
     click.option("--gang", is_flag=True, help="All tasks start together, or none."),
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
@@ -129,12 +135,14 @@ _PLAIN = {
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
     "image": "image",
+    "stop_signal": "stop_signal",
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
     "gang": {"gang": True},
+    "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},
 }
@@ -163,6 +171,7 @@ def job_spec(
         "resources": _amounts(flags["resource"], "--resource"),
         "limits": _amounts(flags["limit"], "--limit"),
         "files": files_to_send(flags["send"]),
+        "check": _check(flags),
     }
     for field, more in tables.items():
         if more:
@@ -174,6 +183,23 @@ def job_spec(
     if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
+
+
+def _check(flags: Mapping[str, Any]) -> dict[str, Any]:
+    given = [flag for flag in ("check_http", "check_tcp", "check_command") if flags[flag]]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is enough; a service has one check")
+    if not given:
+        return {}
+    said: str = flags[given[0]]
+    match given[0]:
+        case "check_http":
+            port, sign, path = said.partition("/")
+            return {"http": f"/{path}", "port": _number(port)} if sign else {"http": said}
+        case "check_tcp":
+            return {"tcp": _number(said)}
+        case _:
+            return {"command": shlex.split(said)}
 
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:

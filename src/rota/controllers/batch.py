@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rota.controllers import service
 from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.engine.reconciler import Reconciler
@@ -87,10 +88,13 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft = Draft(task)
     reasons = dict(task.reasons)
     again: list[int] = []
-    done = [position for position in positions if status.state[position] == _SUCCEEDED]
+    stays = job.spec.stays
+    done = [] if stays else [at for at in positions if status.state[at] == _SUCCEEDED]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
-        if status.state[position] != _SUCCEEDED:
+        if stays or status.state[position] != _SUCCEEDED:
+            if stays:
+                _forgive(draft, position, status)
             ended = _end_of(attempt, position, AttemptState(status.state[position]))
             event = _settle_one(job.spec, draft, position, ended, now)
             if event is TaskEvent.AGAIN:
@@ -135,12 +139,20 @@ def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> Attemp
     return AttemptState.STOPPED if gave_way else ended
 
 
+def _forgive(draft: Draft[TaskBlock], position: int, status: StatusBlock) -> None:
+    ran_us = ints(status, "ran_us")[position]
+    draft["failures"][position] = service.failures_after(int(draft["failures"][position]), ran_us)
+
+
 def _settle_one(
     spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState, now: Instant
 ) -> TaskEvent:
     before = TaskState(draft["state"][position])
     tries = int(draft["wanted"][position])
-    verdict = judge(spec, ended, int(draft["failures"][position]), before is TaskState.WANTED)
+    failures, is_wanted = int(draft["failures"][position]), before is TaskState.WANTED
+    verdict = (
+        service.judge(ended, failures, is_wanted) if spec.stays else judge(spec, ended, failures, is_wanted)
+    )
     event = verdict.event
     if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         event = TaskEvent.SPENT

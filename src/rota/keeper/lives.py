@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running
 from rota.keeper.book import Book
 from rota.keeper.rules import Key
-from rota.keeper.service.life import MS, UNHEALTHY, Life
+from rota.keeper.service.life import DOWN, MS, UNHEALTHY, Life
 from rota.keeper.service.words import Check
 
 SIGKILL = 9
@@ -60,14 +60,16 @@ class Lives:
         life.exit_code, life.signum, life.ended_ms = outcome.exit_code, outcome.signum, self._kernel.now_ms()
         if attempt.ending == UNHEALTHY:
             attempt.ending, outcome.reason = "stopped" if attempt.halted else None, life.why
-        life.why = outcome.reason
-        if attempt.ending is not None or attempt.halted:
-            return False
+        life.health, life.why = DOWN, outcome.reason
         outcome.cpu_us += attempt.cpu_us
         outcome.peak_kib = max(outcome.peak_kib, attempt.peak_kib)
+        if attempt.ending is not None or attempt.halted:
+            self._book.note_life(attempt)
+            return False
         now = self._kernel.now_ns()
         if not life.rest(rule, now):
             outcome.reason = _too_often(life, outcome, rule.within_ms)
+            self._book.note_life(attempt)
             return False
         attempt.begin_again()
         self._book.tell_life(attempt)
@@ -93,7 +95,7 @@ class Lives:
         life = attempt.life
         assert life is not None
         ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
-        attempt.outcome = Outcome(life.exit_code, life.signum, ran_us, attempt.cpu_us, attempt.peak_kib)
+        attempt.outcome = Outcome(life.exit_code, life.signum, ran_us)
         attempt.ending, life.rests_until_ns = "stopped", 0
 
     # Its checks.
@@ -158,7 +160,7 @@ class Lives:
         elif self._spawning and status is not None:
             self._early[pid] = status
 
-    def overdue(self) -> list[tuple[int, Round]]:
+    def overdue(self) -> list[Round]:
         """Commands of checks that hang: they are killed, which ends them."""
         now = self._kernel.now_ns()
         late = [one for one in self._rounds.items() if self._is_late(one[1], now)]
@@ -166,7 +168,7 @@ class Lives:
             del self._rounds[pid]
             self._kernel.signal_group(pid, SIGKILL)
             self.heard(a_round, f"took longer than {a_round.check.timeout_ms / 1000:g} s")
-        return late
+        return [a_round for _, a_round in late]
 
     def next_overdue_ns(self) -> int | None:
         now = self._kernel.now_ns()

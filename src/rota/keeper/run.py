@@ -12,6 +12,7 @@ from collections.abc import Callable
 from rota.keeper import journal
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
+from rota.keeper.checker import Checker
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
@@ -55,6 +56,7 @@ def keep(root: str) -> None:
         threading.Thread(target=reaper.run, daemon=True).start()
     warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
+    threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
     # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
     serving = threading.Thread(target=door.serve, args=(work, farewell.is_due))

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.container.argv import NotAllowed
@@ -22,6 +22,7 @@ from rota.keeper.wire import Configure, Spec
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+A_CHECK = -1  # stands for a step
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 OPENED = APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 # What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
@@ -125,7 +126,7 @@ class Spawner:
     def spawn(
         self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
     ) -> int:
-        """Start it, writing to output.out and .err; its pid is also its session and its process group."""
+        """Start it, writing to output.out and .err, or to nowhere; its pid is also its session and its group."""
         job, index, attempt = key
         recipe = None
         try:
@@ -148,7 +149,11 @@ class Spawner:
         if not error:
             return pid
         self._recipes.pop(job, None)  # it may be out of date
-        if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(os.path.dirname(output)):
+        if (
+            error in NODE_IS_SHORT
+            or recipe is None
+            or (output and not os.path.isdir(os.path.dirname(output)))
+        ):
             raise Short(f"{os.strerror(error)} on this node")
         with worn(recipe.user):
             raise _explain(error, spec.argv[0], recipe.cwd)
@@ -164,6 +169,22 @@ class Spawner:
             return self._posix_spawn(recipe, env, output)
         finally:
             self._groups.leave(group)
+
+    def check(self, key: Key, spec: Spec, box: Box | None, group: Group | None) -> int:
+        """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
+        assert spec.check is not None
+        if box is not None:
+            return self._check_inside(key, spec, box)
+        env = {**spec.env, "ROTA_CHECK": "1"}
+        return self.spawn(key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group)
+
+    def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
+        """A container; its marks are those by which the runtime's own processes are found."""
+        assert spec.check is not None
+        marks = {**self._boxes.marks(key), "ROTA_CHECK": "1"}
+        options = [word for name, value in marks.items() for word in ("--env", f"{name}={value}")]
+        argv = [box.engine.program, "exec", *options, box.start.name, *spec.check.argv]
+        return self._run_engine(key, box, argv, b"")
 
     def pack(self, key: Key, spec: Spec, gpus: Sequence[str]) -> Box | None:
         """What an attempt with an image runs in; the container is made when it is sent."""
@@ -187,8 +208,11 @@ class Spawner:
 
     def send(self, key: Key, box: Box, output: bytes) -> int:
         """Start the runtime's command line, in the foreground; its pid, as of any other process."""
+        return self._run_engine(key, box, box.argv, output)
+
+    def _run_engine(self, key: Key, box: Box, words: Sequence[str], output: bytes) -> int:
         env = [os.fsencode(f"{name}={value}") for name, value in self._boxes.environment(key).items()]
-        argv = _strings([os.fsencode(part) for part in box.argv])
+        argv = _strings([os.fsencode(part) for part in words])
         program = os.fsencode(box.engine.program)
         recipe = Recipe(argv, "", _strings(env), "/", user=None, program=program)
         pid, error = self._start(recipe, recipe.env, output, None)
@@ -206,7 +230,12 @@ class Spawner:
         _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(recipe.cwd))
         given = (recipe.program, actions, self._attributes, recipe.argv, env)
         try:
-            if recipe.user:
+            if not output:
+                for number in (1, 2):
+                    _quick.posix_spawn_file_actions_addopen(actions, number, b"/dev/null", os.O_WRONLY, 0)
+                with worn(recipe.user):
+                    error = _waiting.posix_spawn(ctypes.byref(pid), *given)
+            elif recipe.user:
                 with _opened(actions, output), worn(recipe.user):
                     error = _waiting.posix_spawn(ctypes.byref(pid), *given)
             else:
@@ -222,7 +251,8 @@ class Spawner:
         user = self._users.of(job)
         if user:
             give(work, user)
-        place(work, spec.files)
+        if spec.step != A_CHECK:
+            place(work, spec.files)
         env = _passed_on(user, work)
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env

@@ -99,6 +99,7 @@ class Warden:
         with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
+            checks = self._work.lives.commands()
         before, suspects = self._suspects, {}
         for child in children:
             if child.pid not in by_pid:
@@ -106,7 +107,10 @@ class Warden:
                 suspects[child] = self._owners(child, by_pid, live) if owners is None else owners
         self._suspects = suspects
         for child, owners in suspects.items():
-            if child in before and not owners & live:  # seen before: nobody is just about to write it down
+            is_left = not owners & live or (
+                child.pid not in checks and trees.is_of_check(child.pid, self._mark)
+            )
+            if child in before and is_left:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)
         return bool(live or suspects)
 

@@ -9,6 +9,7 @@ from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -93,10 +94,18 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
 
     @property
     def blocks(self) -> int:

@@ -9,6 +9,7 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.service import SIGTERM, Check, Life, Restart
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
@@ -47,9 +48,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
+    life: Life | None = None  # of a service
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
+
+    def with_life(self, life: Life) -> "Claim":
+        return msgspec.structs.replace(self, life=life)
 
 
 class JobClaims(NamedTuple):
@@ -97,6 +102,9 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    stop_signal: int = SIGTERM
+    restart: Restart | None = None  # of a service
+    check: Check | None = None
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -115,6 +123,9 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        stop_signal=spec.stop_signal,
+        restart=spec.restart if spec.stays else None,
+        check=spec.check,
     )
 
 

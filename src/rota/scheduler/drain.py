@@ -1,4 +1,4 @@
-"""A draining node whose time is up + what still runs there -> what has to move to other nodes."""
+"""A draining node + what still runs there -> what has to move: services at once, the rest when time is up."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeWish
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.blocks import Blocks
@@ -19,7 +19,7 @@ _AGAIN_MS = 1_000  # until those that could not go yet are looked at again
 
 
 def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, NodeWish) and record.drain_by_ms is not None else ()
+    return (record.id,) if isinstance(record, NodeWish) and record.drains else ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -31,11 +31,12 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if node is None or node.wish is None or not node.wish.drains or not node.assigned:
         return NOTHING
     by_ms = node.wish.drain_by_ms
+    if by_ms is not None and now.ms >= by_ms:
+        return _move(view, node, node.wish, now)
+    plan = _move(view, node, node.wish, now, only_what_stays=True)
     if by_ms is None:
-        return NOTHING
-    if now.ms < by_ms:
-        return look_again(by_ms)
-    return _move(view, node, node.wish, now)
+        return plan
+    return plan._replace(wake_at_ms=min(by_ms, plan.wake_at_ms or by_ms))
 
 
 def moves(job: JobView, *, everything: bool) -> bool:
@@ -43,13 +44,15 @@ def moves(job: JobView, *, everything: bool) -> bool:
     return everything or job.spec.run is not RunMode.AT_MOST_ONCE
 
 
-def _move(view: View, node: NodeView, wish: NodeWish, now: Instant) -> Plan:
+def _move(view: View, node: NodeView, wish: NodeWish, now: Instant, *, only_what_stays: bool = False) -> Plan:
     """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
     blocks = Blocks()
     events = []
     shall = _by_job(view, node, everything=wish.drain_all)
     left = False
     for job, indices in shall:
+        if only_what_stays and not job.spec.stays:
+            continue
         ready = [index for index in indices if may_go(job, index)]
         bound = len(ready) if wish.drain_all else _bound(job, len(ready))
         going = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
@@ -84,10 +87,16 @@ def _waits_there(job: JobView, index: int) -> bool:
     return not may_go(job, index) and job.phases[block][position] < Phase.STOPPING
 
 
+def _reason(job: JobView) -> str:
+    return (
+        "it is drained, and a service ends by itself never" if job.spec.stays else "its time to drain is over"
+    )
+
+
 def _event(job: JobView, indices: list[int], node: NodeView) -> Event:
     ranges = Ranges(indices)
     s, es = ("s", "") if len(indices) > 1 else ("", "s")
-    why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: its time to drain is over"
+    why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: {_reason(job)}"
     return Event("task.evicted", why, job=job.spec.id, node=node.spec.id, indices=tuple(ranges.pairs))
 
 

@@ -24,6 +24,7 @@ from rota.model.limits import (
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.shape import NO_RULES, Line, Policy, RunMode
 from rota.model.view import JobView, View
+from rota.scheduler import elsewhere
 from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
@@ -143,7 +144,7 @@ class Round:
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        seated = self._seating.seat(job, len(ready), barring(self._view, refused) if refused else None)
+        seated = elsewhere.seat(self._view, self._seating, job, ready, refused)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
@@ -208,6 +209,7 @@ class Round:
         """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
+        plain = plain and not spec.stays  # it would hold for ever what the next in line waits for
         short = job.run_us is not None and job.run_us <= SHORT_RUN_US
         free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
         return plain and short and free

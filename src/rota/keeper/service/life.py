@@ -65,7 +65,6 @@ class Life:
         self.recent_ns.append(now_ns)
         self.rests_until_ns = now_ns + max(1, pause_ns)
         self.restarts += 1
-        self.health = DOWN
         return True
 
     def row(self) -> list[int | str | None]:
