@@ -89,7 +89,7 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     reasons = dict(task.reasons)
     again: list[int] = []
     stays = job.spec.stays
-    done = [] if stays else [at for at in positions if status.state[at] == _SUCCEEDED]
+    done = [position for position in positions if not stays and status.state[position] == _SUCCEEDED]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
         if stays or status.state[position] != _SUCCEEDED:

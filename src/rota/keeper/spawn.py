@@ -126,7 +126,7 @@ class Spawner:
     def spawn(
         self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
     ) -> int:
-        """Start it, writing to output.out and .err, or to nowhere; its pid is also its session and its group."""
+        """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
         job, index, attempt = key
         recipe = None
         try:

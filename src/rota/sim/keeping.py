@@ -127,9 +127,10 @@ class Child:
     habit: Habit
     started_ms: int
     gpus: tuple[str, ...] = ()
-    status: int | None = None  # once it has ended: exit code, or minus a signal's number
     step: int = 0  # which of the attempt's steps, from 1
     is_last: bool = True  # of them
+    restart: int = 0  # how often the attempt was started before
+    status: int | None = None  # once it has ended: exit code, or minus a signal's number
 
 
 Births = Callable[[int, Child], None]
@@ -185,7 +186,7 @@ class SimSpawner(Spawner):
         pid = self._processes.next_pid
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
-        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), step=spec.step, is_last=is_last)
+        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid
