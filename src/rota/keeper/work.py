@@ -326,7 +326,7 @@ class Work:
         """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
         ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
         attempt.outcome = Outcome(getattr(error, "exit_code", None), ran_us=ran_us, reason=str(error))
-        if isinstance(error, Short):
+        if isinstance(error, Short) and attempt.life is None:  # a service may yet find what it needs
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
 

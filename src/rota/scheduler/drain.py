@@ -89,7 +89,9 @@ def _waits_there(job: JobView, index: int) -> bool:
 
 def _reason(job: JobView) -> str:
     return (
-        "it is drained, and a service ends by itself never" if job.spec.stays else "its time to drain is over"
+        "it is drained, and services do not end by themselves"
+        if job.spec.stays
+        else "its time to drain is over"
     )
 
 

@@ -4,10 +4,11 @@ import shlex
 
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Kind
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
+from rota.model.service import Life
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.scheduler.explain import why
@@ -96,6 +97,20 @@ class _Story:
                     machine.end(task, int(code), _ms(ran))
         self._stage.settle()
 
+    def do_life(self, ref: str, *settings: str) -> None:
+        """A node's word on a task of a service: restarts=2 code=1 health=down."""
+        job, _, index = ref.partition(".")
+        said = dict(setting.split("=", 1) for setting in settings)
+        life = Life(
+            int(said.get("restarts", 0)),
+            int(said.get("code", -1)),
+            health=said["health"],
+            why=said.get("why"),
+        )
+        for machine in self._stage.machines.values():
+            machine.tell_life((JobId(job), int(index)), life)
+        self._stage.settle()
+
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
 
@@ -150,6 +165,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "kind":
+                fields[key] = Kind(value)
             case "run":
                 fields[key] = RunMode(value)
             case "where":

@@ -30,7 +30,7 @@ class LifeNews:
             said = f"ended ({cause}) and is started again, {_times(now.restarts)}"
             self._enter(_News("task.restarted", job, said, code), index)
         if now.health in _TOLD and (now.health, now.restarts) != (then.health, then.restarts):
-            said = now.why or now.health if now.health == Health.UNHEALTHY else "is healthy"
+            said = f"is {now.why if now.health == Health.UNHEALTHY and now.why else now.health}"
             self._enter(_News("task.health", job, said, state=now.health), index)
 
     def events(self, node: NodeId, node_name: str) -> tuple[Event, ...]:
