@@ -75,8 +75,8 @@ class Checks:
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         begun = self._born.get(key)
-        before = (child.step - 1, 0) if child.step > 1 else (0, child.restart - 1)
-        follows = begun == machine.name and self._steps.get(key) == before
+        step, restart = self._steps.get(key, (0, 0))
+        follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if begun is not None and not follows:
             raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
         self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
