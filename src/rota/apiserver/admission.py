@@ -9,6 +9,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
@@ -59,6 +60,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     spec = msgspec.structs.replace(
         dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
     )
+    spec = name_others(view, spec, caller)
     refuse_circle(view, spec)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, _digest(wish)),)
     why = _asks_for(spec)
@@ -91,6 +93,10 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
         raise Conflict("a job is deleted by its id", hint=f"the id of {ref[:60]} is {job.spec.id}")
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
+    followers = view.followers(job.spec.id)
+    if followers:
+        hint = f"cancel it first: rota cancel {' '.join(followers[:8])}"
+        raise Conflict(f"job {followers[0]} waits for how job {job.spec.id} ended", hint=hint)
     parts = ("spec", "wish", "cluster", "status", "verdict")
     blocks = {"task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{job.spec.id}/{part}" for part in parts]

@@ -87,6 +87,9 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
         return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
     canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
+    if state_of(entry) is JobState.WAITING:
+        others = entry.spec.after
+        return f"waits for {others[0].words if len(others) == 1 else f'{len(others)} jobs to end'}."
     if count == 1:
         return canceling + ("runs." if numbers["running"] else "waits to be started.")
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]

@@ -67,6 +67,8 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "tolerate": wanted.tolerate,
     }
     yield from ((name, [str(one) for one in given]) for name, given in texts.items() if given)
+    if wanted.after:
+        yield "after", [{"job": one.job, "on": one.on.value} for one in wanted.after]
     if wanted.gang:
         yield "gang", True
     if wanted.policy is not Policy.SPREAD:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver import fields, wishes
+from rota.apiserver.afters import afters
 from rota.apiserver.containers import container, refuse_uncontainable
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
@@ -38,7 +39,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "after"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -91,6 +92,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
         limits=task_limits("limits", said.get("limits", {})),
+        after=afters("after", said.get("after", [])),
     )
 
 

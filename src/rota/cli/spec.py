@@ -65,6 +65,12 @@ _OPTIONS = (
     click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="JOB[:ON]",
+        help="Begin once this job has ended: on success (the default), failure or any; repeatable.",
+    ),
     click.option("--gang", is_flag=True, help="All tasks start together, or none."),
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
@@ -131,7 +137,7 @@ _PLAIN = {
     "image": "image",
 }
 # Flags that may be repeated: together they replace what the file says.
-_LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
+_LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate", "after")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
     "gang": {"gang": True},

@@ -38,6 +38,7 @@ class SpecFields(TypedDict, total=False):
     apart: str | list[str]
     spread: str | list[str]
     tolerate: str | list[str]
+    after: str | list[str | Mapping[str, str]]
     gang: bool
     policy: str
     noise: str

@@ -61,10 +61,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, cancel it, end it."""
     cancel = job.wish is not None and job.wish.cancel
-    if job.status is None:
-        if job.cluster is None:
-            return NOTHING
-        return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
+    if job.status is None or job.status.state is JobState.WAITING:
+        return _before(job, now, canceled=cancel)
     if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
         return _end(job, _result(job), job.status.state, now)
     if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
@@ -158,10 +156,31 @@ def _again_event(job: JobView, again: list[int]) -> Event:
     return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
+def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
+    """Nothing of it has begun: it begins, or ends at once."""
+    if job.cluster is None:
+        return NOTHING
+    state = JobState.ASSIGNED if job.status is None else job.status.state
+    if canceled:
+        return _end(job, JobEvent.CANCEL_WISHED, state, now)
+    if state is JobState.ASSIGNED:
+        return _wait(job.spec) if job.spec.after else _begin(job.spec)
+    if job.verdict is not None and job.verdict.late:
+        return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
+    return NOTHING
+
+
 def _begin(spec: JobSpec) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
     return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+
+
+def _wait(spec: JobSpec) -> Plan:
+    """Whether it has to is seen next, by who looks at the others."""
+    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.OTHERS_FIRST)
+    others = spec.after[0].words if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
+    return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
 
 
 def _unwant(job: JobView) -> Plan:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.engine.entries import JobEntry, Move, NodeEntry
+from rota.engine.followers import Followers
+from rota.engine.load_order import load_order
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
@@ -45,6 +47,7 @@ class Mirror:
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.submit_keys: dict[Key, SubmitKey] = {}
+        self._followers = Followers()
         self.unfinished = 0
         self.now_ms = 0
         self.touched: dict[
@@ -79,6 +82,9 @@ class Mirror:
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         return self._lines.items()
 
+    def followers(self, job: JobId) -> Sequence[JobId]:
+        return self._followers.of(job)
+
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         return self._refusals.get(shape, {})
 
@@ -87,7 +93,7 @@ class Mirror:
     def load(self, records: Iterable[Record]) -> None:
         """Everything at once: each block is looked at when all of its three records are there."""
         blocks: dict[tuple[JobId, int], None] = {}
-        for record in sorted(records, key=_load_order):
+        for record in sorted(records, key=load_order):
             match record:
                 case TaskBlock() | AttemptBlock() | StatusBlock():
                     self._keep_block(record)
@@ -160,6 +166,7 @@ class Mirror:
     def _set_job(self, record: JobSpec) -> None:
         self.jobs[record.id] = JobEntry(record)
         self.unfinished += 1
+        self._followers.come(record)
         self._sums.begin(record, self.jobs.values())
 
     def _set_job_wish(self, record: JobWish) -> None:
@@ -336,6 +343,7 @@ class Mirror:
         before = job.status is not None and job.status.ended
         job.status = record
         self.unfinished -= int(record.ended) - int(before)
+        self._followers.stand(job.spec, record.state)
         if record.ended and not before:
             self._sums.end(job.spec)
         if record.state is JobState.CANCELING:
@@ -376,23 +384,10 @@ class Mirror:
         job = self.jobs.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
+            self._followers.go(job.spec)
             self._sums.end(job.spec)
 
     def _forget_node(self, node: NodeId) -> None:
         entry = self.nodes.pop(node, None)
         if entry is not None:
             self.room.set_open(self.room.slot[node], False)
-
-
-def _load_order(record: Record) -> int:
-    match record:
-        case JobSpec() | NodeSpec() | Counters() | Cluster() | Namespace() | Subscriber():
-            return 0
-        case JobWish() | JobCluster() | JobStatus() | JobVerdict() | SubmitKey() | NodeWish() | NodeStatus():
-            return 1
-        case AttemptBlock():
-            return 2
-        case StatusBlock():
-            return 3
-        case TaskBlock():
-            return 4

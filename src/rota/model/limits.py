@@ -16,6 +16,7 @@ ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
 IMAGE_LENGTH_MAX = 512  # longer than any registry allows
 MOUNTS_MAX = 32  # of a container: each is one more argument of its runtime
 CONTAINER_ENV_BYTES_MAX = 60_000  # one variable of a container: runtimes read a line of 64 KiB at most
+AFTER_MAX = 1_000  # jobs that one job waits for: all are looked at whenever one of them ends
 WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error
 AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64

@@ -8,6 +8,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
+from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -115,5 +116,16 @@ class View(Protocol):
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         """The lines of jobs with pending tasks, each job as its turn, first in turn first."""
 
+    def followers(self, job: JobId) -> Sequence[JobId]:
+        """Jobs that have not begun and wait for this one to end."""
+
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""
+
+
+def state_of(view: View, job_id: JobId) -> JobState | None:
+    """None: there is no such job, any more."""
+    job = view.jobs.get(job_id)
+    if job is None:
+        return None
+    return JobState.SUBMITTED if job.status is None else job.status.state

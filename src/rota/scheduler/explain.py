@@ -15,6 +15,7 @@ from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
 from rota.scheduler.obstacles import look
+from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
 from rota.scheduler.place import Seating
 from rota.scheduler.preempt import find_victims
@@ -39,6 +40,8 @@ def why(
     job = view.jobs[job_id]
     if job.status is None:
         return Why(waits=True, sentence="waits: it was submitted just now")
+    if job.status.state is JobState.WAITING:
+        return waiting_for(view, job)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
     return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)

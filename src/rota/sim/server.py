@@ -3,6 +3,7 @@
 from typing import Any
 
 from rota.clusters import assign
+from rota.controllers import after
 from rota.controllers import batch as controllers
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
@@ -34,6 +35,7 @@ class Server(Engine):
         reconcilers = [
             assign.RECONCILER,
             controllers.RECONCILER,
+            after.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

@@ -2,6 +2,7 @@
 
 import shlex
 
+from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
@@ -150,6 +151,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "after":
+                fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
             case "run":
                 fields[key] = RunMode(value)
             case "where":
@@ -158,6 +161,11 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case _:
                 assert key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _split(value: str) -> list[tuple[str, str, str]]:
+    """1,2:failure"""
+    return [one.partition(":") for one in value.split(",")]
 
 
 def _amounts(given: dict[str, str]) -> dict[str, int]:

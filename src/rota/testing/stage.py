@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import batch
+from rota.controllers import after, batch
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -288,6 +288,7 @@ class Stage:
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            after.RECONCILER,
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),
