@@ -98,7 +98,7 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
         hint = f"cancel it first: rota cancel {' '.join(followers[:8])}"
         raise Conflict(f"job {followers[0]} waits for how job {job.spec.id} ended", hint=hint)
     parts = ("spec", "wish", "cluster", "status", "verdict")
-    blocks = {"task": job.tasks, "attempt": job.attempts, "status": job.statuses}
+    blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{job.spec.id}/{part}" for part in parts]
     keys += [f"{kind}/{job.spec.id}/{block}" for kind, known in blocks.items() for block in known]
     return Plan(
@@ -155,7 +155,10 @@ def delete_node(view: View, ref: str, caller: Caller) -> Plan:
 def forget_node(node: NodeView, why: str) -> Plan:
     keys = tuple(Key(f"node/{node.spec.id}/{part}") for part in ("spec", "wish", "status"))
     event = Event("node.changed", why, node=node.spec.id)
-    return Plan(deletes=keys, events=(event,), why=why, answer=node.spec.id)
+    last = node.wish or NodeWish(
+        node.spec.id
+    )  # written first, so that whoever had a task for it is looked at
+    return Plan((last,), deletes=keys, events=(event,), why=why, answer=node.spec.id)
 
 
 def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:

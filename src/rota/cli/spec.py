@@ -63,6 +63,8 @@ _OPTIONS = (
     ),
     click.option("--pack", is_flag=True, help="Onto the fullest node that fits, not the idlest."),
     click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
+    click.option("--kind", metavar="KIND", help="batch, or system: kept running on every node that fits."),
+    click.option("--every-node", is_flag=True, help="The same as --kind system."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
     click.option(
@@ -135,11 +137,13 @@ _PLAIN = {
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
     "image": "image",
+    "kind": "kind",
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate", "after")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
+    "every_node": {"kind": "system"},
     "gang": {"gang": True},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},

@@ -38,6 +38,7 @@ class SpecFields(TypedDict, total=False):
     apart: str | list[str]
     spread: str | list[str]
     tolerate: str | list[str]
+    kind: str
     after: str | list[str | Mapping[str, str]]
     gang: bool
     policy: str
@@ -97,6 +98,7 @@ class JobStatus:
     namespace: str = "default"
     reason: str | None = None
     sentence: str = ""
+    kind: str = "batch"
     count: int = 1
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)

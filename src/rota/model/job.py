@@ -155,6 +155,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
+        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+            return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 

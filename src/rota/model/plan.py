@@ -10,6 +10,7 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -22,6 +23,7 @@ Record = (
     | SubmitKey
     | Counters
     | TaskBlock
+    | PinBlock
     | AttemptBlock
     | StatusBlock
     | NodeSpec
@@ -47,6 +49,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",
+    PinBlock: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }

@@ -12,6 +12,7 @@ from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -52,6 +53,12 @@ class JobView(Protocol):
     def phases(self) -> Mapping[int, bytes]:
         """Per block a Phase per task; a block without an entry is all pending."""
 
+    @property
+    def pinned(self) -> Mapping[NodeId, int]:
+        """Of a system job: which task each node has, in the order of the tasks."""
+
+    @property
+    def pins(self) -> Mapping[int, PinBlock]: ...
     @property
     def tally(self) -> Tally: ...
     @property
@@ -108,6 +115,10 @@ class View(Protocol):
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
+    @property
+    def systems(self) -> Iterable[JobId]:
+        """Active jobs with a task on every node."""
+
     @property
     def unfinished(self) -> int:
         """Jobs that have not ended."""

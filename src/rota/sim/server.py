@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.clusters import assign
-from rota.controllers import after
+from rota.controllers import after, system
 from rota.controllers import batch as controllers
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
@@ -36,6 +36,7 @@ class Server(Engine):
             assign.RECONCILER,
             controllers.RECONCILER,
             after.RECONCILER,
+            system.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

@@ -5,7 +5,7 @@ import shlex
 from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Kind
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
@@ -80,6 +80,9 @@ class _Story:
     def do_drain(self, name: str, within: str | None = None, everything: str = "") -> None:
         self._stage.drain(name, None if within is None else _ms(within), everything=bool(everything))
 
+    def do_delete(self, name: str) -> None:
+        self._stage.forget(self._machine(name))
+
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)
 
@@ -151,6 +154,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "kind":
+                fields[key] = Kind(value)
             case "after":
                 fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
             case "run":

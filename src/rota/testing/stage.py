@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import after, batch
+from rota.controllers import after, batch, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -204,6 +204,14 @@ class Stage:
         self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
         self.settle()
 
+    def forget(self, machine: Machine) -> None:
+        """It is deleted; whatever the machine does, it is nobody's any more."""
+        name = NodeId(machine.name)
+        keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
+        self.ask("apiserver", lambda *_: Plan((NodeWish(name),), deletes=keys))
+        del self.machines[machine.name]
+        self.settle()
+
     # ---- the control plane
 
     def restart(self) -> None:
@@ -289,6 +297,7 @@ class Stage:
             assign.RECONCILER,
             batch.RECONCILER,
             after.RECONCILER,
+            system.RECONCILER,
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

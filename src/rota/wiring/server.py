@@ -20,7 +20,7 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import after, batch
+from rota.controllers import after, batch, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
@@ -152,6 +152,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         assign.RECONCILER,
         batch.RECONCILER,
         after.RECONCILER,
+        system.RECONCILER,
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,
