@@ -23,7 +23,7 @@ from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_M
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Event, Instant, Plan
 from rota.model.subscriber import Subscriber
-from rota.model.view import NodeView, View
+from rota.model.view import NodeView, View, keys_of
 
 SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
 
@@ -97,12 +97,8 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
     if followers:
         hint = f"cancel it first: rota cancel {' '.join(followers[:8])}"
         raise Conflict(f"job {followers[0]} waits for how job {job.spec.id} ended", hint=hint)
-    parts = ("spec", "wish", "cluster", "status", "verdict")
-    blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
-    keys = [f"job/{job.spec.id}/{part}" for part in parts]
-    keys += [f"{kind}/{job.spec.id}/{block}" for kind, known in blocks.items() for block in known]
     return Plan(
-        deletes=tuple(Key(key) for key in keys),
+        deletes=tuple(keys_of(job)),
         why=f"{caller.name} deletes job {job.spec.id}",
         answer=job.spec.id,
     )

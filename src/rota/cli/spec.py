@@ -158,10 +158,14 @@ def spec_options(function: Function) -> Function:
 
 
 def job_spec(
-    flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
+    flags: Mapping[str, Any],
+    command: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole spec of one `rota run`."""
-    spec = read_job_file(flags["file"]) if flags["file"] else {}
+    """The whole spec of one `rota run`; `before`: what a file said that is not the job's own."""
+    spec = read_job_file(flags["file"]) if flags["file"] else dict(before or {})
     spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags[flag] is not None}
     spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags[field] is not None}
     spec |= {field: list(flags[field]) for field in _LISTS if flags[field]}

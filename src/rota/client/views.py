@@ -265,6 +265,30 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Cron:
+    """A job that is submitted again and again; its `runs` only where it is asked for alone."""
+
+    name: str
+    schedule: str
+    zone: str = "UTC"
+    namespace: str = "default"
+    overlap: str = "skip"
+    missed: str = "once"
+    history: int = 10
+    paused: bool = False
+    user: str | None = None
+    created_at_ms: int | None = None
+    last_at_ms: int | None = None
+    next_at_ms: int | None = None
+    running: tuple[str, ...] = ()
+    skipped: int = 0
+    reason: str | None = None
+    runs: tuple[Mapping[str, Any], ...] = ()
+    job: Mapping[str, Any] | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Server:
     """The server that answers."""
 

@@ -1,6 +1,6 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
-from rota.engine.pins import Pins, grown
+from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import differing
 from rota.model.ids import JobId, NodeId
@@ -9,7 +9,7 @@ from rota.model.lifecycle import NodeState
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
-from rota.model.pins import PinBlock
+from rota.model.pins import PinBlock, grown
 from rota.model.task import TaskBlock
 
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)

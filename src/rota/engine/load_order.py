@@ -2,6 +2,7 @@
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
@@ -17,7 +18,16 @@ def load_order(record: Record) -> tuple[int, int]:
 
 def _turn(record: Record) -> int:
     match record:
-        case JobSpec() | NodeSpec() | Counters() | Cluster() | Namespace() | Subscriber():
+        case (
+            JobSpec()
+            | NodeSpec()
+            | Counters()
+            | Cluster()
+            | Namespace()
+            | Subscriber()
+            | Cron()
+            | CronStatus()
+        ):
             return 0
         case (
             PinBlock()

@@ -7,7 +7,6 @@ from typing import Any
 from rota.engine.entries import JobEntry, Move, NodeEntry
 from rota.engine.followers import Followers
 from rota.engine.load_order import load_order
-from rota.engine.pins import begun
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
@@ -30,7 +29,7 @@ from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import Cells, Hold, Phase, cell, cells
-from rota.model.pins import PinBlock
+from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.shape import Line, Shape

@@ -1,9 +1,6 @@
 """Of a system job: which index is for which node, and so how many tasks it has."""
 
-import msgspec
-
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, Kind
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.pins import PinBlock
@@ -39,12 +36,3 @@ class Pins:
                 if (known is None or known[at] == _PENDING) and pauses.get(first + at, 0) <= now_ms
             ]
         return found
-
-
-def begun(spec: JobSpec) -> JobSpec:
-    """Its tasks come with its nodes: as many are counted as there are pins."""
-    return msgspec.structs.replace(spec, count=0) if spec.kind is Kind.SYSTEM else spec
-
-
-def grown(spec: JobSpec, more: int) -> JobSpec:
-    return msgspec.structs.replace(spec, count=spec.count + more)

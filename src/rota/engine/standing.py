@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.ids import Key
 from rota.model.job import Counters, SubmitKey
 from rota.model.namespace import Namespace
@@ -17,6 +18,8 @@ class Standing:
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.submit_keys: dict[Key, SubmitKey] = {}
+        self.crons: dict[str, Cron] = {}  # by namespace and name
+        self.cron_statuses: dict[str, CronStatus] = {}
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None:
         return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
@@ -28,6 +31,8 @@ class Standing:
             Cluster: lambda record: self.clusters.update({record.name: record}),
             Namespace: lambda record: self.namespaces.update({record.name: record}),
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
+            Cron: lambda record: self.crons.update({record.ref: record}),
+            CronStatus: lambda record: self.cron_statuses.update({record.ref: record}),
             SubmitKey: lambda record: self.submit_keys.update({record.key: record}),
         }
 
@@ -36,6 +41,10 @@ class Standing:
         match head:
             case "submit":
                 self.submit_keys.pop(key, None)
+            case "cron":
+                self.crons.pop(name, None)
+            case "cron_status":
+                self.cron_statuses.pop(name, None)
             case "subscriber":
                 self.subscribers.pop(name, None)
             case "namespace":

@@ -3,6 +3,7 @@
 import msgspec
 
 from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import JobSpec, Kind
 
 
 class PinBlock(msgspec.Struct, frozen=True):
@@ -15,3 +16,12 @@ class PinBlock(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key(f"pin/{self.job}/{self.block}")
+
+
+def begun(spec: JobSpec) -> JobSpec:
+    """Its tasks come with its nodes: as many are counted as there are pins."""
+    return msgspec.structs.replace(spec, count=0) if spec.kind is Kind.SYSTEM else spec
+
+
+def grown(spec: JobSpec, more: int) -> JobSpec:
+    return msgspec.structs.replace(spec, count=spec.count + more)

@@ -6,6 +6,7 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
@@ -32,6 +33,8 @@ Record = (
     | Cluster
     | Namespace
     | Subscriber
+    | Cron
+    | CronStatus
 )
 
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
@@ -43,6 +46,8 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeWish: "apiserver",
     Subscriber: "apiserver",
     Namespace: "apiserver",
+    Cron: "apiserver",
+    CronStatus: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",

@@ -6,7 +6,8 @@ from typing import Protocol
 from rota.model.accounts import Accounts
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.ids import JobId, NodeId
+from rota.model.cron import Cron, CronStatus
+from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
 from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
@@ -112,6 +113,10 @@ class View(Protocol):
     @property
     def namespaces(self) -> Mapping[str, Namespace]: ...
     @property
+    def crons(self) -> Mapping[str, Cron]: ...
+    @property
+    def cron_statuses(self) -> Mapping[str, CronStatus]: ...
+    @property
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
@@ -140,3 +145,13 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
     if job is None:
         return None
     return JobState.SUBMITTED if job.status is None else job.status.state
+
+
+def keys_of(job: JobView) -> list[Key]:
+    """Of all its records but its submit key."""
+    name = job.spec.id
+    parts = ("spec", "wish", "cluster", "status", "verdict")
+    blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
+    keys = [f"job/{name}/{part}" for part in parts]
+    keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]
+    return [Key(key) for key in keys]

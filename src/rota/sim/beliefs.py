@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rota.engine.mirror import Mirror
-from rota.engine.pins import begun
 from rota.model.ids import NodeId
 from rota.model.job import Counters
+from rota.model.pins import begun
 from rota.model.plan import Record
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
 _HELD = (
     *("job", "pin", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace"),
-    "meta",
+    *("cron", "cron_status", "meta"),
 )
 
 
@@ -62,6 +62,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
     yield from mirror.namespaces.values()
+    yield from mirror.crons.values()
+    yield from mirror.cron_statuses.values()
     if mirror.counters != Counters():
         yield mirror.counters
 

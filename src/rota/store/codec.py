@@ -6,6 +6,7 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
@@ -31,6 +32,8 @@ _KINDS: dict[tuple[str, str], type] = {
     ("cluster", ""): Cluster,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
+    ("cron", ""): Cron,
+    ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
 }
 _ENCODER = msgspec.msgpack.Encoder()
