@@ -60,7 +60,7 @@ def test_the_first_condition_that_cannot_hold_ends_it_though_others_run() -> Non
 
     assert isinstance(status, JobStatus)
     assert status.state is JobState.CANCELED
-    assert status.reason == "it waits for job 1 to succeed, which has failed"
+    assert status.reason == "it waited for job 1 to succeed, which has failed"
     assert status.ended_at_ms is not None
 
 

@@ -59,7 +59,7 @@ def _begin(job: JobView) -> Plan:
 def _never(view: View, job: JobView, after: After, now: Instant) -> Plan:
     state = state_of(view, after.job)
     became = "was deleted" if state is None else _BECAME[state]
-    reason = f"it waits for {after.words}, which {became}"
+    reason = f"it waited for {after.words}, which {became}"
     status = ending(job, step(JOB, JobState.WAITING, JobEvent.NEVER_TO_BEGIN), now, reason)
     why = f"job {job.spec.id} {status.state.value}: {reason}"
     event = Event("job.ended", why, job=job.spec.id, state=status.state.value)

@@ -37,8 +37,9 @@ def stamp(minutes: int) -> str:
     return f"{date.year:04}{date.month:02}{date.day:02}T{of_day // 60:02}{of_day % 60:02}Z"
 
 
-def written(minutes: int) -> str:
+def written(minutes: int, seconds: int = 0) -> str:
     """2026-11-16T02:00:00Z"""
     days, of_day = divmod(minutes, DAY_MINUTES)
     date = date_of(days)
-    return f"{date.year:04}-{date.month:02}-{date.day:02}T{of_day // 60:02}:{of_day % 60:02}:00Z"
+    clock = f"{of_day // 60:02}:{of_day % 60:02}:{seconds:02}"
+    return f"{date.year:04}-{date.month:02}-{date.day:02}T{clock}Z"

@@ -79,7 +79,7 @@ class Runs:
     def _submit(self, instant_ms: int) -> None:
         self._number += 1
         cron, job = self._cron, JobId(str(self._number))
-        instant = written(instant_ms // MINUTE_MS)
+        instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
         spec = msgspec.structs.replace(
             cron.template,
             id=job,
