@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.amounts import GPU
-from rota.model.columns import FEW, Array
+from rota.model.columns import Array
 from rota.model.limits import ROWS_KEPT
 from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
 from rota.scheduler.filters import NO_LEAST, Filter, fits, floor
 from rota.scheduler.gpus import Gpus
-from rota.scheduler.scores import NEVER, Interference, Score, point, points, said
+from rota.scheduler.scores import NEVER, Interference, Score, merit, merits, points, said
 
 _AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
 _PAIRS_MAX = 65_536  # the same at most, so that a step stays short
@@ -39,12 +39,33 @@ class Row:
         self.position = -1  # of the board's log
 
 
+class Merits:
+    """Points for how idle nodes are, by one policy: the same for every shape that asks for nothing else."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._points: Array = np.zeros(0)
+        self._position = -1  # of the board's log
+
+    def of(self, board: Board) -> Array:
+        """Up to date."""
+        changed = board.since(self._position)
+        if changed is None:
+            self._points = merits(board, self._policy)
+        else:
+            for slot in changed.tolist():
+                self._points[slot] = merit(board, self._policy, slot)
+        self._position = board.position
+        return self._points
+
+
 class Rows:
     def __init__(self, board: Board, plugins: Plugins | None = None) -> None:
         self.board = board
         self.plugins = plugins or Plugins()
         self._interference: Interference = self.plugins.interference or {}
         self._rows: dict[Shape, Row] = {}
+        self._merits = {policy: Merits(policy) for policy in Policy}
         self.gpus = Gpus()
 
     def of(self, shape: Shape) -> Array:
@@ -97,9 +118,8 @@ class Rows:
             row.said = said(board.room, shape)
             row.version = version
             row.points = self.score(shape, np.arange(board.size))
-        elif changed.size <= FEW and self._is_plain(shape):
-            for slot in changed.tolist():
-                row.points[slot] = self._score_one(shape, row, slot)
+        elif self._is_plain(shape):
+            row.points[changed] = self._score_plain(shape, row, changed)
         else:
             row.points[changed] = self.score(shape, changed)
         row.position = board.position
@@ -109,14 +129,14 @@ class Rows:
         own = self.plugins.filters or self.plugins.scores
         return not own and shape.noise is None and not self.board.devices.shape[1]
 
-    def _score_one(self, shape: Shape, row: Row, slot: int) -> float:
-        """The same as `score`: for few nodes plain numbers beat NumPy's cost per call."""
-        free = self.board.free
+    def _score_plain(self, shape: Shape, row: Row, slots: Array) -> Array:
+        """The same as `score`, from what all shapes share."""
+        found: Array = self._merits[shape.policy].of(self.board).take(slots)
         for at, least in row.least:
-            if free[at, slot] < least:
-                return NEVER
-        found = point(self.board, shape, slot)
-        return found if row.said is None else found + float(row.said[slot])
+            found[self.board.free[at].take(slots) < least] = NEVER
+        if row.said is not None:
+            found += row.said.take(slots)
+        return found
 
 
 class Pick(NamedTuple):
