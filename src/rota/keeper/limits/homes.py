@@ -20,8 +20,8 @@ class Mounted(NamedTuple):
 
 def homes_v1() -> dict[str, str]:
     """By controller."""
-    mounts = {name: mounted for kind, name, mounted in _mounts() if kind == "cgroup"}
-    return {name: mounts[name].path_of(path) for name, path in _own_groups() if name in mounts}
+    places = {name: mounted for kind, name, mounted in mounts() if kind == "cgroup"}
+    return {name: places[name].path_of(path) for name, path in _own_groups() if name in places}
 
 
 def home_v2() -> str | None:
@@ -29,7 +29,7 @@ def home_v2() -> str | None:
 
     None: there is none, or none in which anything could be limited.
     """
-    mounted = next((mounted for kind, _, mounted in _mounts() if kind == "cgroup2"), None)
+    mounted = next((mounted for kind, _, mounted in mounts() if kind == "cgroup2"), None)
     path = next((path for name, path in _own_groups() if not name), None)
     if mounted is None or path is None or ".." in path:
         return None
@@ -51,7 +51,7 @@ def _is_given_away(path: str) -> bool:
     return os.geteuid() != 0 and os.stat(path).st_uid == os.geteuid()
 
 
-def _mounts() -> list[tuple[str, str, Mounted]]:
+def mounts() -> list[tuple[str, str, Mounted]]:
     """Of control groups: the version's name, a controller, and where."""
     found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

@@ -20,7 +20,7 @@ def find_groups(root: str, mark: str) -> Groups:
     name = f"{NAME}{mark}"
     if home := home_v2():
         with contextlib.suppress(OSError):
-            _sweep(home)
+            remove_leftovers(home)
             groups_v2 = GroupsV2(home, name)
             _remember(root, [f"{home}/{name}"])
             return groups_v2
@@ -29,7 +29,7 @@ def find_groups(root: str, mark: str) -> Groups:
     if usable:
         with contextlib.suppress(OSError):
             for home in usable.values():
-                _sweep(home)
+                remove_leftovers(home)
             groups_v1 = GroupsV1(usable, name)
             _remember(root, [f"{home}/{name}" for home in usable.values()])
             return groups_v1
@@ -61,7 +61,7 @@ def end_tree(path: str) -> bool:
     return not left and group.remove()
 
 
-def _sweep(home: str) -> None:
+def remove_leftovers(home: str) -> None:
     """Remove what is empty and whose keeper is gone for certain, its directory and all, as may be."""
     for entry in entries(home):
         if not entry.name.startswith(NAME):
