@@ -89,14 +89,13 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     draft["failures"][_lasted(job.spec, status, positions)] = 0
-    for position in positions:
-        if position not in done:
-            ended = _end_of(attempt, position, AttemptState(status.state[position]))
-            event = _settle_one(job.spec, draft, position, ended, now)
-            if event is TaskEvent.AGAIN:
-                again.append(block * BLOCK_TASKS + position)
-            if position in status.reasons:
-                reasons[position] = status.reasons[position]
+    for position in sorted(set(positions).difference(done)):
+        ended = _end_of(attempt, position, AttemptState(status.state[position]))
+        event = _settle_one(job.spec, draft, position, ended, now)
+        if event is TaskEvent.AGAIN:
+            again.append(block * BLOCK_TASKS + position)
+        if position in status.reasons:
+            reasons[position] = status.reasons[position]
     events = () if not again else (_again_event(job, again),)
     return Plan(
         (draft.done(reasons=reasons),),
