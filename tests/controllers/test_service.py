@@ -4,7 +4,7 @@ import pytest
 
 from rota.controllers import service
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.limits import SERVICE_LAST_MS, SERVICE_LASTED_US
+from rota.model.limits import SERVICE_LAST_MS
 
 OWN = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 OTHERS = (AttemptState.STOPPED, AttemptState.LOST)
@@ -31,8 +31,3 @@ def test_its_own_ends_cost_a_pause_that_grows_to_a_bound() -> None:
     assert pauses[:4] == [1_000, 2_000, 4_000, 8_000]
     assert pauses == sorted(pauses)
     assert pauses[-1] == SERVICE_LAST_MS
-
-
-def test_who_lasted_begins_anew() -> None:
-    assert service.failures_after(7, SERVICE_LASTED_US) == 0
-    assert service.failures_after(7, SERVICE_LASTED_US - 1) == 7

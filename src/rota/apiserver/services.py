@@ -10,7 +10,7 @@ from rota.model import limits
 from rota.model.amounts import parse_count, parse_seconds
 from rota.model.container import Network
 from rota.model.errors import BadField
-from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
+from rota.model.job import JobSpec, Recovery, Unschedulable
 from rota.model.service import Check, Restart
 from rota.model.shape import RunMode
 
@@ -26,18 +26,10 @@ PORT_MAX = 65_535
 
 def service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "kind": _kind(said.get("kind", Kind.BATCH)),
         "stop_signal": stop_signal(said.get("stop_signal", "TERM")),
         "restart": restart(said.get("restart")),
         "check": check(said.get("check")),
     }
-
-
-def _kind(value: object) -> Kind:
-    kind = fields.one_of("kind", value, Kind)
-    if kind is Kind.SYSTEM:
-        raise BadField("kind", "system is not there yet", "write batch or service")
-    return kind
 
 
 def refuse_unlike_a_service(said: Mapping[str, Any], spec: JobSpec) -> None:

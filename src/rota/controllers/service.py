@@ -2,7 +2,7 @@
 
 from rota.controllers.verdict import Verdict
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.limits import RETRY_FIRST_MS, SERVICE_LAST_MS, SERVICE_LASTED_US
+from rota.model.limits import RETRY_FIRST_MS, SERVICE_LAST_MS
 
 _FAILURES_MAX = 1_000  # more are not told apart
 
@@ -18,11 +18,6 @@ def judge(ended: AttemptState, failures: int, wanted: bool) -> Verdict:
             return Verdict(TaskEvent.AGAIN)  # by no fault of its own
         case _:
             raise AssertionError(f"{ended.name} is not the end of a try")
-
-
-def failures_after(failures: int, ran_us: int) -> int:
-    """Who lasted begins anew."""
-    return 0 if ran_us >= SERVICE_LASTED_US else failures
 
 
 def pause_ms(failures: int) -> int:

@@ -29,7 +29,6 @@ class Lives:
 
     def __init__(self, running: Mapping[Key, Running], book: Book, kernel: Kernel) -> None:
         self.look: Callable[[Running, int], None]
-        self.end: Callable[[Running, str, int], None]
         self.go_on: Callable[[Running], None]
         self.call: Callable[[], None] = lambda: None  # whoever checks
         self._running = running
@@ -132,7 +131,7 @@ class Lives:
         life.health, life.why = health, None if why is None else f"unhealthy: {why}"
         self._book.tell_life(attempt)
         if health == UNHEALTHY:
-            self.end(attempt, UNHEALTHY, now)
+            attempt.begin_end(UNHEALTHY, now)
             self.look(attempt, now)
 
     def spawning(self) -> None:

@@ -32,11 +32,26 @@ class Warden:
                 for prepare in self._stock_up:
                     prepare()
             watches = self._patrol()
-            due = self._work.wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
+            due = self._wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
             if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
                 busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
+
+    def _wait_due(self, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        work = self._work
+        with work.lock:
+            left_ns = work.looks.due_in_ns()
+            if left_ns is None or left_ns > 0:
+                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                    seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
+                elif work.is_unswept:
+                    seconds = SWEEP_SECONDS
+                work.warden_idles = seconds is None
+                work.something_due.wait(seconds)
+                work.warden_idles = work.is_unswept = False
+            return work.looks.take()
 
     def _patrol(self) -> bool:
         """Kill who went beyond a limit; True while there are limits to watch."""
@@ -46,11 +61,11 @@ class Warden:
         if any(attempt.group is None for attempt in limited):
             found = patrol.trees_of(trees.find_marked(self._mark))
         for attempt in limited:
-            tree = found.get(attempt.key, [])
-            group = attempt.group
-            excess = patrol.excess_of(attempt) if group else patrol.seen_excess(attempt.spec.limits, tree)
+            group, limits = attempt.group, patrol.watched(attempt)
+            tree = found.get(attempt.key, []) if group is None else group.members() if limits else []
+            excess = patrol.excess_of(attempt) or patrol.seen_excess(limits, tree)
             if excess and self._condemn(attempt, excess):
-                for pid in tree:
+                for pid in tree if group is None else ():
                     trees.signal_marked(pid, self._mark, signal.SIGKILL)
                 if group:
                     group.kill()

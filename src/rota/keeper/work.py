@@ -20,6 +20,7 @@ from rota.keeper.service.life import UNHEALTHY, Life
 from rota.keeper.spawn import CannotRun, Short, Spawner
 
 SIGKILL = int(signal.SIGKILL)
+NO_PROCESS = Short("its end came before this node had a process to spare")
 
 
 class Work:
@@ -54,9 +55,9 @@ class Work:
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
         self.looks = Looks(self.running, kernel.now_ns)
         self.lives = Lives(self.running, self._book, kernel)
-        self.lives.look, self.lives.end, self.lives.go_on = self._look, self._begin_end, self._go_on
-        self._warden_idles = False
-        self._unswept = False  # something was started since the warden last went to wait
+        self.lives.look, self.lives.go_on = self._look, self._go_on
+        self.warden_idles = False
+        self.is_unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -162,20 +163,6 @@ class Work:
             started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
-    def wait_due(self, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        with self.lock:
-            left_ns = self.looks.due_in_ns()
-            if left_ns is None or left_ns > 0:
-                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-                elif self._unswept:
-                    seconds = 1.0
-                self._warden_idles = seconds is None
-                self.something_due.wait(seconds)
-                self._warden_idles = self._unswept = False
-            return self.looks.take()
-
     def strike(self, keys: Iterable[Key]) -> None:
         """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
         with self.lock:
@@ -187,10 +174,9 @@ class Work:
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
         with self.lock:
-            attempt = self.running.get(key)
-            if attempt is None:
+            attempt, now = self.running.get(key), self._kernel.now_ns()
+            if attempt is None or self._resume(attempt, now):
                 return 0, []
-            now = self._kernel.now_ns()
             if attempt.is_resting:
                 return self.lives.tend(attempt, tree, now)
             return self._tend(attempt, now, was_gone=was_gone, tree=tree)
@@ -211,7 +197,7 @@ class Work:
         if leader and attempt.ending is None:
             if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
                 return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-            self._begin_end(attempt, "timed_out", now)
+            attempt.begin_end("timed_out", now)
         if not attempt.pid:
             self._look(attempt, now + FIRST_LOOK_NS)
             return 0, []
@@ -292,11 +278,11 @@ class Work:
             self.lives.begin(attempt)
             boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
-            self._unswept = True
+            self.is_unswept = True
             deadline_ns = attempt.deadline_ns()
             if deadline_ns is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            elif self._warden_idles or attempt.spec.limits:
+            elif self.warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -324,11 +310,26 @@ class Work:
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
         """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
-        ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
-        attempt.outcome = Outcome(getattr(error, "exit_code", None), ran_us=ran_us, reason=str(error))
-        if isinstance(error, Short) and attempt.life is None:  # a service may yet find what it needs
+        now, is_short = self._kernel.now_ns(), isinstance(error, Short)
+        if is_short and attempt.life is None and (when_ns := attempt.wait_for_node(now)):
+            self._look(attempt, when_ns)
+            return
+        code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
+        attempt.outcome = Outcome(code, ran_us=ran_us, reason=str(error))
+        if is_short and attempt.life is None:  # a service may yet find what it needs
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
+
+    def _resume(self, attempt: Running, now: int) -> bool:
+        """Try to start a step again; False: it has not been waiting for that."""
+        if not attempt.waits:
+            return False
+        if attempt.resumes(now):
+            self._go_on(attempt)
+        else:
+            self._spawning += 1
+            self._fail(attempt, NO_PROCESS)
+        return True
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -342,7 +343,7 @@ class Work:
         elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
-                self._begin_end(attempt, "stopped", self._kernel.now_ns())
+                attempt.begin_end("stopped", self._kernel.now_ns())
                 self._look(attempt, self._kernel.now_ns())
             attempt.halted = True
         elif self._room.withdraw(key):
@@ -351,10 +352,6 @@ class Work:
             self._book.tell(key, told)
         else:
             self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
-
-    def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
-        attempt.ending = ending
-        attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
 
     def _look(self, attempt: Running, when_ns: int) -> None:
         self.looks.at(attempt, when_ns)

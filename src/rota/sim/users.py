@@ -167,7 +167,7 @@ class Users(Process):
     # ---- how their work behaves
 
     def habit(self, key: Key, spec: Spec) -> Habit:
-        behaviour = self.behaviours[spec.name]
+        behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
         which = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}{which}")
         run_ms = behaviour.run_ms(luck)
