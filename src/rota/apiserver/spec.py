@@ -10,6 +10,7 @@ from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
+from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -38,7 +39,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "sandbox"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -49,6 +50,7 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     spec = _parsed(said, wall_ms)
     refuse_contradictions(spec, wall_ms)
     refuse_uncontainable(spec)
+    refuse_open_sandbox(spec)
     return spec
 
 
@@ -90,6 +92,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
+        sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
     )
 

@@ -97,6 +97,9 @@ _OPTIONS = (
         metavar="SRC:DST[:ro]",
         help="Let a container see this of the node; repeatable.",
     ),
+    click.option(
+        "--sandbox", is_flag=True, help="See the node read-only, without network or other processes."
+    ),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
     click.option(
@@ -164,6 +167,8 @@ def job_spec(
         "limits": _amounts(flags["limit"], "--limit"),
         "files": files_to_send(flags["send"]),
     }
+    if flags["sandbox"] and not spec.get("sandbox"):
+        spec["sandbox"] = True
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import signal
 import time
 from dataclasses import dataclass, field
 
@@ -130,6 +131,10 @@ class Running:
     def may_go_on(self) -> bool:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
+
+    def spares_leader(self, signum: int) -> bool:
+        """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""
+        return self.spec.sandbox is not None and signum == signal.SIGTERM
 
     def to_start(self) -> Spec:
         """The job's spec, or that of the step it is at."""

@@ -45,7 +45,7 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = signal.SIGTERM
+            attempt.struck = 0 if attempt.spares_leader(signal.SIGTERM) else signal.SIGTERM
         elif now >= attempt.kill_at_ns:
             attempt.struck = signal.SIGKILL
         return attempt.struck

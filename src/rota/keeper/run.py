@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from rota.keeper import journal
+from rota.keeper import journal, sandbox
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
 from rota.keeper.door import Door, discard, listen
@@ -43,7 +43,7 @@ def keep(root: str) -> None:
     memory = _remember(f"{root}/journal", mark, outputs, Boxes(root, mark), kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     bell = Bell()
-    spawner = Spawner(root, mark, groups)
+    spawner = Spawner(root, mark, groups, sandbox.find())
     work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
     door = Door(root, listen(root_fd), bell.fd)
     discard(root, [])  # what an earlier keeper did not come to delete

@@ -7,13 +7,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rota.keeper import sandbox
 from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
+from rota.keeper.limits.words import Limits
 from rota.keeper.output.spares import Spares
 from rota.keeper.process import forked
 from rota.keeper.process.users import User, Users, give, renounce, worn
@@ -71,7 +73,7 @@ class Recipe:
 
 
 class Spawner:
-    def __init__(self, root: str, mark: str, groups: Groups | None = None) -> None:
+    def __init__(self, root: str, mark: str, groups: Groups | None = None, bwrap: str | None = None) -> None:
         self._root = root
         self._mark = mark
         self._node = ""
@@ -83,6 +85,7 @@ class Spawner:
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
         self._boxes = Boxes(root, mark)
+        self._bwrap = bwrap
 
     def configure(self, order: Configure) -> None:
         if self._users.run_as(order.run_as) or order.node != self._node:
@@ -98,8 +101,9 @@ class Spawner:
                 os.chmod(path, 0o711)
 
     def labels(self) -> dict[str, str]:
-        """How limits are kept here, and which."""
-        return {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        """How limits are kept here, and which; whether there are sandboxes."""
+        limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        return limits | ({"sandbox": "bubblewrap"} if self._bwrap else {})
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -115,7 +119,7 @@ class Spawner:
         if not spec.limits:
             return None
         try:
-            return self._groups.make(key, spec.limits)
+            return self._groups.make(key, _around(spec))
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
@@ -238,8 +242,25 @@ class Spawner:
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = _strings([os.fsencode(part) for part in spec.argv])
         recipe = Recipe(argv, path, _strings(encoded), cwd, user)
+        if spec.sandbox:
+            self._enclose_in_sandbox(recipe, spec, work)
         self._recipes.setdefault(job, {})[spec.step] = recipe
         return recipe
+
+    def _enclose_in_sandbox(self, recipe: Recipe, spec: Spec, work: str) -> None:
+        """What cannot be executed is found out before: inside, nobody could tell it from its own end."""
+        assert spec.sandbox is not None
+        if self._bwrap is None:
+            raise LookupError("this node has no bubblewrap that works")
+        with worn(recipe.user):
+            command = _find(spec.argv[0], recipe)
+            if not os.access(os.path.join(recipe.cwd, command), os.X_OK):
+                raise _explain(_why_not(os.path.join(recipe.cwd, command)), command, recipe.cwd)
+            if path := sandbox.missing(spec.sandbox):
+                raise CannotRun(126, f"sandbox: there is no {path} to write to")
+        place = sandbox.Place(self._root, work, recipe.cwd, has_gpus=spec.asks_for(GPU))
+        words = [*sandbox.wrap(self._bwrap, spec.sandbox, place), command, *spec.argv[1:]]
+        recipe.argv, recipe.program = _strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
 
     def _make_work(self, job: str) -> str:
         work = f"{self._root}/work/{job}"
@@ -259,6 +280,17 @@ class Spawner:
             "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
             "ROTA_OUTPUT_DIR": f"{work}/out",
         }
+
+
+def _around(spec: Spec) -> Limits:
+    """Its limits, and room for whoever watches its sandbox."""
+    if spec.sandbox is None or spec.limits.pids is None:
+        return spec.limits
+    return replace(spec.limits, pids=spec.limits.pids + sandbox.OWN_PROCESSES)
+
+
+def _why_not(path: str) -> int:
+    return errno.EACCES if os.path.exists(path) else errno.ENOENT
 
 
 def _program(recipe: Recipe, env: ctypes.Array[ctypes.c_char_p]) -> forked.Program:

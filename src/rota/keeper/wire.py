@@ -9,8 +9,15 @@ from enum import StrEnum
 from typing import Any
 
 from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
+from rota.keeper.fields import Malformed
+from rota.keeper.fields import amounts as _amounts
+from rota.keeper.fields import is_kind as _is
+from rota.keeper.fields import maybe as _maybe
+from rota.keeper.fields import number as _number
+from rota.keeper.fields import text as _text
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
+from rota.keeper.sandbox import Sandbox
 from rota.keeper.steps import Step
 
 PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
@@ -21,10 +28,6 @@ USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class Malformed(ValueError):
-    """An order that cannot be understood; its text says what would be."""
 
 
 class Run(StrEnum):
@@ -53,6 +56,7 @@ class Spec:
     files: Mapping[str, str] = field(
         default_factory=dict
     )  # path -> content as base64, for the working directory
+    sandbox: Sandbox | None = None
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -169,6 +173,7 @@ def parse_spec(raw: object) -> Spec:
         limits=NO_LIMITS if container else limits_of(said, pairs),
         steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
+        sandbox=_sandbox(fields.get("sandbox")),
     )
 
 
@@ -310,40 +315,10 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
 }
 
 
-def _is(value: object, field: str, kind: type, wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise Malformed(f"{field}: want {wanted}")
-    return value
-
-
-def _number(value: object, field: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 53:
-        raise Malformed(f"{field}: want a whole number, 0 or more")
-    return value
-
-
-def _maybe(value: object, field: str) -> int | None:
-    return None if value is None else _number(value, field)
-
-
 def _mask(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise Malformed("gpus: want a whole number of at most 64 bits, one for each device")
     return value
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or "\0" in value or not _encodable(value):
-        raise Malformed(f"{field}: want text without NUL")
-    return value
-
-
-def _encodable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can write and no file system can
-        return False
-    return True
 
 
 def _variable(name: str) -> str:
@@ -372,6 +347,15 @@ def _container(raw: object, limits: Limits) -> Container | None:
         raise Malformed(f"spec.container: {error}") from error
 
 
+def _sandbox(raw: object) -> Sandbox | None:
+    if raw is None:
+        return None
+    fields = _is(raw, "spec.sandbox", dict, "an object")
+    paths = _is(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    writable = tuple(_text(path, "spec.sandbox.writable") for path in paths)
+    return Sandbox(bool(fields.get("network")), writable)
+
+
 def _engine(raw: object) -> Engine | None:
     if raw is None:
         return None
@@ -388,8 +372,3 @@ def _engine(raw: object) -> Engine | None:
         init=bool(fields.get("init")),
         old_groups=bool(fields.get("old_groups")),
     )
-
-
-def _amounts(value: object, field: str) -> dict[str, int]:
-    amounts = _is(value, field, dict, "an object of whole numbers")
-    return {_text(name, field): _number(amount, f"{field}.{name}") for name, amount in amounts.items()}

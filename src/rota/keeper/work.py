@@ -215,7 +215,7 @@ class Work:
                 self._finish(attempt, written)
                 return 0, []
             signum = self._looks.next_signal(attempt, now)
-            if leader and signum and signum != attempt.struck:
+            if leader and signum not in (0, attempt.struck) and not attempt.spares_leader(signum):
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
 

@@ -9,6 +9,7 @@ from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.sandbox import SANDBOX, Sandbox
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -93,6 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    sandbox: Sandbox | None = None
 
     @property
     def key(self) -> Key:
@@ -105,7 +107,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @cached_property
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
-        return self.where if self.container is None else (*self.where, RUNTIME)
+        implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX))
+        return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @cached_property
     def shape(self) -> Shape:

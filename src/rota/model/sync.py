@@ -9,6 +9,7 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.sandbox import Sandbox
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
@@ -97,6 +98,7 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    sandbox: Sandbox | None = None
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -115,6 +117,7 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        sandbox=spec.sandbox,
     )
 
 

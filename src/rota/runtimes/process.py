@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.sandbox import Sandbox
 from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
@@ -201,7 +202,12 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.container is None else {"container": _container(work.container)}),
+        **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
     }
+
+
+def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    return {"network": sandbox.network, "writable": sandbox.writable}
 
 
 def _container(container: Container) -> dict[str, Any]:

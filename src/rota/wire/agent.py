@@ -8,6 +8,7 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.sandbox import Sandbox
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 from rota.model.sync import (
@@ -226,6 +227,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         steps=[_step_to_wire(step) for step in work.steps],
         files=work.files,
         container=None if work.container is None else _container_to_wire(work.container),
+        sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
     )
 
 
@@ -255,6 +257,9 @@ def _work_from_wire(work: pb.Work) -> Work:
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
         container=_container_from_wire(work.container) if work.HasField("container") else None,
+        sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
+        if work.HasField("sandbox")
+        else None,
     )
 
 
