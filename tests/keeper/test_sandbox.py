@@ -62,8 +62,9 @@ def test_a_node_says_that_it_has_sandboxes(keeper: Keeper) -> None:
 
 
 def test_it_writes_into_its_own_directories_only(keeper: Keeper, agent: Agent, directory: Path) -> None:
-    places = f'. "$ROTA_OUTPUT_DIR" /tmp /var/tmp /dev/shm /etc /usr {directory} /root'
+    places = '. "$ROTA_OUTPUT_DIR" /tmp /var/tmp /dev/shm /etc /usr /root'
     script = f"for place in {places}; do touch $place/it 2>/dev/null && echo $place; done; pwd"
+    script += f"; touch {directory}/it 2>/dev/null"
 
     *written, where = said(keeper, agent, script).splitlines()
 
@@ -73,6 +74,7 @@ def test_it_writes_into_its_own_directories_only(keeper: Keeper, agent: Agent, d
     assert (work / "it").exists()
     assert (work / "out" / "it").exists()
     assert not Path("/tmp/it").exists()
+    assert not (directory / "it").exists()
 
 
 def test_what_it_names_is_writable_too(keeper: Keeper, agent: Agent, directory: Path) -> None:

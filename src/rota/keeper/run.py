@@ -53,7 +53,7 @@ def keep(root: str) -> None:
     reaper = Reaper(work, door, bell)
     for _ in range(max(2, os.cpu_count() or 0)):
         threading.Thread(target=reaper.run, daemon=True).start()
-    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up, groups.bury))
+    warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
     # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
