@@ -172,6 +172,7 @@ class Running:
         if self.ending or now_ns - self.short_since_ns >= SHORT_NS:
             return None
         self.waits, self.pause_ns = True, min(2 * self.pause_ns, SHORT_LOOK_NS)
+        self.pid, self.outcome, self.box = 0, None, None
         self.step_ns = now_ns + self.pause_ns  # the wait is not of its own time, though of the whole's
         return min(self.step_ns, self.deadline_ns() or self.step_ns)
 

@@ -91,7 +91,7 @@ class Spawner:
         if self._users.run_as(order.run_as) or order.node != self._node:
             self._node = order.node
             self._recipes.clear()
-        self._boxes.configure(order.engine)
+        self._boxes.configure(order.engine, order.pids_max)
         self._no_new_privs = order.no_new_privs
         if order.pids_max:
             self._groups.limit_all(order.pids_max)

@@ -110,12 +110,8 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            for key, attempt in self.running.items():
-                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
-                live.append([*key, state, attempt.started_ms])
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
-            return self._book.state(here, live)
+            return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -377,7 +373,11 @@ class Work:
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
-        if attempt.marks and self._book.end_step(attempt):
+        reason = boxed.refusal(attempt)
+        if reason and len(attempt.marks) > 1:
+            self._fail_under_way(attempt, Short(reason))
+            return
+        if attempt.marks and not reason and self._book.end_step(attempt):
             self._book.begin_step(attempt, written.at)
             self._spawning += 1
             self._onward.append(attempt)  # whoever fills starts it
@@ -385,7 +385,7 @@ class Work:
         del self.running[attempt.key]
         self._spawner.release(attempt.group)
         self._outputs.give_back(attempt.key, attempt.segment, written)
-        if reason := boxed.refusal(attempt):
+        if reason:
             self._drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
