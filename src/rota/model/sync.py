@@ -9,6 +9,7 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM, Check, Life, Restart
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
@@ -105,6 +106,7 @@ class Work(msgspec.Struct, frozen=True):
     stop_signal: int = SIGTERM
     restart: Restart | None = None  # of a service
     check: Check | None = None
+    sandbox: Sandbox | None = None
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -126,6 +128,7 @@ def work_of(spec: JobSpec) -> Work:
         stop_signal=spec.stop_signal,
         restart=spec.restart if spec.stays else None,
         check=spec.check,
+        sandbox=spec.sandbox,
     )
 
 
