@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 ENDING = b".times"  # behind the name of the stream's file
 MARK = struct.Struct("<QQ")  # this many bytes of the file were there by then (milliseconds, wall clock)
 MARKS_MOST = 8192  # of one file, 128 KiB; beyond, older ones are thinned out
-AGE_SHARE = 256  # two old marks lie at least one part in so many of their age apart
+AGE_SHARE = 256  # two old marks lie at most one part in so many of their age apart, if they ever did
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -68,9 +68,9 @@ def _thin(path: bytes, now_ms: int) -> int:
 
 
 def thinned(marks: list[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
-    """Of marks that are close together for their age the later ones stay: all had arrived by then."""
+    """Without those that nobody misses: between their neighbours lies little time for their age."""
     kept = marks[-1:]
-    for mark in reversed(marks[:-1]):
-        if kept[-1][1] - mark[1] > (now_ms - mark[1]) // AGE_SHARE:
+    for mark, older in zip(marks[-2:0:-1], marks[-3::-1], strict=True):
+        if kept[-1][1] - older[1] > (now_ms - older[1]) // AGE_SHARE:
             kept.append(mark)
-    return kept[::-1]
+    return [*marks[:1], *kept[::-1]] if len(marks) > 1 else kept
