@@ -17,6 +17,7 @@ from rota.model.sync import (
     Hello,
     JobClaims,
     JobOrders,
+    LogPiece,
     LogRequest,
     OutputsRequest,
     Report,
@@ -311,6 +312,7 @@ def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.Open
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
+    window = request.window
     return pb.OpenLog(
         id=reading_id,
         job=request.job,
@@ -319,4 +321,13 @@ def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
         stream=request.stream,
         offset=request.offset,
         follow=request.follow,
+        since_ms=window.since_ms,
+        until_ms=window.until_ms,
+        tail_lines=window.tail_lines,
+        tail_of_both=window.tail_of_both,
     )
+
+
+def log_piece_from_wire(chunk: pb.LogChunk) -> LogPiece:
+    marks = tuple(zip(chunk.mark_bytes, chunk.mark_ms, strict=False)) if chunk.mark_bytes else ()
+    return LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms, marks=marks)

@@ -441,7 +441,7 @@ class Mount(_message.Message):
     def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., read_only: bool = ...) -> None: ...
 
 class OpenLog(_message.Message):
-    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow", "since_ms", "until_ms", "tail_lines", "tail_of_both")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -449,6 +449,10 @@ class OpenLog(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    TAIL_OF_BOTH_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     index: int
@@ -456,7 +460,11 @@ class OpenLog(_message.Message):
     stream: str
     offset: int
     follow: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    since_ms: int
+    until_ms: int
+    tail_lines: int
+    tail_of_both: bool
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., tail_lines: _Optional[int] = ..., tail_of_both: bool = ...) -> None: ...
 
 class OpenOutputs(_message.Message):
     __slots__ = ("id", "job", "paths", "list")
@@ -477,7 +485,7 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code")
+    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code", "mark_bytes", "mark_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -485,6 +493,8 @@ class LogChunk(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    MARK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MARK_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
@@ -492,7 +502,9 @@ class LogChunk(_message.Message):
     error: str
     at_ms: int
     code: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ...) -> None: ...
+    mark_bytes: _containers.RepeatedScalarFieldContainer[int]
+    mark_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ..., mark_bytes: _Optional[_Iterable[int]] = ..., mark_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogDone(_message.Message):
     __slots__ = ()
