@@ -172,7 +172,7 @@ class Keeper:
         return data[getattr(begun.at, which) : until].decode()
 
     def segments(self, job: str) -> list[str]:
-        return [path.name for path in (self.root / "logs" / job).iterdir() if path.name != "index"]
+        return [path.name for path in (self.root / "logs" / job).iterdir() if path.suffix in (".out", ".err")]
 
     def mark(self) -> bytes:
         return b"ROTA_KEEPER=" + (self.root / "keeper.id").read_bytes().strip()

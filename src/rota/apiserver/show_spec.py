@@ -15,6 +15,7 @@ from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Kind
+from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
 from rota.model.shape import Policy
 from rota.model.steps import Step
@@ -52,6 +53,7 @@ def spec(wanted: JobSpec) -> Json:
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
         **({} if wanted.container is None else _container(wanted.container)),
+        **({} if wanted.sandbox is None else {"sandbox": _sandbox(wanted.sandbox)}),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
         **dict(_kind(wanted)),
     }
@@ -109,6 +111,10 @@ def _step(step: Step) -> Json:
     if step.timeout_seconds is not None:
         said["timeout"] = step.timeout_seconds
     return said
+
+
+def _sandbox(sandbox: Sandbox) -> Json:
+    return {"network": sandbox.network, "writable": list(sandbox.writable)}
 
 
 def _container(container: Container) -> Json:

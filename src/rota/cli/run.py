@@ -12,7 +12,7 @@ from rota.cli.endings import CLUSTERS_FAULT, INTERRUPTED, describe_array, descri
 from rota.cli.feed import Feed, LogsEnded
 from rota.cli.main import tell_error
 from rota.cli.output import emit_one, output_option, tell
-from rota.cli.printer import Printer
+from rota.cli.printer import Heads, Printer
 from rota.cli.progress import Progress, progress_for
 from rota.cli.service import hints
 from rota.cli.session import WORKING_SECONDS, with_cluster
@@ -137,7 +137,7 @@ class Follower:
         self._progress: Progress | None = None
         self._introduced = False
         self._attempts: dict[int, int] = {}
-        self._printer = Printer(prefix=job.status.count > 1)
+        self._printer = Printer(Heads(index=job.status.count > 1))
         self._logs_open = True
         self._why = ""
         self._why_at = time.monotonic() + WHY_AFTER_SECONDS

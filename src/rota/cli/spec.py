@@ -113,6 +113,9 @@ _OPTIONS = (
         metavar="SRC:DST[:ro]",
         help="Let a container see this of the node; repeatable.",
     ),
+    click.option(
+        "--sandbox", is_flag=True, help="See the node read-only, without network or other processes."
+    ),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
     click.option(
@@ -189,6 +192,8 @@ def job_spec(
         "files": files_to_send(flags["send"]),
         "check": _check(flags),
     }
+    if flags["sandbox"] and not spec.get("sandbox"):
+        spec["sandbox"] = True
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import signal
 import time
 from dataclasses import dataclass, field, replace
 
@@ -146,6 +147,10 @@ class Running:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
 
+    def spares_leader(self, signum: int) -> bool:
+        """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""
+        return self.spec.sandbox is not None and signum == self.spec.stop_signal != signal.SIGKILL
+
     def to_start(self) -> Spec:
         """The job's spec, or that of the step it is at."""
         if self.life is not None:
@@ -188,6 +193,7 @@ class Running:
         if self.ending or now_ns - self.short_since_ns >= SHORT_NS:
             return None
         self.waits, self.pause_ns = True, min(2 * self.pause_ns, SHORT_LOOK_NS)
+        self.pid, self.outcome, self.box = 0, None, None
         self.step_ns = now_ns + self.pause_ns  # the wait is not of its own time, though of the whole's
         return min(self.step_ns, self.deadline_ns() or self.step_ns)
 

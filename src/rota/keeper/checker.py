@@ -7,9 +7,10 @@ import signal
 from rota.keeper.attempt import Kernel
 from rota.keeper.lives import Round
 from rota.keeper.process import trees
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.service.life import MS
 from rota.keeper.service.probes import Answer, Probes
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.spawn import Short, Spawner
 from rota.keeper.work import Work
 
 SECONDS_MAX = 1.0  # the wait's clock stands still while the machine sleeps

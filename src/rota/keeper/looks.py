@@ -45,7 +45,8 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = attempt.spec.stop_signal
+            stop = attempt.spec.stop_signal
+            attempt.struck = 0 if attempt.spares_leader(stop) else stop
         elif now >= attempt.kill_at_ns:
             attempt.struck = signal.SIGKILL
         return attempt.struck

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from rota.keeper import journal
+from rota.keeper import journal, sandbox
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
 from rota.keeper.checker import Checker
@@ -44,7 +44,7 @@ def keep(root: str) -> None:
     memory = _remember(f"{root}/journal", mark, outputs, Boxes(root, mark), kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     bell = Bell()
-    spawner = Spawner(root, mark, groups)
+    spawner = Spawner(root, mark, groups, sandbox.find())
     work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
     door = Door(root, listen(root_fd), bell.fd)
     discard(root, [])  # what an earlier keeper did not come to delete
@@ -54,7 +54,7 @@ def keep(root: str) -> None:
     reaper = Reaper(work, door, bell)
     for _ in range(max(2, os.cpu_count() or 0)):
         threading.Thread(target=reaper.run, daemon=True).start()
-    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up, groups.bury))
+    warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
     threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()

@@ -4,20 +4,25 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rota.keeper import patrol
 from rota.keeper.attempt import Excess, Kernel, Running
+from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.process import trees
 from rota.keeper.process.trees import Child
 from rota.keeper.rules import Key
 from rota.keeper.work import Work
 
 SWEEP_SECONDS = 1.0
+CROWD = 8  # fewer are killed one by one
+PASSES = 100
 
 
 class Warden:
-    def __init__(self, work: Work, mark: str, stock_up: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, work: Work, mark: str, groups: Groups, stock_up: Sequence[Callable[[], None]]) -> None:
         self._work = work
+        self._groups = groups
         self._stock_up = stock_up
         self._mark = mark
         self._kernel = Kernel()
@@ -99,10 +104,36 @@ class Warden:
                 group.kill()
             elif group and signum:
                 group.signal(signum, pids)
+            elif signum == signal.SIGKILL and len(pids) >= CROWD:
+                self._kill_crowd(key)
             else:
                 for pid in pids if signum else ():
                     trees.signal_marked(pid, self._mark, signum)
         self._work.fill()
+
+    def _kill_crowd(self, key: Key) -> None:
+        """Of those who fork all the time some are always missed; each one frozen makes no more of them."""
+        trap = self._trap(key)
+        for _ in range(PASSES):
+            caught = set(trap.members()) if trap else set()
+            left = [
+                one.pid for one in trees.find_marked(self._mark) if one.key == key and one.pid not in caught
+            ]
+            for pid in left:
+                if trap:
+                    trap.catch(pid, partial(trees.is_of, pid, key, self._mark))
+                else:
+                    trees.signal_marked(pid, self._mark, signal.SIGKILL)
+            if not left:
+                break
+        if trap:
+            self._groups.end(trap)
+
+    def _trap(self, key: Key) -> Group | None:
+        try:
+            return self._groups.trap(key)
+        except OSError:  # the kernel has no more groups to give: then they are only killed
+            return None
 
     def _sweep(self) -> bool:
         """Kill the orphans of ended attempts; True while there is something to watch.

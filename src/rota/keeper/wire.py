@@ -13,6 +13,7 @@ from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key, Needs
+from rota.keeper.sandbox import Sandbox
 from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
 from rota.keeper.steps import Step
 
@@ -56,6 +57,7 @@ class Spec:
     restart: Restart | None = None  # of a service: its process is started again
     restarts: int = 0  # how often that was done before the start this is the spec of
     check: Check | None = None  # whether a service is well
+    sandbox: Sandbox | None = None
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -175,6 +177,7 @@ def parse_spec(raw: object) -> Spec:
         stop_signal=stop_signal_of(fields.get("stop_signal", TERM)),
         restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
         check=check_of(fields.get("check")),
+        sandbox=_sandbox(fields.get("sandbox")),
     )
 
 
@@ -336,6 +339,15 @@ def _container(raw: object, limits: Limits) -> Container | None:
         return Container(**said, mounts=mounts, limits=limits)
     except TypeError as error:
         raise Malformed(f"spec.container: {error}") from error
+
+
+def _sandbox(raw: object) -> Sandbox | None:
+    if raw is None:
+        return None
+    fields = reading.is_a(raw, "spec.sandbox", dict, "an object")
+    paths = reading.is_a(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    writable = tuple(reading.text(path, "spec.sandbox.writable") for path in paths)
+    return Sandbox(bool(fields.get("network")), writable)
 
 
 def _engine(raw: object) -> Engine | None:

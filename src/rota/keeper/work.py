@@ -15,9 +15,10 @@ from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
-from rota.keeper.service.life import UNHEALTHY, Life
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.service.life import Life
+from rota.keeper.spawn import Short, Spawner
 
 SIGKILL = int(signal.SIGKILL)
 NO_PROCESS = Short("its end came before this node had a process to spare")
@@ -114,13 +115,8 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            for key, attempt in self.running.items():
-                is_over = attempt.ending not in (None, UNHEALTHY)
-                state = "stopping" if is_over else "queued" if boxed.is_unsure(attempt) else "running"
-                live.append([*key, state, attempt.started_ms])
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
-            return self._book.state(here, live)
+            return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -209,7 +205,7 @@ class Work:
             self._finish(attempt, written)
             return 0, []
         signum = self.looks.next_signal(attempt, now)
-        if leader and signum and signum != attempt.struck:
+        if leader and signum not in (0, attempt.struck) and not attempt.spares_leader(signum):
             self._kernel.signal_group(attempt.pid, signum)
         return signum, rest
 
@@ -368,11 +364,14 @@ class Work:
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
-        if attempt.marks and self._book.end_step(attempt):
+        reason = boxed.refusal(attempt)
+        if reason and len(attempt.marks) > 1:
+            self._fail_under_way(attempt, Short(reason))
+            return
+        if attempt.marks and not reason and self._book.end_step(attempt):
             self._book.begin_step(attempt, written.at)
             self._go_on(attempt)
             return
-        reason = boxed.refusal(attempt)
         if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]

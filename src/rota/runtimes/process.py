@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.sandbox import Sandbox
 from rota.model.service import Check, Life, Restart
 from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
@@ -203,6 +204,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.container is None else {"container": _container(work.container)}),
+        **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
         "stop_signal": work.stop_signal,
         **({} if work.restart is None else {"restart": _restart_of(work.restart)}),
         **({} if work.check is None else {"check": _check_of(work.check)}),
@@ -229,6 +231,10 @@ def _check_of(check: Check) -> dict[str, Any]:
         "failures": check.failures,
         "successes": check.successes,
     }
+
+
+def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    return {"network": sandbox.network, "writable": sandbox.writable}
 
 
 def _container(container: Container) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.spawn import Short, Spawner
 from rota.keeper.wire import Configure, Spec
 from rota.sim.world import Clock
 

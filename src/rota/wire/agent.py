@@ -8,6 +8,7 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
@@ -16,6 +17,7 @@ from rota.model.sync import (
     Hello,
     JobClaims,
     JobOrders,
+    LogPiece,
     LogRequest,
     OutputsRequest,
     Report,
@@ -241,6 +243,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         stop_signal=work.stop_signal,
         restart=None if work.restart is None else restart_to_wire(work.restart),
         check=None if work.check is None else check_to_wire(work.check),
+        sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
     )
 
 
@@ -273,6 +276,9 @@ def _work_from_wire(work: pb.Work) -> Work:
         stop_signal=work.stop_signal or SIGTERM,
         restart=restart_from_wire(work.restart) if work.HasField("restart") else None,
         check=check_from_wire(work.check) if work.HasField("check") else None,
+        sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
+        if work.HasField("sandbox")
+        else None,
     )
 
 
@@ -306,6 +312,7 @@ def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.Open
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
+    window = request.window
     return pb.OpenLog(
         id=reading_id,
         job=request.job,
@@ -314,4 +321,13 @@ def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
         stream=request.stream,
         offset=request.offset,
         follow=request.follow,
+        since_ms=window.since_ms,
+        until_ms=window.until_ms,
+        tail_lines=window.tail_lines,
+        tail_of_both=window.tail_of_both,
     )
+
+
+def log_piece_from_wire(chunk: pb.LogChunk) -> LogPiece:
+    marks = tuple(zip(chunk.mark_bytes, chunk.mark_ms, strict=False)) if chunk.mark_bytes else ()
+    return LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms, marks=marks)

@@ -66,6 +66,10 @@ def with_groups(pids: Iterable[int]) -> list[tuple[int, int]]:
     return [(pid, stat.group) for pid, stat in stats if stat and stat.state != "Z"]
 
 
+def is_of(pid: int, key: Key, mark: str) -> bool:
+    return key_of(pid, mark) == key
+
+
 def find_children() -> list[Child]:
     own = os.getpid()
     children = []

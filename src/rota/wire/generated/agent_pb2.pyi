@@ -284,7 +284,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "stop_signal", "restart", "check")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "sandbox", "stop_signal", "restart", "check")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +327,7 @@ class Work(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
@@ -344,10 +345,11 @@ class Work(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     files: _containers.ScalarMap[str, bytes]
     container: Container
+    sandbox: Sandbox
     stop_signal: int
     restart: Restart
     check: Check
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
 
 class Restart(_message.Message):
     __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")
@@ -420,6 +422,14 @@ class Container(_message.Message):
     pull: str
     def __init__(self, image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., workdir: _Optional[str] = ..., pull: _Optional[str] = ...) -> None: ...
 
+class Sandbox(_message.Message):
+    __slots__ = ("network", "writable")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    network: bool
+    writable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, network: bool = ..., writable: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Mount(_message.Message):
     __slots__ = ("source", "target", "read_only")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -431,7 +441,7 @@ class Mount(_message.Message):
     def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., read_only: bool = ...) -> None: ...
 
 class OpenLog(_message.Message):
-    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow", "since_ms", "until_ms", "tail_lines", "tail_of_both")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +449,10 @@ class OpenLog(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    TAIL_OF_BOTH_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     index: int
@@ -446,7 +460,11 @@ class OpenLog(_message.Message):
     stream: str
     offset: int
     follow: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    since_ms: int
+    until_ms: int
+    tail_lines: int
+    tail_of_both: bool
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., tail_lines: _Optional[int] = ..., tail_of_both: bool = ...) -> None: ...
 
 class OpenOutputs(_message.Message):
     __slots__ = ("id", "job", "paths", "list")
@@ -467,7 +485,7 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code")
+    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code", "mark_bytes", "mark_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +493,8 @@ class LogChunk(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    MARK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MARK_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
@@ -482,7 +502,9 @@ class LogChunk(_message.Message):
     error: str
     at_ms: int
     code: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ...) -> None: ...
+    mark_bytes: _containers.RepeatedScalarFieldContainer[int]
+    mark_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ..., mark_bytes: _Optional[_Iterable[int]] = ..., mark_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogDone(_message.Message):
     __slots__ = ()
