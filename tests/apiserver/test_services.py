@@ -90,6 +90,7 @@ def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: Check) -> N
         ({"check": {"tcp": 1, "interval": 0}}, "check.interval"),
         ({"check": {"tcp": 1, "failures": 0}}, "check.failures"),
         ({"image": "web", "check": {"tcp": 1}}, "check"),
+        ({"sandbox": True, "check": {"tcp": 1}}, "check"),
         ({"kind": "daemon"}, "kind"),
     ],
 )

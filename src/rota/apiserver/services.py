@@ -60,6 +60,9 @@ def _refuse_unreachable(spec: JobSpec) -> None:
     if by_port and spec.container is not None and spec.container.network is Network.NONE:
         hint = 'write container = {network = "host"}, or check by a command'
         raise BadField("check", "a container without a network has no port to be reached at", hint)
+    if by_port and spec.sandbox is not None and not spec.sandbox.network:
+        hint = "write sandbox = {network = true}, or check by a command"
+        raise BadField("check", "a sandbox without a network has no port to be reached at", hint)
 
 
 def restart(value: object) -> Restart:
