@@ -7,6 +7,7 @@ from rota.keeper.attempt import Running
 from rota.keeper.book import Book
 from rota.keeper.container.argv import Verdict
 from rota.keeper.rules import Key
+from rota.keeper.service.life import UNHEALTHY
 from rota.keeper.spawn import Spawner
 
 
@@ -67,7 +68,8 @@ def live(waiting: Iterable[Key], running: Iterable[Running]) -> list[list[object
     """What is told of all that has not ended."""
     rows: list[list[object]] = [[*key, "queued", None] for key in waiting]
     for attempt in running:
-        state = "stopping" if attempt.ending else "queued" if is_unsure(attempt) else "running"
+        is_over = attempt.ending not in (None, UNHEALTHY)
+        state = "stopping" if is_over else "queued" if is_unsure(attempt) else "running"
         rows.append([*attempt.key, state, attempt.started_ms])
     return rows
 

@@ -190,10 +190,12 @@ class Boxes:
 
     def environment(self, key: Key) -> dict[str, str]:
         """Of the command line: the marks by which it is found, and what it needs itself."""
+        return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | self.marks(key)
+
+    def marks(self, key: Key) -> dict[str, str]:
         job, index, attempt = key
-        env = {name: value for name, value in os.environ.items() if name in PASSED_ON}
-        marks = {"ROTA_KEEPER": self._mark, "ROTA_JOB_ID": job, "ROTA_INDEX": str(index)}
-        return env | marks | {"ROTA_ATTEMPT": str(attempt)}
+        told = {"ROTA_KEEPER": self._mark, "ROTA_JOB_ID": job, "ROTA_INDEX": str(index)}
+        return told | {"ROTA_ATTEMPT": str(attempt)}
 
 
 def last_line(path: bytes, at: int) -> str:

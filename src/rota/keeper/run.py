@@ -12,6 +12,7 @@ from collections.abc import Callable
 from rota.keeper import journal, sandbox
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
+from rota.keeper.checker import Checker
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
@@ -55,6 +56,7 @@ def keep(root: str) -> None:
         threading.Thread(target=reaper.run, daemon=True).start()
     warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
+    threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
     # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
     serving = threading.Thread(target=door.serve, args=(work, farewell.is_due))
@@ -109,7 +111,7 @@ class Reaper:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
-            self._work.wait_for_children()
+            self._wait_for_children()
             return False
         self._bell.hold()
         room_was_left = found is not None and self._work.reap(found.si_pid)
@@ -117,6 +119,12 @@ class Reaper:
         if self._bell.let_go() and not self._door.post(self._work):
             self._bell.ring()
         return room_was_left
+
+    def _wait_for_children(self) -> None:
+        """Wait until something was spawned, a second at most: orphans come without notice."""
+        with self._work.lock:
+            if not self._work.by_pid:
+                self._work.has_children.wait(1.0)
 
 
 class Farewell:

@@ -37,11 +37,26 @@ class Warden:
                 for prepare in self._stock_up:
                     prepare()
             watches = self._patrol()
-            due = self._work.wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
+            due = self._wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
             if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
                 busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
+
+    def _wait_due(self, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        work = self._work
+        with work.lock:
+            left_ns = work.looks.due_in_ns()
+            if left_ns is None or left_ns > 0:
+                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                    seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
+                elif work.is_unswept:
+                    seconds = SWEEP_SECONDS
+                work.warden_idles = seconds is None
+                work.something_due.wait(seconds)
+                work.warden_idles = work.is_unswept = False
+            return work.looks.take()
 
     def _patrol(self) -> bool:
         """Kill who went beyond a limit; True while there are limits to watch."""
@@ -130,6 +145,7 @@ class Warden:
         with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
+            checks = self._work.lives.commands()
         before, suspects = self._suspects, {}
         for child in children:
             if child.pid not in by_pid:
@@ -137,7 +153,10 @@ class Warden:
                 suspects[child] = self._owners(child, by_pid, live) if owners is None else owners
         self._suspects = suspects
         for child, owners in suspects.items():
-            if child in before and not owners & live:  # seen before: nobody is just about to write it down
+            is_left = not owners & live or (
+                child.pid not in checks and trees.is_of_check(child.pid, self._mark)
+            )
+            if child in before and is_left:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)
         return bool(live or suspects)
 

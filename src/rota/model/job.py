@@ -11,6 +11,7 @@ from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.sandbox import SANDBOX, Sandbox
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -96,11 +97,19 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
     sandbox: Sandbox | None = None
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
 
     @property
     def blocks(self) -> int:
