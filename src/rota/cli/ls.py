@@ -11,15 +11,19 @@ from rota.client.views import JobStatus
 
 SHOWN = 20
 
+
+def _done(job: JobStatus) -> str:
+    """What has a task on every node is never done."""
+    return "-" if job.kind == "system" else f"{job.tasks_ended}/{job.count}"
+
+
 JOBS: Listing[JobStatus] = Listing(
     "jobs",
     [
         Column("JOB", lambda job: job.id),
         Column("NAME", lambda job: job.name),
         Column("STATE", lambda job: job.state),
-        Column(
-            "DONE", lambda job: "-" if job.kind == "system" else f"{job.tasks_ended}/{job.count}", right=True
-        ),
+        Column("DONE", _done, right=True),
         Column("AGE", lambda job: age(job.submitted_at_ms), right=True),
         Column("NAMESPACE", lambda job: job.namespace, wide=True),
         Column("USER", lambda job: job.user or "-", wide=True),
