@@ -40,7 +40,7 @@ def _turn(record: Record) -> int:
             | NodeStatus()
         ):
             return 1
-        case PinBlock() | AttemptBlock():
+        case AttemptBlock():
             return 2
         case StatusBlock():
             return 3
