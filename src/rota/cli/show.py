@@ -22,7 +22,7 @@ BAR_WIDTH = 40
 SHOWN = (
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
-    *("run", "labels", "env"),
+    *("run", "lease", "lease_margin", "labels", "env"),
 )
 BAR = (
     ("succeeded", "█"),

@@ -11,6 +11,7 @@ from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
+from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode
@@ -114,6 +115,8 @@ class Running:
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
     box: Box | None = None  # the container it runs in
+    cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
+    kill_by_ns: int | None = None  # a second before its lease ends
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
@@ -127,6 +130,21 @@ class Running:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
 
+    def kill_all(self) -> None:
+        """Whoever is left, where they can be reached together."""
+        if self.group:
+            self.group.kill()
+        if self.cell:
+            self.cell.kill()
+
+    def has_left_cell(self) -> bool:
+        """Nobody of it lives on, if it has a cell and goes no further; who stays longest is asked to go."""
+        goes_on = self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0
+        if self.cell is None or goes_on:
+            return True
+        self.cell.kill()
+        return self.cell.is_empty()
+
     def to_start(self) -> Spec:
         """The job's spec, or that of the step it is at."""
         return self.spec.of_step(len(self.marks)) if self.marks else self.spec
@@ -136,11 +154,23 @@ class Running:
         limits = [(self.started_ns, self.spec.timeout_ms)]
         if self.marks:
             limits.append((self.step_ns, self.spec.steps[len(self.marks) - 1].timeout_ms))
-        return min((start + ms * 1_000_000 for start, ms in limits if ms is not None), default=None)
+        ends_ns = [start + ms * 1_000_000 for start, ms in limits if ms is not None]
+        return min([*ends_ns, *([] if self.kill_by_ns is None else [self.kill_by_ns])], default=None)
 
     def is_late(self, now_ns: int) -> bool:
         deadline_ns = self.deadline_ns()
         return deadline_ns is not None and now_ns >= deadline_ns
+
+    def has_lost_lease(self, now_ns: int) -> bool:
+        return self.kill_by_ns is not None and now_ns >= self.kill_by_ns
+
+    @property
+    def dies_at_ns(self) -> int:
+        """When its grace is over, or its lease."""
+        return self.kill_at_ns if self.kill_by_ns is None else min(self.kill_at_ns, self.kill_by_ns)
+
+    def must_die(self, now_ns: int) -> bool:
+        return now_ns >= self.dies_at_ns
 
     def begin_step(self, now_ms: int, now_ns: int, written: Extent) -> None:
         """The next one, with nothing left of the one before but what it used and wrote."""

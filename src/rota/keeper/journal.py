@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rota.keeper.output import holes
+from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark, mark_of
-from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec
+from rota.keeper.wire import Spec, encode, job_id, parse_spec
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
 RESERVE_BYTES = 1 << 20  # some thousand results

@@ -2,6 +2,7 @@
 
 import heapq
 import signal
+import threading
 from collections.abc import Callable, Mapping
 
 from rota.keeper.attempt import FIRST_LOOK_NS, Running
@@ -11,12 +12,44 @@ LAST_LOOK_NS = 1_000_000_000
 
 
 class Looks:
-    """Deadlines and the steps of an end, the next one first."""
+    """Deadlines and the steps of an end, the next one first. Used under the lock of the work."""
 
-    def __init__(self, running: Mapping[Key, Running], now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, running: Mapping[Key, Running], now_ns: Callable[[], int], lock: threading.Lock
+    ) -> None:
         self._running = running
         self._now_ns = now_ns
         self._due: list[tuple[int, Key]] = []
+        self._something_due = threading.Condition(lock)
+        self._nobody_looks = False
+        self._unswept = False  # something was started since the warden last went to wait
+
+    def soon(self, attempt: Running, when_ns: int) -> None:
+        """And whoever waits is told."""
+        self.at(attempt, when_ns)
+        self._something_due.notify()
+
+    def begin(self, attempt: Running) -> None:
+        """It has been started: it is swept behind and its limits are watched, from now on."""
+        self._unswept = True
+        deadline_ns = attempt.deadline_ns()
+        if deadline_ns is not None and attempt.ending is None:
+            self.soon(attempt, deadline_ns)
+        elif self._nobody_looks or attempt.spec.limits:
+            self._something_due.notify()
+
+    def wait(self, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        left_ns = self.due_in_ns()
+        if left_ns is None or left_ns > 0:
+            if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
+            elif self._unswept:
+                seconds = 1.0
+            self._nobody_looks = seconds is None
+            self._something_due.wait(seconds)
+            self._nobody_looks = self._unswept = False
+        return self.take()
 
     def at(self, attempt: Running, when_ns: int) -> None:
         attempt.look_at_ns = when_ns
@@ -46,7 +79,7 @@ class Looks:
         attempt.struck = 0
         if not attempt.asked:
             attempt.struck = signal.SIGTERM
-        elif now >= attempt.kill_at_ns:
+        elif attempt.must_die(now):
             attempt.struck = signal.SIGKILL
         return attempt.struck
 
@@ -54,11 +87,13 @@ class Looks:
         """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
-            self.at(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
+            self.at(attempt, attempt.dies_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
             return signal.SIGTERM
         self.at(attempt, now + attempt.pause_ns)
         attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
-        if now >= attempt.kill_at_ns:
+        if attempt.must_die(now):
+            if attempt.cell:
+                attempt.cell.kill()
             return signal.SIGKILL
-        self.at(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
+        self.at(attempt, min(attempt.look_at_ns, attempt.dies_at_ns))
         return 0

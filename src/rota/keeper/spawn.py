@@ -15,6 +15,7 @@ from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.output.spares import Spares
+from rota.keeper.process.cells import Cell, Cells
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
 from rota.keeper.wire import Configure, Spec
@@ -82,6 +83,7 @@ class Spawner:
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
         self._boxes = Boxes(root, mark)
+        self._cells = Cells(mark)
 
     def configure(self, order: Configure) -> None:
         if self._users.run_as(order.run_as) or order.node != self._node:
@@ -97,8 +99,9 @@ class Spawner:
                 os.chmod(path, 0o711)
 
     def labels(self) -> dict[str, str]:
-        """How limits are kept here, and which."""
-        return {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        """How limits are kept here, and which; how work is ended whose lease has run out."""
+        limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        return limits | ({"leases": self._cells.label} if self._cells.label else {})
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -118,11 +121,29 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
+    def confine(self, spec: Spec) -> Cell | None:
+        """A cell for what runs under a lease."""
+        if spec.lease_ms is None:
+            return None
+        if self._cells.label is None:
+            raise Short("this node cannot hold run leases")
+        try:
+            return self._cells.make()
+        except OSError as error:
+            raise Short(f"cannot make a pid namespace: {os.strerror(error.errno or 0)}") from error
+
     def release(self, group: Group) -> None:
         self._groups.end(group)
 
     def spawn(
-        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+        self,
+        key: Key,
+        spec: Spec,
+        gpus: Sequence[str],
+        output: bytes,
+        *,
+        group: Group | None = None,
+        cell: Cell | None = None,
     ) -> int:
         """Start it, writing to output.out and .err; its pid is also its session and its process group."""
         job, index, attempt = key
@@ -137,7 +158,8 @@ class Spawner:
             if spec.asks_for(GPU):
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
-            pid, error = self._start(recipe, env, output, group)
+            with cell.entered() if cell else contextlib.nullcontext():
+                pid, error = self._start(recipe, env, output, group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories

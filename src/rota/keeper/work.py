@@ -10,6 +10,7 @@ from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.leases import Leases, check
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
@@ -35,7 +36,6 @@ class Work:
     ) -> None:
         self.lock = threading.Lock()
         self.has_children = threading.Condition(self.lock)
-        self.something_due = threading.Condition(self.lock)
         self.outbox = Outbox(wake, kernel.now_ns)
         self.memory = memory
         self.quitting = False
@@ -50,9 +50,8 @@ class Work:
         self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
-        self._looks = Looks(self.running, kernel.now_ns)
-        self._warden_idles = False
-        self._unswept = False  # something was started since the warden last went to wait
+        self._looks = Looks(self.running, kernel.now_ns, self.lock)
+        self._leases = Leases()
 
     # Orders of the agent.
 
@@ -97,6 +96,11 @@ class Work:
                 self._journal.flush()
             return [job for job in jobs if job in live]
 
+    def renew(self, said_ns: int) -> None:
+        """What was said then has been heard by the control plane."""
+        with self.lock:
+            self._leases.renew(said_ns, self.running.values(), self._kernel.now_ns())
+
     def quit(self) -> None:
         with self.lock:
             self.quitting = True
@@ -135,8 +139,8 @@ class Work:
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
-                if attempt.group and not attempt.may_go_on:
-                    attempt.group.kill()
+                if not attempt.may_go_on:
+                    attempt.kill_all()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
@@ -166,16 +170,7 @@ class Work:
     def wait_due(self, seconds: float | None) -> dict[Key, bool]:
         """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
         with self.lock:
-            left_ns = self.due_in_ns()
-            if left_ns is None or left_ns > 0:
-                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-                elif self._unswept:
-                    seconds = 1.0
-                self._warden_idles = seconds is None
-                self.something_due.wait(seconds)
-                self._warden_idles = self._unswept = False
-            return self.take_due()
+            return self._looks.wait(seconds)
 
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
@@ -202,8 +197,9 @@ class Work:
             leader = attempt.outcome is None
             if leader and attempt.ending is None:
                 if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                    self._leases.watch(attempt, self._looks)
                     return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-                self._begin_end(attempt, "timed_out", now)
+                self._begin_end(attempt, "lost" if attempt.has_lost_lease(now) else "timed_out", now)
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
                 return 0, []
@@ -267,6 +263,7 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
+            self._leases.begin(attempt)
             if spec.steps:
                 self._book.begin_step(attempt, segment.at)
             attempts.append(attempt)
@@ -278,6 +275,7 @@ class Work:
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
+            check(attempt, self._kernel.now_ns())
             attempt_pid = boxed.spawn(self._spawner, attempt)
         except (Short, CannotRun) as error:
             with self.lock:
@@ -290,12 +288,7 @@ class Work:
             self.by_pid[attempt_pid] = attempt
             boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
-            self._unswept = True
-            deadline_ns = attempt.deadline_ns()
-            if deadline_ns is not None and attempt.ending is None:
-                self._look(attempt, deadline_ns)
-            elif self._warden_idles or attempt.spec.limits:
-                self.something_due.notify()  # it sweeps while there is work, and watches limits
+            self._looks.begin(attempt)
         return True
 
     def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
@@ -350,14 +343,14 @@ class Work:
     def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
         attempt.ending = ending
         attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
+        attempt.asked = attempt.has_lost_lease(now)  # then it is killed at once
 
     def _look(self, attempt: Running, when_ns: int) -> None:
-        self._looks.at(attempt, when_ns)
-        self.something_due.notify()
+        self._looks.soon(attempt, when_ns)
 
     def _written(self, attempt: Running) -> Measure | None:
         """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
-        if boxed.may_be_there(attempt):
+        if boxed.may_be_there(attempt) or not attempt.has_left_cell():
             return None
         is_patient = attempt.pause_ns < LAST_LOOK_NS
         return self._outputs.last(
@@ -379,11 +372,15 @@ class Work:
             self._book.strike(attempt.key)
             return
         self._room.release(attempt.key)
+        self._leases.explain(attempt)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _release(self, attempt: Running) -> None:
         if attempt.group:
             self._spawner.release(attempt.group)
+        if attempt.cell:
+            attempt.cell.kill()
+            attempt.cell.close()
 
     def _is_idle(self) -> bool:
         return not (self.running or self._room.has_waiting())

@@ -97,6 +97,12 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    lease_ms: int | None = None  # how long it may run without a word of the control plane
+
+    @property
+    def waits_for_word(self) -> bool:
+        """It is started only when the control plane has on disk that this node took it."""
+        return self.run is not RunMode.AT_LEAST_ONCE
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -115,6 +121,7 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        lease_ms=spec.lease_ms,
     )
 
 

@@ -100,6 +100,10 @@ class ProcessRuntime:
     async def forget(self, jobs: list[JobId]) -> None:
         self._send({"op": "forget", "jobs": jobs})
 
+    async def renew(self, said_ns: int) -> None:
+        if "leases" in self._labels:  # one that was started before an upgrade knows of none, and holds none
+            self._send({"op": "renew", "said_ns": said_ns})
+
     async def quit(self) -> None:
         self._send({"op": "quit"})
 
@@ -200,6 +204,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "limits": work.limits,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
+        **({} if work.lease_ms is None else {"lease_ms": work.lease_ms}),
         **({} if work.container is None else {"container": _container(work.container)}),
     }
 

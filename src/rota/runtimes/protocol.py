@@ -67,5 +67,8 @@ class Runtime(Protocol):
 
     async def forget(self, jobs: list[JobId]) -> None: ...
 
+    async def renew(self, said_ns: int) -> None:
+        """The control plane has heard what was said then, by the boot-time clock: leases count from there."""
+
     async def quit(self) -> None:
         """Stop all work and end."""

@@ -11,6 +11,7 @@ from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
+from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
 from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import Configure, Spec
@@ -173,10 +174,20 @@ class SimSpawner(Spawner):
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
+    def confine(self, spec: Spec) -> Cell | None:
+        """Nobody escapes here; who dies with the keeper is known by its spec."""
+
     def spawn(
-        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+        self,
+        key: Key,
+        spec: Spec,
+        gpus: Sequence[str],
+        output: bytes,
+        *,
+        group: Group | None = None,
+        cell: Cell | None = None,
     ) -> int:
-        del output, group
+        del output, group, cell
         if self._is_short():
             raise Short("no process to spare on this node")
         habit = self._habit(key, spec)

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "hello", "report", "beat", "leave", "drain")
+    __slots__ = ("n", "holds_leases", "hello", "report", "beat", "leave", "drain")
     N_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_LEASES_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     n: int
+    holds_leases: bool
     hello: Hello
     report: Report
     beat: Beat
     leave: Leave
     drain: Drain
-    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
@@ -259,7 +261,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +304,7 @@ class Work(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -316,7 +319,8 @@ class Work(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     files: _containers.ScalarMap[str, bytes]
     container: Container
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ...) -> None: ...
+    lease_ms: int
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("name", "argv", "env", "timeout_ms")
