@@ -1,9 +1,8 @@
-"""Work under a run lease: it lives as long as the control plane is heard, and never longer than its keeper."""
+"""Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
 
-import ctypes
 import os
 import signal
-import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.process.cells import Cells
-from tests.keeper.conftest import Agent, Keeper, keeper_command, keeper_env, wait_until
+from rota.testing.processes import zombies_of
+from tests.keeper.conftest import Agent, Keeper, wait_until
 
 LEASE_MS = 3000
 ONE = {"run": "one_at_a_time", "lease_ms": LEASE_MS}
-PR_CAPBSET_DROP, CAP_SYS_ADMIN = 24, 21
 can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may make no pid namespaces")
 BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
 
@@ -23,17 +22,9 @@ BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries
 class PowerlessKeeper(Keeper):
     """As an unprivileged user's, whoever runs the tests."""
 
-    def start(self) -> None:
-        libc = ctypes.CDLL(None)
-        with open(self.root / "keeper.log", "ab") as log:
-            self._process = subprocess.Popen(
-                keeper_command(self.root),
-                stderr=log,
-                start_new_session=True,
-                env=keeper_env(),
-                preexec_fn=lambda: libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0),
-            )
-        wait_until(self.answers, "an answering keeper")
+    def command(self) -> list[str]:
+        first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
+        return [sys.executable, "-c", f"{first}; os.execv(sys.argv[1], sys.argv[1:])", *super().command()]
 
 
 @pytest.fixture
@@ -71,9 +62,10 @@ class Inside:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         return [pid for pid in pids if _namespace(pid) in self._namespaces and _state(pid) not in (None, "Z")]
 
-    def zombies(self) -> list[int]:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-        return [pid for pid in pids if _namespace(pid) in self._namespaces and _state(pid) == "Z"]
+    def first(self) -> int:
+        """Who waits for the keeper's end."""
+        (pid,) = (pid for pid in self.pids() if "\t1\n" in Path(f"/proc/{pid}/status").read_text())
+        return pid
 
 
 def _namespace(pid: int) -> str | None:
@@ -191,7 +183,7 @@ def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
 
     wait_until(lambda: len(inside.pids()) == 5, "the first process, the last sleep and three orphans")
     wait_until(lambda: len(inside.pids()) == 2, "the orphans have ended")
-    assert inside.zombies() == []
+    assert zombies_of(inside.first()) == []
 
 
 @can_hold

@@ -14,6 +14,7 @@ class Facts(NamedTuple):
     leaving: bool
     outdated_keeper: bool = False  # it was started before an upgrade: GPUs and containers are beyond it
     has_runtime: bool = True  # for containers
+    holds_leases: bool = True
 
 
 class Actions(NamedTuple):
@@ -46,6 +47,8 @@ def veto(work: Work | None, facts: Facts) -> str | None:
     if facts.outdated_keeper and (work.needs.get(GPU) or work.container is not None):
         what = "gives out no GPUs" if work.container is None else "runs no containers"
         return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
+    if work.lease_ms is not None and not facts.holds_leases:
+        return "this node cannot hold run leases"
     if work.container is not None:
         return None if facts.has_runtime else "this node has no container runtime"
     if work.workdir is not None and work.workdir in facts.missing_directories:

@@ -40,6 +40,7 @@ class Mirror:
         self.accounts = Accounts()
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
+        self.leased: Mapping[JobId, None] = self._sums.leased
         self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
         self.clusters: dict[str, Cluster] = {}
@@ -47,9 +48,8 @@ class Mirror:
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.unfinished = 0
         self.now_ms = 0
-        self.touched: dict[
-            NodeId, None
-        ] = {}  # nodes whose assignment may have changed; emptied by the driver
+        self.read_at_ms = 0
+        self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
         self._lines: dict[Line, list[Turn]] = {}
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
         self._appliers: dict[type, Callable[[Any], None]] = {
@@ -86,6 +86,7 @@ class Mirror:
 
     def load(self, records: Iterable[Record]) -> None:
         """Everything at once: each block is looked at when all of its three records are there."""
+        self.read_at_ms = self.now_ms
         blocks: dict[tuple[JobId, int], None] = {}
         for record in sorted(records, key=_load_order):
             match record:

@@ -117,7 +117,8 @@ class Work:
             for key, attempt in self.running.items():
                 state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
                 live.append([*key, state, attempt.started_ms])
-            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
+            leases = {key[0]: one.spec.lease_ms for key, one in self.running.items() if one.spec.lease_ms}
+            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels(), "leases": leases}
             return self._book.state(here, live)
 
     def mail(self) -> bytes:

@@ -56,6 +56,7 @@ class ProcessRuntime:
         self._writer: asyncio.StreamWriter
         self._speaks = _PROTOCOL
         self.shortage: str | None = None
+        self.leases: dict[JobId, int] = {}
 
     @property
     def is_outdated(self) -> bool:
@@ -70,6 +71,7 @@ class ProcessRuntime:
         state = await self._greet()
         self._speaks = state["protocol"]
         self._labels = state.get("labels", {})
+        self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
         self.shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}

@@ -47,6 +47,10 @@ class Runtime(Protocol):
         """Why it can start nothing new: what it must write down has no place."""
 
     @property
+    def leases(self) -> Mapping[JobId, int]:
+        """Of jobs that ran here when it was attached: their run leases, in ms."""
+
+    @property
     def labels(self) -> dict[str, str]:
         """What this machine can do for the work, known once attached: how limits are kept."""
 

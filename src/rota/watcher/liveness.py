@@ -9,14 +9,20 @@ from rota.model.limits import LOST_MS, SUSPECT_MS
 from rota.model.node import Link, NodeStatus
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.view import NodeView, View
+from rota.watcher.leases import expire
 from rota.watcher.sessions import gone, withdraw
 
 NAME = "liveness"
 
 
-def reconciler(lost_ms: int = LOST_MS) -> Reconciler:
+def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
+    """`ttl_ms`: how long another may believe to lead after we do; a server alone has nobody to fear."""
+
     def decide(view: View, key: str, now: Instant) -> Plan:
-        return judge(view, NodeId(key), now, lost_ms)
+        node = NodeId(key)
+        if node not in view.nodes:
+            return NOTHING
+        return _both(judge(view, node, now, lost_ms), expire(view, node, now, ttl_ms))
 
     return Reconciler(NAME, "watcher", _wakes, decide, lambda view: list(view.nodes))
 
@@ -47,6 +53,17 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
             return look_again(entry.heard_at_ms + lost_ms)
         case NodeState.LOST | NodeState.LEFT:
             return NOTHING
+
+
+def _both(one: Plan, other: Plan) -> Plan:
+    """A block of tasks has one run mode: what is under a lease is written by the second alone."""
+    wakes = [plan.wake_at_ms for plan in (one, other) if plan.wake_at_ms is not None]
+    return Plan(
+        (*one.puts, *other.puts),
+        events=(*one.events, *other.events),
+        why="; ".join(filter(None, (one.why, other.why))),
+        wake_at_ms=min(wakes, default=None),
+    )
 
 
 def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:

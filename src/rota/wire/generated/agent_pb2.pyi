@@ -229,16 +229,18 @@ class Pace(_message.Message):
     def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
-    __slots__ = ("echo", "stored", "jobs", "forget")
+    __slots__ = ("echo", "stored", "jobs", "forget", "renews")
     ECHO_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    RENEWS_FIELD_NUMBER: _ClassVar[int]
     echo: int
     stored: int
     jobs: _containers.RepeatedCompositeFieldContainer[JobOrders]
     forget: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ...) -> None: ...
+    renews: bool
+    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ..., renews: bool = ...) -> None: ...
 
 class JobOrders(_message.Message):
     __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "start_gpus")
