@@ -131,6 +131,7 @@ class Child:
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
     step: int = 0  # which of the attempt's steps, from 1
     is_last: bool = True  # of them
+    leased: bool = False  # it dies with the keeper
 
 
 Births = Callable[[int, Child], None]
@@ -197,6 +198,7 @@ class SimSpawner(Spawner):
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
         child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), step=spec.step, is_last=is_last)
+        child.leased = spec.lease_ms is not None
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid

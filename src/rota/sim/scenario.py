@@ -11,6 +11,7 @@ from rota.sim.demands import demand
 from rota.sim.fault import Fault
 from rota.sim.fault_users import give_up
 from rota.sim.faults import befall, draw
+from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
 from rota.sim.world import World
@@ -60,8 +61,10 @@ def scenario(seed: int) -> Scenario:
     length_ms = SAFETY_MS * 3 // 4
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
+    under = leased(seed, length_ms, servers=servers)
     size = Size(tuple(more.groups), servers, lost_ms)
-    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults]))
+    jobs = sorted([*more.arrivals, *under.arrivals], key=lambda one: one.at_ms)
+    return Scenario(seed, size, jobs, sorted([*faults, *more.faults, *under.faults]))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:

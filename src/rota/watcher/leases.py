@@ -24,6 +24,12 @@ def held_until_ms(view: View, node: NodeId, job: JobId, ttl_ms: int) -> int:
     return heard_ms + spec.lease_ms + spec.lease_margin_ms
 
 
+def terms_ms(view: View, node: NodeId) -> list[int]:
+    """How long each job that is there under leases lets its node be silent."""
+    specs = [view.jobs[job].spec for job in view.leased if node in view.jobs[job].on]
+    return [spec.lease_ms + spec.lease_margin_ms for spec in specs if spec.lease_ms is not None]
+
+
 def holds_any(view: View, node: NodeId, now_ms: int, ttl_ms: int = 0) -> bool:
     return any(until_ms > now_ms for _, until_ms in _leases(view, node, ttl_ms))
 

@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
-from rota.model.limits import LOST_MS, SUSPECT_MS
+from rota.model.limits import LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
 from rota.model.node import Link, NodeStatus
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.view import NodeView, View
-from rota.watcher.leases import expire
+from rota.watcher.leases import expire, terms_ms
 from rota.watcher.sessions import gone, withdraw
 
 NAME = "liveness"
+FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspected sooner
 
 
 def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
@@ -36,7 +37,7 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
     if entry is None or entry.status is None:
         return NOTHING
     silent_ms = now.ms - entry.heard_at_ms
-    suspect_ms = min(SUSPECT_MS, lost_ms // 2)
+    suspect_ms = min(SUSPECT_MS, lost_ms // 2, *terms_ms(view, node))
     heard = entry.link is not Link.DOWN and silent_ms < suspect_ms
     match entry.status.state:
         case NodeState.READY if heard:
@@ -45,7 +46,7 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
             broken = entry.link is Link.DOWN
             reason = "its connection broke" if broken else f"silent for {silent_ms // 1000} s"
             return _suspect(view, entry, reason, now, lost_ms)
-        case NodeState.SUSPECT | NodeState.LOST if heard and entry.link is Link.UP:
+        case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)

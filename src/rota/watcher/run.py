@@ -209,7 +209,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
-            self._engine.mirror, node, word, self._engine.epoch, self._engine.now_ms()
+            self._engine.mirror, node, word, epoch=self._engine.epoch, now_ms=self._engine.now_ms()
         )
         if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)

@@ -28,7 +28,9 @@ from rota.watcher.leases import holds_any
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 
 
-def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) -> str | None:
+def unwelcome(
+    view: View, node: NodeId, word: Hello, *, epoch: int, now_ms: int, ttl_ms: int = 0
+) -> str | None:
     """Why this node cannot be greeted now: it follows a newer leader, or another machine bears its name.
 
     A session is a machine and its boot: while the one that was greeted answers, no other is.
@@ -37,7 +39,7 @@ def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) ->
         return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
     entry = view.nodes[node]
     before = entry.status
-    if before is not None and before.boot_id != word.boot_id and holds_any(view, node, now_ms):
+    if before is not None and before.boot_id != word.boot_id and holds_any(view, node, now_ms, ttl_ms):
         return (
             f"node {entry.spec.name} may still run something under a lease, before its restart or elsewhere"
         )
