@@ -30,9 +30,10 @@ def run_mode(said: Mapping[str, Any]) -> dict[str, Any]:
 def _lease(value: object) -> float | None:
     if value is None:
         return None
-    seconds = fields.number("lease", parse_seconds, value, MOST)
-    if seconds < LEAST:
-        raise BadField("lease", f"{seconds:g} s is too short", f"write at least {LEAST}s, or leave it out")
+    seconds = fields.number("lease", parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    if not LEAST <= seconds <= MOST:
+        problem = f"{seconds:g} s is too {'short' if seconds < LEAST else 'long'}"
+        raise BadField("lease", problem, f"write {LEAST}s to {MOST}s, or leave it out")
     return seconds
 
 

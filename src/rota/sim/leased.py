@@ -12,7 +12,7 @@ AWAY = ("cut off", "cut off", "cannot hear", "cannot speak", "machine frozen", "
 DEAD = ("keeper killed", "agent and keeper killed", "power lost", "machine cloned", "zone gone")
 SERVERS = ("server killed", "server frozen", "slow network", "store slow")
 RIVALS = ("two servers lead", "cut off from the leader", "server cut off from its store")
-LENGTHS_MS = ((2_000, 8_000), (4_000, 12_000), (10_000, 45_000))
+LENGTHS_MS = ((2_000, 8_000), (4_000, 12_000), (10_000, 45_000), (30_000, 80_000))
 
 
 class Leased(NamedTuple):
@@ -47,7 +47,7 @@ def _arrival(luck: Random, number: int, length_ms: int) -> Arrival:
         "retries": luck.choice((0, 1)),
         "grace": luck.choice(("1s", "10s")),
     }
-    if (lease := luck.choice(("3s", "5s", "20s", None))) is not None:
+    if (lease := luck.choice(("3s", "5s", "40s", None))) is not None:
         spec["lease"] = lease
     behaviour = Behaviour(
         luck.randint(20_000, 150_000), 0.0, luck.choice((0.0, 0.3)), luck.choice((0.0, 1.0))
