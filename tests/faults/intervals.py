@@ -8,7 +8,8 @@ from pathlib import Path
 
 # Under a lock: a line for each moment it runs, and a write to a store that refuses whoever is not the newest.
 SCRIPT = """
-import fcntl, os, sys, time
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 attempt, node = int(os.environ["ROTA_ATTEMPT"]), os.environ["ROTA_NODE"]
 seen, store = (open(path, "a+") for path in sys.argv[1:])
 while True:

@@ -51,7 +51,7 @@ class Round:
         directory.mkdir()
         self.cluster = cluster
         self.intervals = Intervals(directory)
-        self.job = cluster.submit(*self.intervals.command(), **spec)
+        self.job = cluster.submit(*self.intervals.command(), **{"grace": "1s"} | spec)
         until(self.intervals.ran, "it runs")
         self.node = self.intervals.ran()[0].node
 
@@ -84,7 +84,7 @@ class Round:
 
     def end(self) -> None:
         self.cluster.call("POST", f"/v1/jobs/{self.job}/cancel")
-        until(lambda: not self.cluster.work(), "nothing runs any more", 60)
+        until(lambda: not self.cluster.work(), "nothing runs any more", 90)
 
     def pids(self) -> list[int]:
         return processes.with_variable("ROTA_JOB_ID", self.job)
@@ -122,7 +122,8 @@ def test_a_node_that_is_back_in_time_costs_nothing(cut_cluster: CutCluster, tmp_
 
 
 def test_of_two_attempts_at_least_once_the_newer_survives(cut_cluster: CutCluster, tmp_path: Path) -> None:
-    for one in rounds(cut_cluster, tmp_path, run="at_least_once"):
+    """Though it is deaf to SIGTERM and was promised half a minute."""
+    for one in rounds(cut_cluster, tmp_path, run="at_least_once", grace="30s"):
         one.lines.cut(one.node)
         one.wait_for_next()
         one.come_back()

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from rota.testing.processes import zombies_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
 LEASE_MS = 3000
-ONE = {"run": "one_at_a_time", "lease_ms": LEASE_MS}
+ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": LEASE_MS}
 can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may make no pid namespaces")
 BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
 
@@ -44,7 +45,7 @@ def renew(agent: Agent, said_ns: int | None = None) -> None:
     agent.send(op="renew", said_ns=now_ns() if said_ns is None else said_ns)
 
 
-def begin(agent: Agent, *argv: str, **spec: object) -> None:
+def begin(agent: Agent, *argv: str, **spec: Any) -> None:
     renew(agent)
     agent.start("7", *argv, **ONE | spec)
     agent.wait_started()

@@ -218,7 +218,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_task_is_placed_while_it_lives: "task 0 of job 1 got attempt 2 while attempt 1 had not ended",
     an_attempt_starts_twice: "attempt 1 of task 0 of job 1 was started twice: on n1 and on n2",
     an_attempt_starts_before_it_is_written: "task 0 of job 1 was started on n1 and is not on disk",
-    what_runs_one_at_a_time_runs_twice: "task 0 of job 1 runs one at a time and runs as attempts 1 on n1, 2 on n2",
+    what_runs_one_at_a_time_runs_twice: "job 1 runs one at a time and runs as attempts 1 on n1, 2 on n2",
     a_lease_is_lost_for_nothing: "attempt 1 of task 0 of job 1 was lost on n1 for nothing",
     what_may_run_once_runs_again: "task 0 of job 1 may run once and was started again: attempt 2 of task 0",
     a_machine_runs_more_than_it_has: "n1 runs 2000 of cpu, more than it has",

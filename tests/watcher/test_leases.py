@@ -1,5 +1,7 @@
 """What runs under a lease is replaced when it surely runs no more, whatever becomes of its node before."""
 
+from typing import Any
+
 from rota.engine.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LEASE_MARGIN_MS, LEASE_MS, LOST_MS
@@ -7,15 +9,14 @@ from rota.model.node import Link
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
 from rota.model.sync import Said
-from rota.testing.builders import add_job, add_node, apply, at, job_spec
+from rota.testing.builders import add_job, add_node, apply, at, hello, job_spec
 from rota.watcher import liveness, sessions
 from tests.watcher.placed import ONE, A, place, say, states
-from tests.watcher.test_sessions import hello
 
 TERM_MS = LEASE_MS + LEASE_MARGIN_MS
 
 
-def running(**spec: object) -> Mirror:
+def running(**spec: Any) -> Mirror:
     mirror = Mirror()
     add_node(mirror, "a", {"cpu": 1000}, labels={"leases": "pid-namespace"})
     add_job(mirror, job_spec(run=RunMode.ONE_AT_A_TIME, **spec))

@@ -15,7 +15,7 @@ from rota.agent import containers, dial, logs, outputs, probe
 from rota.agent.conversation import Conversation, Over, Stream
 from rota.agent.desk import Desk
 from rota.agent.gauges import Gauges
-from rota.agent.plan import Facts
+from rota.agent.plan import Facts, stops_by_grace
 from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
@@ -238,8 +238,8 @@ class Agent:
     async def _pass_on(self, one: JobOrders) -> None:
         if one.start:
             await self._runtime.start(one.job, one.work, one.start)
-        if one.stop:
-            await self._runtime.stop([AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop])
+        for grace_ms, stops in stops_by_grace(one).items():
+            await self._runtime.stop(stops, grace_ms)
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())

@@ -159,7 +159,7 @@ def _pass_on(work: Work, order: wire.Configure | wire.Start | wire.Stop | wire.A
         case wire.Start():
             work.start(order)
         case wire.Stop():
-            work.stop(order.attempts)
+            work.stop(order.attempts, order.grace_ms)
         case wire.Ack():
             work.ack(order.attempts)
         case wire.Renew():

@@ -104,6 +104,7 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Stop:
     attempts: list[Key]
+    grace_ms: int | None = None  # at most; None: as their jobs say
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "hello": _hello,
     "configure": _configure,
     "start": _start,
-    "stop": lambda message: Stop(_attempts(message)),
+    "stop": lambda message: Stop(_attempts(message), number_or_none(message.get("grace_ms"), "grace_ms")),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
     "renew": lambda message: Renew(number(message.get("said_ns"), "said_ns")),

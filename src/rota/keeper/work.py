@@ -72,10 +72,10 @@ class Work:
                     self.outbox.refused(key, refusal)
         self.fill()
 
-    def stop(self, keys: Sequence[Key]) -> None:
+    def stop(self, keys: Sequence[Key], grace_ms: int | None = None) -> None:
         with self.lock:
             for key in keys:
-                self._stop(key)
+                self._stop(key, grace_ms)
         self.fill()
 
     def ack(self, keys: Sequence[Key]) -> None:
@@ -326,13 +326,17 @@ class Work:
         self._room.release(key)
         self.outbox.refused(key, reason)
 
-    def _stop(self, key: Key) -> None:
+    def _stop(self, key: Key, grace_ms: int | None = None) -> None:
         attempt = self.running.get(key)
         if attempt:
+            now = self._kernel.now_ns()
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
-                self._begin_end(attempt, "stopped", self._kernel.now_ns())
-                self._look(attempt, self._kernel.now_ns())
+                self._begin_end(attempt, "stopped", now)
+                self._look(attempt, now)
+            if grace_ms is not None and attempt.ending is not None:
+                attempt.kill_at_ns = min(attempt.kill_at_ns, now + grace_ms * 1_000_000)
+                self._look(attempt, now)
             attempt.halted = True
         elif self._room.withdraw(key):
             self._book.close(key, "withdrawn", Outcome(), None)

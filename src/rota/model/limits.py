@@ -59,6 +59,7 @@ TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a 
 SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed
 LOST_MS = 30_000  # silence after which a node's work is started elsewhere
 BEAT_MS = 2_000  # a node says something at least this often: orders that answer an old word are refused
+SUPERSEDED_GRACE_MS = 5_000  # of an attempt that counts no more: it is dead 10 s after its node is back
 REPORT_LEAST_MS = 1_000  # between two looks at how busy a node is: what is asked more often is noise
 REPORT_MOST_MS = 60_000  # the same, idle: what is older says nothing about now
 REPORTS_PER_SECOND = 2_000  # of all nodes together: each costs the server some tens of microseconds

@@ -135,6 +135,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
+    superseded: bool = False  # it counts no more, and has little grace
 
 
 class JobOrders(NamedTuple):

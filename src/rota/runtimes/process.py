@@ -93,8 +93,8 @@ class ProcessRuntime:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName]) -> None:
-        self._send({"op": "stop", "attempts": attempts})
+    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
+        self._send({"op": "stop", "attempts": attempts, "grace_ms": grace_ms})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})

@@ -63,8 +63,8 @@ class Runtime(Protocol):
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
         """Idempotent by attempt number; `work` once per job and attach."""
 
-    async def stop(self, attempts: list[AttemptName]) -> None:
-        """Gracefully, then by force; what waits is withdrawn."""
+    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
+        """Gracefully, for so long at most, then by force; what waits is withdrawn."""
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         """Their results are stored by the control plane."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from rota.agent.desk import Desk
-from rota.agent.plan import Facts
+from rota.agent.plan import Facts, stops_by_grace
 from rota.agent.words import Words
 from rota.keeper import wire
 from rota.model.amounts import GPU, WHOLE_GPU
@@ -255,9 +255,9 @@ class Agent(Process):
             tasks = [wire.Wanted(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
             order = wire.Start(one.job, spec, tasks)
             keeper.obey(lambda work: work.start(order))
-        if one.stop:
-            keys = [(str(one.job), stop.index, stop.attempt) for stop in one.stop]
-            keeper.obey(lambda work: work.stop(keys))
+        for grace_ms, stops in stops_by_grace(one).items():
+            keys = [(str(name.job), name.task, name.attempt) for name in stops]
+            keeper.obey(lambda work, keys=keys, grace_ms=grace_ms: work.stop(keys, grace_ms))  # type: ignore[misc]
 
     def _report_soon(self) -> None:
         if not self._report_due:

@@ -184,7 +184,7 @@ class Told:
                 self._start(found, view, name)
         for job, index, attempt in list(self._live):
             if assigned.get((job, index)) != attempt:
-                self._stop(found, (job, index, attempt))
+                self._stop(found, (job, index, attempt), superseded=True)
         return list(found.values())
 
     def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
@@ -200,10 +200,11 @@ class Told:
         found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
         self._live[name] = None
 
-    def _stop(self, found: dict[JobId, JobOrders], name: Name) -> None:
+    def _stop(self, found: dict[JobId, JobOrders], name: Name, *, superseded: bool = False) -> None:
         if name not in self._stopping:
             job_id, index, attempt = name
-            found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt))
+            orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
+            orders.stop.append(Stop(index, attempt, superseded))
             self._stopping[name] = None
 
 

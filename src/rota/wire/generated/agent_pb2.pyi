@@ -243,7 +243,7 @@ class Orders(_message.Message):
     def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ..., renews: bool = ...) -> None: ...
 
 class JobOrders(_message.Message):
-    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "start_gpus")
+    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "stop_superseded", "start_gpus")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     START_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,7 @@ class JobOrders(_message.Message):
     START_FIRM_FIELD_NUMBER: _ClassVar[int]
     STOP_INDEX_FIELD_NUMBER: _ClassVar[int]
     STOP_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STOP_SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     START_GPUS_FIELD_NUMBER: _ClassVar[int]
     job: str
     work: Work
@@ -259,8 +260,9 @@ class JobOrders(_message.Message):
     start_firm: _containers.RepeatedScalarFieldContainer[bool]
     stop_index: _containers.RepeatedScalarFieldContainer[int]
     stop_attempt: _containers.RepeatedScalarFieldContainer[int]
+    stop_superseded: _containers.RepeatedScalarFieldContainer[bool]
     start_gpus: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., stop_superseded: _Optional[_Iterable[bool]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms")
