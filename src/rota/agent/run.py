@@ -243,8 +243,9 @@ class Agent:
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
-        has_runtime, holds_leases = self._engine is not None, "leases" in self._runtime.labels
-        return Facts(missing, self._leaving, self._runtime.is_outdated, has_runtime, holds_leases)
+        labels = self._runtime.labels
+        can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
+        return Facts(missing, self._leaving, self._runtime.is_outdated, *can)
 
     async def _report(self, conversation: Conversation) -> None:
         try:

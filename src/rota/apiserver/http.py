@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import (
+    routes_crons,
     routes_events,
     routes_jobs,
+    routes_logs,
     routes_namespaces,
     routes_nodes,
     routes_outputs,
@@ -30,10 +32,12 @@ from rota.model.limits import BODY_BYTES_MAX
 OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
 ROUTES = [
     *routes_jobs.ROUTES,
+    *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
     *routes_plan.ROUTES,
     *routes_nodes.ROUTES,
     *routes_namespaces.ROUTES,
+    *routes_crons.ROUTES,
     *routes_events.ROUTES,
 ]
 log = structlog.get_logger("rota.apiserver")

@@ -2,7 +2,6 @@
 
 import heapq
 import signal
-import threading
 from collections.abc import Callable, Mapping
 
 from rota.keeper.attempt import FIRST_LOOK_NS, Running
@@ -12,44 +11,12 @@ LAST_LOOK_NS = 1_000_000_000
 
 
 class Looks:
-    """Deadlines and the steps of an end, the next one first. Used under the lock of the work."""
+    """Deadlines and the steps of an end, the next one first."""
 
-    def __init__(
-        self, running: Mapping[Key, Running], now_ns: Callable[[], int], lock: threading.Lock
-    ) -> None:
+    def __init__(self, running: Mapping[Key, Running], now_ns: Callable[[], int]) -> None:
         self._running = running
         self._now_ns = now_ns
         self._due: list[tuple[int, Key]] = []
-        self._something_due = threading.Condition(lock)
-        self._nobody_looks = False
-        self._unswept = False  # something was started since the warden last went to wait
-
-    def soon(self, attempt: Running, when_ns: int) -> None:
-        """And whoever waits is told."""
-        self.at(attempt, when_ns)
-        self._something_due.notify()
-
-    def begin(self, attempt: Running) -> None:
-        """It has been started: it is swept behind and its limits are watched, from now on."""
-        self._unswept = True
-        deadline_ns = attempt.deadline_ns()
-        if deadline_ns is not None and attempt.ending is None:
-            self.soon(attempt, deadline_ns)
-        elif self._nobody_looks or attempt.spec.limits:
-            self._something_due.notify()
-
-    def wait(self, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        left_ns = self.due_in_ns()
-        if left_ns is None or left_ns > 0:
-            if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-            elif self._unswept:
-                seconds = 1.0
-            self._nobody_looks = seconds is None
-            self._something_due.wait(seconds)
-            self._nobody_looks = self._unswept = False
-        return self.take()
 
     def at(self, attempt: Running, when_ns: int) -> None:
         attempt.look_at_ns = when_ns
@@ -57,6 +24,14 @@ class Looks:
             self._due = [(other.look_at_ns, key) for key, other in self._running.items() if other.look_at_ns]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (when_ns, attempt.key))
+
+    def begin(self, attempt: Running) -> bool:
+        """It has been started; whether it is to be looked at by itself."""
+        deadline_ns = attempt.deadline_ns()
+        if deadline_ns is None or attempt.ending is not None:
+            return False
+        self.at(attempt, deadline_ns)
+        return True
 
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
@@ -78,17 +53,18 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = signal.SIGTERM
+            stop = attempt.spec.stop_signal
+            attempt.struck = 0 if attempt.spares_leader(stop) else stop
         elif attempt.must_die(now):
             attempt.struck = signal.SIGKILL
         return attempt.struck
 
     def next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
             self.at(attempt, attempt.dies_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
+            return attempt.spec.stop_signal
         self.at(attempt, now + attempt.pause_ns)
         attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
         if attempt.must_die(now):

@@ -11,14 +11,18 @@ from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.leases import Leases, check
+from rota.keeper.lives import Lives
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.service.life import Life
+from rota.keeper.spawn import Short, Spawner
 
 SIGKILL = int(signal.SIGKILL)
+NO_PROCESS = Short("its end came before this node had a process to spare")
 
 
 class Work:
@@ -36,6 +40,7 @@ class Work:
     ) -> None:
         self.lock = threading.Lock()
         self.has_children = threading.Condition(self.lock)
+        self.something_due = threading.Condition(self.lock)
         self.outbox = Outbox(wake, kernel.now_ns)
         self.memory = memory
         self.quitting = False
@@ -50,8 +55,12 @@ class Work:
         self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
-        self._looks = Looks(self.running, kernel.now_ns, self.lock)
+        self.looks = Looks(self.running, kernel.now_ns)
+        self.lives = Lives(self.running, self._book, kernel)
+        self.lives.look, self.lives.go_on = self._look, self._go_on
         self._leases = Leases()
+        self.warden_idles = False
+        self.is_unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -113,13 +122,9 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            for key, attempt in self.running.items():
-                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
-                live.append([*key, state, attempt.started_ms])
             leases = {key[0]: one.spec.lease_ms for key, one in self.running.items() if one.spec.lease_ms}
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels(), "leases": leases}
-            return self._book.state(here, live)
+            return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -136,7 +141,7 @@ class Work:
                 self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:
-                self._kernel.bury_stray(pid)
+                self.lives.bury(pid)
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
@@ -162,59 +167,23 @@ class Work:
             started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
-    def wait_for_children(self) -> None:
-        """Wait until something was spawned, a second at most: orphans come without notice."""
-        with self.lock:
-            if not self.by_pid:
-                self.has_children.wait(1.0)
-
-    def wait_due(self, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        with self.lock:
-            return self._looks.wait(seconds)
-
-    def due_in_ns(self) -> int | None:
-        """How long until an attempt must be looked at; None: none ever."""
-        return self._looks.due_in_ns()
-
-    def take_due(self) -> dict[Key, bool]:
-        return self._looks.take()
-
     def strike(self, keys: Iterable[Key]) -> None:
         """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
         with self.lock:
             now = self._kernel.now_ns()
             for attempt in filter(None, map(self.running.get, keys)):
-                if signum := self._looks.strike(attempt, now):
+                if signum := self.looks.strike(attempt, now):
                     self._kernel.signal_group(attempt.pid, signum)
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
         with self.lock:
-            attempt = self.running.get(key)
-            if attempt is None:
+            attempt, now = self.running.get(key), self._kernel.now_ns()
+            if attempt is None or self._resume(attempt, now):
                 return 0, []
-            now = self._kernel.now_ns()
-            leader = attempt.outcome is None
-            if leader and attempt.ending is None:
-                if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
-                    self._leases.watch(attempt, self._looks)
-                    return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-                self._begin_end(attempt, "lost" if attempt.has_lost_lease(now) else "timed_out", now)
-            if not attempt.pid:
-                self._look(attempt, now + FIRST_LOOK_NS)
-                return 0, []
-            if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
-                rest = [pid for pid, group in tree if group == attempt.pid]
-            else:
-                rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
-            if was_gone and not rest and (written := self._written(attempt)):
-                self._finish(attempt, written)
-                return 0, []
-            signum = self._looks.next_signal(attempt, now)
-            if leader and signum and signum != attempt.struck:
-                self._kernel.signal_group(attempt.pid, signum)
-            return signum, rest
+            if attempt.is_resting:
+                return self.lives.tend(attempt, tree, now)
+            return self._tend(attempt, now, was_gone=was_gone, tree=tree)
 
     def keep_up(self) -> str | None:
         """Once a second: what the disk did not take before, and a journal too long; what it still lacks."""
@@ -224,6 +193,27 @@ class Work:
             return self._journal.problem
 
     # Steps, all under the lock.
+
+    def _tend(
+        self, attempt: Running, now: int, *, was_gone: bool, tree: Sequence[tuple[int, int]]
+    ) -> tuple[int, list[int]]:
+        leader = attempt.outcome is None
+        if leader and attempt.ending is None:
+            if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                self._leases.watch(attempt, self.looks)
+                return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
+            attempt.begin_end(attempt.too_late(now), now)
+        if not attempt.pid:
+            self._look(attempt, now + FIRST_LOOK_NS)
+            return 0, []
+        rest = attempt.rest_of(tree)
+        if was_gone and not rest and (written := self._written(attempt)):
+            self._finish(attempt, written)
+            return 0, []
+        signum = self.looks.next_signal(attempt, now)
+        if leader and signum not in (0, attempt.struck) and not attempt.spares_leader(signum):
+            self._kernel.signal_group(attempt.pid, signum)
+        return signum, rest
 
     def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
         """Put it in line, or say why not. An order that came before is no new one."""
@@ -265,7 +255,9 @@ class Work:
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
             self._leases.begin(attempt)
-            if spec.steps:
+            if spec.restart:
+                attempt.life = Life()
+            elif spec.steps:
                 self._book.begin_step(attempt, segment.at)
             attempts.append(attempt)
             self.running[grant.key] = attempt
@@ -287,20 +279,23 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
+            self.lives.begin(attempt)
             boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
-            self._looks.begin(attempt)
+            self.is_unswept = True
+            if self.looks.begin(attempt) or self.warden_idles or attempt.spec.limits:
+                self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
     def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
         key = attempt.key
         self._spawning -= 1
         self._spawned.notify_all()
-        if len(attempt.marks) > 1:
+        if attempt.is_under_way:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
-        self._release(attempt)
+        self._spawner.release(attempt.group, attempt.cell)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -315,12 +310,27 @@ class Work:
                 self._book.strike(key)
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
-        """A later step cannot be started: its own fault, or its node's, which nobody else can make up for."""
-        ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
-        attempt.outcome = Outcome(getattr(error, "exit_code", None), ran_us=ran_us, reason=str(error))
-        if isinstance(error, Short):
+        """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
+        now, is_short = self._kernel.now_ns(), isinstance(error, Short)
+        if is_short and attempt.life is None and (when_ns := attempt.wait_for_node(now)):
+            self._look(attempt, when_ns)
+            return
+        code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
+        attempt.outcome = Outcome(code, ran_us=ran_us, reason=str(error))
+        if is_short and attempt.life is None:  # a service may yet find what it needs
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
+
+    def _resume(self, attempt: Running, now: int) -> bool:
+        """Try to start a step again; False: it has not been waiting for that."""
+        if not attempt.waits:
+            return False
+        if attempt.resumes(now):
+            self._go_on(attempt)
+        else:
+            self._spawning += 1
+            self._fail(attempt, NO_PROCESS)
+        return True
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -328,16 +338,15 @@ class Work:
 
     def _stop(self, key: Key, grace_ms: int | None = None) -> None:
         attempt = self.running.get(key)
-        if attempt:
-            now = self._kernel.now_ns()
+        if attempt and attempt.is_resting:
+            self.lives.stop_resting(attempt)
+            self._finish(attempt, self._outputs.measure(attempt.segment))
+        elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
-            if attempt.ending is None and not over:
-                self._begin_end(attempt, "stopped", now)
+            attempt.halted, now = True, self._kernel.now_ns()
+            if not over and (attempt.ending is None or grace_ms is not None):
+                attempt.stop(now, grace_ms)
                 self._look(attempt, now)
-            if grace_ms is not None and attempt.ending is not None:
-                attempt.kill_at_ns = min(attempt.kill_at_ns, now + grace_ms * 1_000_000)
-                self._look(attempt, now)
-            attempt.halted = True
         elif self._room.withdraw(key):
             self._book.close(key, "withdrawn", Outcome(), None)
         elif told := self.memory.ended.get(key):
@@ -345,34 +354,33 @@ class Work:
         else:
             self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
 
-    def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
-        attempt.ending = ending
-        attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
-        attempt.asked = attempt.has_lost_lease(now)  # then it is killed at once
-
     def _look(self, attempt: Running, when_ns: int) -> None:
-        self._looks.soon(attempt, when_ns)
+        self.looks.at(attempt, when_ns)
+        self.something_due.notify()
 
     def _written(self, attempt: Running) -> Measure | None:
         """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
         if boxed.may_be_there(attempt) or not attempt.has_left_cell():
             return None
-        is_patient = attempt.pause_ns < LAST_LOOK_NS
-        return self._outputs.last(
-            attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
-        )
+        patient = attempt.pause_ns < LAST_LOOK_NS
+        return self._outputs.last(attempt.segment, lambda: patient and self._kernel.has_members(attempt.pid))
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
-        if attempt.marks and self._book.end_step(attempt):
+        reason = boxed.refusal(attempt)
+        if reason and len(attempt.marks) > 1:
+            self._fail_under_way(attempt, Short(reason))
+            return
+        if attempt.marks and not reason and self._book.end_step(attempt):
             self._book.begin_step(attempt, written.at)
-            self._spawning += 1
-            self._onward.append(attempt)  # whoever fills starts it
+            self._go_on(attempt)
+            return
+        if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]
-        self._release(attempt)
+        self._spawner.release(attempt.group, attempt.cell)
         self._outputs.give_back(attempt.key, attempt.segment, written)
-        if reason := boxed.refusal(attempt):
+        if reason:
             self._drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
@@ -380,12 +388,9 @@ class Work:
         self._leases.explain(attempt)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
-    def _release(self, attempt: Running) -> None:
-        if attempt.group:
-            self._spawner.release(attempt.group)
-        if attempt.cell:
-            attempt.cell.kill()
-            attempt.cell.close()
+    def _go_on(self, attempt: Running) -> None:
+        self._spawning += 1
+        self._onward.append(attempt)  # whoever fills starts it
 
     def _is_idle(self) -> bool:
         return not (self.running or self._room.has_waiting())

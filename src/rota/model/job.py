@@ -5,10 +5,13 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS, LEASE_MARGIN_MS, LEASE_MARGIN_SHARE, LEASE_MS
+from rota.model.sandbox import SANDBOX, Sandbox
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
     LEASES,
     NO_RULES,
@@ -94,6 +97,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
+    sandbox: Sandbox | None = None
     lease_seconds: float | None = None  # of one_at_a_time; None: as usual
     lease_margin_seconds: float | None = None
 
@@ -102,14 +110,19 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return Key(f"job/{self.id}/spec")
 
     @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
+
+    @property
     def blocks(self) -> int:
         return (self.count + BLOCK_TASKS - 1) // BLOCK_TASKS
 
     @cached_property
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
-        implied = (RUNTIME,) if self.container is not None else (LEASES,) if self.lease_ms else ()
-        return (*self.where, *implied)
+        implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX), (self.lease_ms, LEASES))
+        return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @cached_property
     def lease_ms(self) -> int | None:
@@ -171,6 +184,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
+        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+            return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 

@@ -7,7 +7,7 @@ from rota.keeper.rules import Key
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobSpec, JobStatus, Kind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
@@ -38,7 +38,7 @@ class Checks:
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[Key, str] = {}
-        self._steps: dict[Key, int] = {}  # the last that was started
+        self._steps: dict[Key, tuple[int, int]] = {}  # the last that was started, after how many restarts
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
         self._once: dict[tuple[str, int], Key] = {}
         self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
@@ -76,10 +76,11 @@ class Checks:
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         begun = self._born.get(key)
-        follows = begun == machine.name and child.step > 1 and self._steps.get(key) == child.step - 1
+        step, restart = self._steps.get(key, (0, 0))
+        follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if begun is not None and not follows:
             raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
-        self._born[key], self._steps[key] = machine.name, child.step
+        self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = self.known.get(f"attempt/{key[0]}/{block}")
         if placed is None or ints(placed, "number")[at] < key[2]:
@@ -88,14 +89,24 @@ class Checks:
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
+        if spec.kind is Kind.SYSTEM:
+            self._look_at_twins(machine, key)
         self._use(machine, spec, child)
         self._deadlines.born(machine, child, spec)
         live = self._live.setdefault(task, {})
+        if key in live:
+            raise Broken(f"{name} was started again on {machine.name} while it ran")
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
             self._twice[task] = None
             self._look_at_leases(task, live, spec)
+
+    def _look_at_twins(self, machine: Machine, key: Key) -> None:
+        """Of a system job one task is for each node."""
+        for task, live in self._live.items():
+            if task[0] == key[0] and task[1] != key[1] and machine in live.values():
+                raise Broken(f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}")
 
     def _use(self, machine: Machine, spec: JobSpec, child: Child) -> None:
         whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
@@ -120,6 +131,9 @@ class Checks:
         self._deadlines.died(child)
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
+
+    def live_tasks(self) -> set[tuple[str, int]]:
+        return set(self._live)
 
     def look(self) -> None:
         """Once a second."""

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
+from rota.sim import kinds
 from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
@@ -13,6 +14,7 @@ from rota.sim.fault_users import give_up
 from rota.sim.faults import befall, draw
 from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.services import end_services, serve
 from rota.sim.witness import MISSING
 from rota.sim.world import World
 
@@ -30,6 +32,7 @@ class Scenario(NamedTuple):
     faults: list[Fault]
     safety_ms: int = SAFETY_MS
     liveness_ms: int = LIVENESS_MS
+    crons: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
@@ -63,8 +66,10 @@ def scenario(seed: int) -> Scenario:
     more = demand(seed, groups, arrivals, length_ms)
     under = leased(seed, length_ms, servers=servers)
     size = Size(tuple(more.groups), servers, lost_ms)
-    jobs = sorted([*more.arrivals, *under.arrivals], key=lambda one: one.at_ms)
-    return Scenario(seed, size, jobs, sorted([*faults, *more.faults, *under.faults]))
+    wished = kinds.wish(seed, more.arrivals, length_ms)
+    all_faults = sorted([*faults, *more.faults, *under.faults])
+    arrivals = sorted([*wished.arrivals, *serve(seed, length_ms), *under.arrivals], key=lambda one: one.at_ms)
+    return Scenario(seed, size, arrivals, all_faults, crons=tuple(wished.crons))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -122,6 +127,9 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     cluster.add_subscribers()
     for n, arrival in enumerate(case.arrivals):
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
+    luck = Random(f"{case.seed}/crons")
+    for body in case.crons:
+        world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
     def look() -> None:
@@ -131,13 +139,13 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     look()
     world.run(case.safety_ms)
     world.say("world", "nothing fails from here on")
+    world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
     world.run(max(last_ms, case.safety_ms))
-    while world.now_ms < until_ms and not all_ended(cluster):
-        world.run(world.now_ms + 5_000)
-        if world.now_ms > case.safety_ms + PATIENCE_MS:
-            give_up(cluster)
+    _wait_for_ends(cluster, until_ms, case.safety_ms + PATIENCE_MS)
+    end_services(cluster)
+    _wait_for_ends(cluster, world.now_ms + case.liveness_ms, world.now_ms + PATIENCE_MS)
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:
@@ -150,16 +158,25 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     _look_at_keepers(cluster)
 
 
+def _wait_for_ends(cluster: Cluster, until_ms: int, patient_until_ms: int) -> None:
+    while cluster.world.now_ms < until_ms and not all_ended(cluster):
+        cluster.world.run(cluster.world.now_ms + 5_000)
+        if cluster.world.now_ms > patient_until_ms:
+            give_up(cluster)
+
+
 def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:
     return lambda: cluster.users.submit(arrival, key)
 
 
 def all_ended(cluster: Cluster) -> bool:
+    """But for services that nobody has canceled."""
     if cluster.users.waiting:
         return False
     known = cluster.checks.known
-    jobs = [job for job in cluster.users.acknowledged.values() if f"job/{job}/spec" in known]
-    statuses = [known.get(f"job/{job}/status") for job in jobs]
+    jobs = [key.split("/")[1] for key in known if key.startswith("job/") and key.endswith("/spec")]
+    ending = [job for job in jobs if not known[f"job/{job}/spec"].stays or job in cluster.users.canceled]
+    statuses = [known.get(f"job/{job}/status") for job in ending]
     return all(status is not None and status.ended for status in statuses)
 
 

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rota.clusters import assign
+from rota.controllers import after, cron, system
 from rota.controllers import batch as controllers
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Link
 from rota.model.plan import Instant
+from rota.model.schedule import Offset
 from rota.model.sync import Report
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
@@ -26,6 +28,10 @@ from rota.watcher import liveness, sessions
 
 FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
+
+
+def _utc(_: str) -> Offset:
+    return lambda _: 0
 
 
 class Times(NamedTuple):
@@ -47,6 +53,9 @@ class Server(Engine):
         reconcilers = [
             assign.RECONCILER,
             controllers.RECONCILER,
+            after.RECONCILER,
+            system.RECONCILER,
+            cron.reconciler(_utc),
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from rota.keeper.rules import Key
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Kind
 from rota.model.lifecycle import AttemptState
 from rota.sim.broken import Broken
 from rota.sim.keeping import Child
@@ -48,6 +48,10 @@ class Witness:
         """An attempt is written to have ended so."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         seen = self._seen.get(key, NOTHING)
+        if spec.stays and state in (AttemptState.SUCCEEDED, AttemptState.TIMED_OUT):
+            raise Broken(f"{name}, of a service, is said to be {state.name}")
+        if spec.stays:
+            return
         match state:
             case AttemptState.SUCCEEDED if not self.succeeded(key):
                 where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
@@ -68,7 +72,7 @@ class Witness:
     def _count_failure(self, spec: JobSpec, key: Key) -> None:
         task = key[:2]
         self.failures[task] += 1
-        if self.failures[task] > 1 + spec.retries:
+        if self.failures[task] > 1 + spec.retries and spec.kind is not Kind.SYSTEM:
             times = f"{self.failures[task]} times, with {spec.retries} retries"
             raise Broken(f"task {key[1]} of job {key[0]} failed {times}")
 

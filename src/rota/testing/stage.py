@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import batch
+from rota.controllers import after, batch, cron, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.zones import zone
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
+from rota.model.service import Life
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
 from rota.scheduler import drain
 from rota.scheduler import plan as scheduler
@@ -88,6 +90,10 @@ class Machine:
         self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
         self._use_room()
 
+    def tell_life(self, task: tuple[JobId, int], life: Life) -> None:
+        if held := self.held.get(task):
+            self._say(task, held.attempt, held.said, life=life)
+
     def crash(self) -> None:
         """All it held is gone with its boot."""
         self.boot += 1
@@ -131,6 +137,7 @@ class Stage:
 
     def __init__(self, heard: Callable[[str], object] = lambda _: None) -> None:
         self.now_ms = 0
+        self.wall_shift_ms = 0  # somebody has set the wall clock
         self.machines: dict[str, Machine] = {}
         self.records: dict[Key, bytes] = {}
         self._heard = heard
@@ -143,7 +150,7 @@ class Stage:
 
     @property
     def now(self) -> Instant:
-        return Instant(self.now_ms, WALL_MS + self.now_ms)
+        return Instant(self.now_ms, WALL_MS + self.wall_shift_ms + self.now_ms)
 
     # ---- users
 
@@ -202,6 +209,14 @@ class Stage:
         node = NodeId(machine.name)
         machine.told = None
         self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+        self.settle()
+
+    def forget(self, machine: Machine) -> None:
+        """It is deleted; whatever the machine does, it is nobody's any more."""
+        name = NodeId(machine.name)
+        keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
+        self.ask("apiserver", lambda *_: Plan((NodeWish(name),), deletes=keys))
+        del self.machines[machine.name]
         self.settle()
 
     # ---- the control plane
@@ -288,6 +303,9 @@ class Stage:
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            after.RECONCILER,
+            system.RECONCILER,
+            cron.reconciler(zone),
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

@@ -1,10 +1,11 @@
 """Control groups that the work is put into; where there are none, nothing is done here."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rota.keeper.limits.words import MEMORY, PIDS, Limits
@@ -21,10 +22,16 @@ class Group:
 
     limits: Limits
     paths: dict[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()  # the limits that the kernel keeps; others are watched
 
     @property
     def path(self) -> str:
         return next(iter(self.paths.values()))
+
+    @property
+    def entrance(self) -> str | None:
+        """The file by which a new process enters by itself; None: it is born inside."""
+        return None
 
     def members(self) -> list[int]:
         """Its processes; never the keeper itself, of which a thread is there for the time of a start."""
@@ -44,6 +51,14 @@ class Group:
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL, self.members())
+
+    def catch(self, pid: int, is_ours: Callable[[], bool]) -> None:
+        """Put a process into it that is ours before and after: its number may be somebody else's by then."""
+        with contextlib.suppress(OSError):  # it is gone
+            if is_ours():
+                write(f"{self.path}/cgroup.procs", str(pid))
+                if not is_ours():
+                    write(f"{os.path.dirname(self.path)}/cgroup.procs", str(pid))
 
     def memory_peak_if_killed(self) -> int | None:
         """How much memory it had at most, if the kernel had to kill for it; else None."""
@@ -84,6 +99,11 @@ class Groups:
     def leave(self, group: Group | None) -> None:
         """The thread is what it was; safe after an `enter` that failed half-way."""
 
+    def trap(self, key: Key) -> Group | None:
+        """A frozen group: who is put into it does nothing more, and so are its children."""
+        del key
+        return None
+
     def end(self, group: Group) -> None:
         """Kill whoever is left in it, and remove it, later if somebody takes time to go."""
         group.kill()
@@ -101,6 +121,19 @@ class Groups:
 
     def close(self) -> None:
         """The keeper goes, its work has ended."""
+
+
+def claim(path: str) -> int:
+    """Make a keeper's group, and hold its lock: as long as it is held, the keeper lives."""
+    while True:
+        os.makedirs(path, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):  # nobody took it for a leftover meanwhile
+                    return fd
+            os.close(fd)
 
 
 def entries(path: str) -> list[os.DirEntry[str]]:
