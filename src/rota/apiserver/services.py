@@ -46,6 +46,8 @@ def refuse_unlike_a_service(said: Mapping[str, Any], spec: JobSpec) -> None:
 def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
     if spec.run is RunMode.AT_MOST_ONCE:
         _refuse("run", "a service is started again and again, and at_most_once is started once", "run")
+    if spec.run is RunMode.ONE_AT_A_TIME:
+        _refuse("run", "a service cannot keep one_at_a_time yet", "run")
     for field in ("retries", "timeout", "deadline", "expect", "parallel", "steps"):
         if said.get(field):
             _refuse(field, "a service runs until it is canceled, however often it has to be started", field)

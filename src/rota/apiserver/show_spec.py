@@ -98,6 +98,8 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,
         "log_bytes": wanted.log_bytes,
+        "lease": wanted.lease_seconds,
+        "lease_margin": wanted.lease_margin_seconds,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.deadline_at_ms is not None:

@@ -12,6 +12,7 @@ from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
+from rota.apiserver.run_modes import run_mode
 from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
 from rota.apiserver.services import refuse_unlike_a_service, service_fields
 from rota.apiserver.steps import command, steps
@@ -31,7 +32,7 @@ from rota.model.amounts import (
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
-from rota.model.shape import Constraint, Op, Policy, RunMode
+from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
 WORKDIR_MAX = 4096  # Linux' PATH_MAX
@@ -43,6 +44,7 @@ KNOWN = (
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
+    *("lease", "lease_margin"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -83,7 +85,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
-        run=_run_mode(said.get("run", RunMode.AT_LEAST_ONCE)),
+        **run_mode(said),
         recovery=fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery),
         when_unschedulable=fields.one_of(
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
@@ -224,11 +226,3 @@ def _resources(value: object) -> dict[str, int]:
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())
     }
-
-
-def _run_mode(value: object) -> RunMode:
-    run = fields.one_of("run", value, RunMode)
-    if run is RunMode.ONE_AT_A_TIME:
-        hint = "write at_least_once, or at_most_once where a second start would do harm"
-        raise BadField("run", "one_at_a_time needs run leases, which nodes do not hold yet", hint)
-    return run

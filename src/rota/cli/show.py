@@ -24,7 +24,7 @@ SHOWN = (
     "kind",
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
-    *("run", "stop_signal", "labels", "env"),
+    *("run", "lease", "lease_margin", "stop_signal", "labels", "env"),
 )
 BAR = (
     ("succeeded", "█"),

@@ -122,6 +122,11 @@ _OPTIONS = (
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
+    click.option(
+        "--lease",
+        metavar="DURATION",
+        help="one_at_a_time: how long a task runs on without the server. [default: 20s]",
+    ),
     click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
     click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
 )
@@ -145,6 +150,7 @@ _PLAIN = {
     "grace": "grace",
     "priority": "priority",
     "run_mode": "run",
+    "lease": "lease",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
     "image": "image",

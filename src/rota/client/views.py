@@ -53,6 +53,8 @@ class SpecFields(TypedDict, total=False):
     timeout: str | float | None
     grace: str | float
     run: str
+    lease: str | float
+    lease_margin: str | float
     when_unschedulable: str
     recovery: str
     labels: Mapping[str, str]

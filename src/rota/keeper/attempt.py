@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rota.keeper.boxes import Box
@@ -12,6 +13,7 @@ from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
+from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
 from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
@@ -121,6 +123,8 @@ class Running:
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
     box: Box | None = None  # the container it runs in
+    cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
+    kill_by_ns: int | None = None  # a second before its lease ends
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
@@ -147,6 +151,21 @@ class Running:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
 
+    def kill_all(self) -> None:
+        """Whoever is left, where they can be reached together."""
+        if self.group:
+            self.group.kill()
+        if self.cell:
+            self.cell.kill()
+
+    def has_left_cell(self) -> bool:
+        """Nobody of it lives on, if it has a cell and goes no further; who stays longest is asked to go."""
+        goes_on = self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0
+        if self.cell is None or goes_on:
+            return True
+        self.cell.kill()
+        return self.cell.is_empty()
+
     def spares_leader(self, signum: int) -> bool:
         """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""
         return self.spec.sandbox is not None and signum == self.spec.stop_signal != signal.SIGKILL
@@ -162,11 +181,27 @@ class Running:
         limits = [(self.started_ns, self.spec.timeout_ms)]
         if self.marks:
             limits.append((self.step_ns, self.spec.steps[len(self.marks) - 1].timeout_ms))
-        return min((start + ms * 1_000_000 for start, ms in limits if ms is not None), default=None)
+        ends_ns = [start + ms * 1_000_000 for start, ms in limits if ms is not None]
+        return min([*ends_ns, *([] if self.kill_by_ns is None else [self.kill_by_ns])], default=None)
 
     def is_late(self, now_ns: int) -> bool:
         deadline_ns = self.deadline_ns()
         return deadline_ns is not None and now_ns >= deadline_ns
+
+    def too_late(self, now_ns: int) -> str:
+        """How what is late ends."""
+        return "lost" if self.has_lost_lease(now_ns) else "timed_out"
+
+    def has_lost_lease(self, now_ns: int) -> bool:
+        return self.kill_by_ns is not None and now_ns >= self.kill_by_ns
+
+    @property
+    def dies_at_ns(self) -> int:
+        """When its grace is over, or its lease."""
+        return self.kill_at_ns if self.kill_by_ns is None else min(self.kill_at_ns, self.kill_by_ns)
+
+    def must_die(self, now_ns: int) -> bool:
+        return now_ns >= self.dies_at_ns
 
     def begin_step(self, now_ms: int, now_ns: int, written: Extent) -> None:
         """The next one, with nothing left of the one before but what it used and wrote."""
@@ -186,6 +221,21 @@ class Running:
     def begin_end(self, ending: str, now_ns: int) -> None:
         self.ending = ending
         self.kill_at_ns = now_ns + self.spec.grace_ms * 1_000_000
+        self.asked = self.has_lost_lease(now_ns)  # then it is killed at once
+
+    def stop(self, now_ns: int, grace_ms: int | None) -> None:
+        """It is to end, with so much grace at most."""
+        if self.ending is None:
+            self.begin_end("stopped", now_ns)
+        if grace_ms is not None:
+            self.kill_at_ns = min(self.kill_at_ns, now_ns + grace_ms * 1_000_000)
+
+    def rest_of(self, tree: Sequence[tuple[int, int]]) -> list[int]:
+        """Whom its leader has left behind, or who is to go beside it."""
+        if self.ending is None:  # it ended by itself: who has left its group is swept up later
+            return [pid for pid, group in tree if group == self.pid]
+        leader = self.outcome is None
+        return [pid for pid, group in tree if not (leader and group == self.pid)]
 
     def wait_for_node(self, now_ns: int) -> int | None:
         """A step of it could not be started: when to try again; None: no more."""
@@ -201,7 +251,7 @@ class Running:
         """Whether it is to be tried again now: its end may have come."""
         self.waits = False
         if self.ending is None and self.is_late(now_ns):
-            self.begin_end("timed_out", now_ns)
+            self.begin_end(self.too_late(now_ns), now_ns)
         return self.ending is None
 
     def end_step(self, now_ms: int) -> bool:

@@ -18,7 +18,9 @@ def spawn(spawner: Spawner, attempt: Running) -> int:
     if attempt.box:
         return spawner.send(key, attempt.box, output)
     attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
-    return spawner.spawn(key, attempt.to_start(), attempt.gpus, output, attempt.group)
+    attempt.cell = attempt.cell or spawner.confine(attempt.spec)
+    spec, group, cell = attempt.to_start(), attempt.group, attempt.cell
+    return spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
 
 
 def tell_start(attempt: Running, lock: threading.Lock, book: Book) -> None:

@@ -17,6 +17,7 @@ from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.limits.words import Limits
 from rota.keeper.output.spares import Spares
 from rota.keeper.process import forked, posix
+from rota.keeper.process.cells import Cell, Cells
 from rota.keeper.process.commands import CannotRun, explain, find, why_not
 from rota.keeper.process.posix import strings
 from rota.keeper.process.users import User, Users, give, renounce, worn
@@ -59,6 +60,7 @@ class Spawner:
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = posix.make_attributes()
         self._boxes = Boxes(root, mark)
+        self._cells = Cells(mark)
         self._bwrap = bwrap
 
     def configure(self, order: Configure) -> None:
@@ -75,9 +77,10 @@ class Spawner:
                 os.chmod(path, 0o711)
 
     def labels(self) -> dict[str, str]:
-        """How limits are kept here, and which; whether there are sandboxes."""
+        """How limits and leases are kept here, and which; whether there are sandboxes."""
         limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
-        return limits | ({"sandbox": "bubblewrap"} if self._bwrap else {})
+        leases = {"leases": self._cells.label} if self._cells.label else {}
+        return {**limits, **leases, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -97,12 +100,33 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
-    def release(self, group: Group | None) -> None:
+    def confine(self, spec: Spec) -> Cell | None:
+        """A cell for what runs under a lease."""
+        if spec.lease_ms is None:
+            return None
+        if self._cells.label is None:
+            raise Short("this node cannot hold run leases")
+        try:
+            return self._cells.make()
+        except OSError as error:
+            raise Short(f"cannot make a pid namespace: {os.strerror(error.errno or 0)}") from error
+
+    def release(self, group: Group | None, cell: Cell | None = None) -> None:
         if group:
             self._groups.end(group)
+        if cell:
+            cell.kill()
+            cell.close()
 
     def spawn(
-        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+        self,
+        key: Key,
+        spec: Spec,
+        gpus: Sequence[str],
+        output: bytes,
+        *,
+        group: Group | None = None,
+        cell: Cell | None = None,
     ) -> int:
         """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
         job, index, attempt = key
@@ -119,7 +143,8 @@ class Spawner:
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
             if spec.restart:
                 env[-6 if spec.asks_for(GPU) else -4] = b"ROTA_RESTART=%d" % spec.restarts
-            pid, error = self._start(recipe, env, output, group)
+            with cell.entered() if cell else contextlib.nullcontext():
+                pid, error = self._start(recipe, env, output, group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
@@ -157,7 +182,9 @@ class Spawner:
         if box is not None:
             return self._check_inside(key, spec, box)
         env = {**spec.env, "ROTA_CHECK": "1"}
-        return self.spawn(key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group)
+        return self.spawn(
+            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group=group
+        )
 
     def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
         """A container; its marks are those by which the runtime's own processes are found."""

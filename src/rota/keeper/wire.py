@@ -50,9 +50,8 @@ class Spec:
     limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
     steps: tuple[Step, ...] = ()  # where there are any, they are run instead of argv
     step: int = 0  # which of them this is the spec of, from 1
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # path -> content as base64, for the working directory
+    files: Mapping[str, str] = field(default_factory=dict)  # path -> base64, for the working directory
+    lease_ms: int | None = None  # it may run so long after the last word the control plane has heard
     stop_signal: int = TERM  # what it is asked to end with
     restart: Restart | None = None  # of a service: its process is started again
     restarts: int = 0  # how often that was done before the start this is the spec of
@@ -113,6 +112,7 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Stop:
     attempts: list[Key]
+    grace_ms: int | None = None  # at most; None: as their jobs say
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,18 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """The control plane has heard what was said then: leases are counted from there."""
+
+    said_ns: int  # on the boot-time clock
+
+
+@dataclass(frozen=True, slots=True)
 class Quit:
     pass
 
 
-Order = Hello | Configure | Start | Stop | Ack | Forget | Quit
+Order = Hello | Configure | Start | Stop | Ack | Forget | Renew | Quit
 
 
 def parse(line: bytes) -> Order:
@@ -174,11 +181,19 @@ def parse_spec(raw: object) -> Spec:
         limits=NO_LIMITS if container else limits_of(said, pairs),
         steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
+        lease_ms=_lease(fields, run),
         stop_signal=stop_signal_of(fields.get("stop_signal", TERM)),
         restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
         check=check_of(fields.get("check")),
         sandbox=_sandbox(fields.get("sandbox")),
     )
+
+
+def _lease(fields: dict[str, Any], run: str) -> int | None:
+    lease_ms = reading.number_or_none(fields.get("lease_ms"), "spec.lease_ms")
+    if run == Run.ONE_AT_A_TIME and not lease_ms:
+        raise Malformed("spec.lease_ms: one_at_a_time wants one, in milliseconds")
+    return lease_ms
 
 
 def _step(raw: object) -> Step:
@@ -310,9 +325,12 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "hello": _hello,
     "configure": _configure,
     "start": _start,
-    "stop": lambda message: Stop(_attempts(message)),
+    "stop": lambda message: Stop(
+        _attempts(message), reading.number_or_none(message.get("grace_ms"), "grace_ms")
+    ),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
+    "renew": lambda message: Renew(reading.number(message.get("said_ns"), "said_ns")),
     "quit": lambda _: Quit(),
 }
 

@@ -10,6 +10,7 @@ from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.leases import Leases, check
 from rota.keeper.lives import Lives
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
@@ -57,6 +58,7 @@ class Work:
         self.looks = Looks(self.running, kernel.now_ns)
         self.lives = Lives(self.running, self._book, kernel)
         self.lives.look, self.lives.go_on = self._look, self._go_on
+        self._leases = Leases()
         self.warden_idles = False
         self.is_unswept = False  # something was started since the warden last went to wait
 
@@ -79,10 +81,10 @@ class Work:
                     self.outbox.refused(key, refusal)
         self.fill()
 
-    def stop(self, keys: Sequence[Key]) -> None:
+    def stop(self, keys: Sequence[Key], grace_ms: int | None = None) -> None:
         with self.lock:
             for key in keys:
-                self._stop(key)
+                self._stop(key, grace_ms)
         self.fill()
 
     def ack(self, keys: Sequence[Key]) -> None:
@@ -103,6 +105,11 @@ class Work:
                 self._journal.flush()
             return [job for job in jobs if job in live]
 
+    def renew(self, said_ns: int) -> None:
+        """What was said then has been heard by the control plane."""
+        with self.lock:
+            self._leases.renew(said_ns, self.running.values(), self._kernel.now_ns())
+
     def quit(self) -> None:
         with self.lock:
             self.quitting = True
@@ -115,7 +122,8 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
+            leases = {key[0]: one.spec.lease_ms for key, one in self.running.items() if one.spec.lease_ms}
+            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels(), "leases": leases}
             return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
@@ -137,8 +145,8 @@ class Work:
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
-                if attempt.group and not attempt.may_go_on:
-                    attempt.group.kill()
+                if not attempt.may_go_on:
+                    attempt.kill_all()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
@@ -192,15 +200,13 @@ class Work:
         leader = attempt.outcome is None
         if leader and attempt.ending is None:
             if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                self._leases.watch(attempt, self.looks)
                 return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-            attempt.begin_end("timed_out", now)
+            attempt.begin_end(attempt.too_late(now), now)
         if not attempt.pid:
             self._look(attempt, now + FIRST_LOOK_NS)
             return 0, []
-        if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
-            rest = [pid for pid, group in tree if group == attempt.pid]
-        else:
-            rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+        rest = attempt.rest_of(tree)
         if was_gone and not rest and (written := self._written(attempt)):
             self._finish(attempt, written)
             return 0, []
@@ -248,6 +254,7 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
+            self._leases.begin(attempt)
             if spec.restart:
                 attempt.life = Life()
             elif spec.steps:
@@ -261,6 +268,7 @@ class Work:
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
+            check(attempt, self._kernel.now_ns())
             attempt_pid = boxed.spawn(self._spawner, attempt)
         except (Short, CannotRun) as error:
             with self.lock:
@@ -275,10 +283,7 @@ class Work:
             boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
             self.is_unswept = True
-            deadline_ns = attempt.deadline_ns()
-            if deadline_ns is not None and attempt.ending is None:
-                self._look(attempt, deadline_ns)
-            elif self.warden_idles or attempt.spec.limits:
+            if self.looks.begin(attempt) or self.warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -290,7 +295,7 @@ class Work:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
-        self._spawner.release(attempt.group)
+        self._spawner.release(attempt.group, attempt.cell)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -331,17 +336,17 @@ class Work:
         self._room.release(key)
         self.outbox.refused(key, reason)
 
-    def _stop(self, key: Key) -> None:
+    def _stop(self, key: Key, grace_ms: int | None = None) -> None:
         attempt = self.running.get(key)
         if attempt and attempt.is_resting:
             self.lives.stop_resting(attempt)
             self._finish(attempt, self._outputs.measure(attempt.segment))
         elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
-            if attempt.ending is None and not over:
-                attempt.begin_end("stopped", self._kernel.now_ns())
-                self._look(attempt, self._kernel.now_ns())
-            attempt.halted = True
+            attempt.halted, now = True, self._kernel.now_ns()
+            if not over and (attempt.ending is None or grace_ms is not None):
+                attempt.stop(now, grace_ms)
+                self._look(attempt, now)
         elif self._room.withdraw(key):
             self._book.close(key, "withdrawn", Outcome(), None)
         elif told := self.memory.ended.get(key):
@@ -355,12 +360,10 @@ class Work:
 
     def _written(self, attempt: Running) -> Measure | None:
         """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
-        if boxed.may_be_there(attempt):
+        if boxed.may_be_there(attempt) or not attempt.has_left_cell():
             return None
-        is_patient = attempt.pause_ns < LAST_LOOK_NS
-        return self._outputs.last(
-            attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
-        )
+        patient = attempt.pause_ns < LAST_LOOK_NS
+        return self._outputs.last(attempt.segment, lambda: patient and self._kernel.has_members(attempt.pid))
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
@@ -375,13 +378,14 @@ class Work:
         if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]
-        self._spawner.release(attempt.group)
+        self._spawner.release(attempt.group, attempt.cell)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         if reason:
             self._drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
         self._room.release(attempt.key)
+        self._leases.explain(attempt)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _go_on(self, attempt: Running) -> None:

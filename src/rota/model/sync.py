@@ -107,6 +107,12 @@ class Work(msgspec.Struct, frozen=True):
     restart: Restart | None = None  # of a service
     check: Check | None = None
     sandbox: Sandbox | None = None
+    lease_ms: int | None = None  # how long it may run without a word of the control plane
+
+    @property
+    def waits_for_word(self) -> bool:
+        """It is started only when the control plane has on disk that this node took it."""
+        return self.run is not RunMode.AT_LEAST_ONCE
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -129,6 +135,7 @@ def work_of(spec: JobSpec) -> Work:
         restart=spec.restart if spec.stays else None,
         check=spec.check,
         sandbox=spec.sandbox,
+        lease_ms=spec.lease_ms,
     )
 
 
@@ -142,6 +149,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
+    superseded: bool = False  # it counts no more, and has little grace
 
 
 class JobOrders(NamedTuple):

@@ -58,6 +58,7 @@ class ProcessRuntime:
         self._writer: asyncio.StreamWriter
         self._speaks = _PROTOCOL
         self.shortage: str | None = None
+        self.leases: dict[JobId, int] = {}
 
     @property
     def is_outdated(self) -> bool:
@@ -72,6 +73,7 @@ class ProcessRuntime:
         state = await self._greet()
         self._speaks = state["protocol"]
         self._labels = state.get("labels", {})
+        self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
         self.shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
@@ -93,14 +95,18 @@ class ProcessRuntime:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName]) -> None:
-        self._send({"op": "stop", "attempts": attempts})
+    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
+        self._send({"op": "stop", "attempts": attempts, "grace_ms": grace_ms})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})
 
     async def forget(self, jobs: list[JobId]) -> None:
         self._send({"op": "forget", "jobs": jobs})
+
+    async def renew(self, said_ns: int) -> None:
+        if "leases" in self._labels:  # one that was started before an upgrade knows of none, and holds none
+            self._send({"op": "renew", "said_ns": said_ns})
 
     async def quit(self) -> None:
         self._send({"op": "quit"})
@@ -203,6 +209,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "limits": work.limits,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
+        **({} if work.lease_ms is None else {"lease_ms": work.lease_ms}),
         **({} if work.container is None else {"container": _container(work.container)}),
         **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
         "stop_signal": work.stop_signal,

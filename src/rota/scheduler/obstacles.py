@@ -12,7 +12,7 @@ from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import Eligibility, Link
 from rota.model.plan import Instant
 from rota.model.sandbox import SANDBOX
-from rota.model.shape import Constraint, tolerates
+from rota.model.shape import LEASES, Constraint, tolerates
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import NEVER_MS, Promise
 from rota.scheduler.board import Nodes
@@ -126,11 +126,14 @@ def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
         elif constraint == SANDBOX and scene.spec.sandbox is not None:
             text = f"{of_nodes(count, len(labels), 'has', 'have')} no bubblewrap that works"
             obstacle = scene.obstacle("sandbox", on, text, "no bubblewrap that works")
+        elif constraint == LEASES and scene.spec.lease_ms:
+            text = f"{of_nodes(count, len(labels), 'holds', 'hold')} no run leases"
+            obstacle = scene.obstacle("leases", on, text, "holds no run leases")
         yield obstacle._replace(cost=1.0, change=without(_field(constraint)), lasting=True)
 
 
 def _field(constraint: Constraint) -> str:
-    fields = {RUNTIME: "image", SANDBOX: "sandbox"}
+    fields = {RUNTIME: "image", SANDBOX: "sandbox", LEASES: "run = one_at_a_time"}
     return fields.get(constraint, str(constraint))
 
 

@@ -24,6 +24,7 @@ from rota.sim.world import World
 from rota.store.protocol import Batch
 
 OVERLAP_MS = 10_000  # after the nodes of two attempts of one task are well again, one is dead
+THAW_MS = 1_000  # in which a keeper that was frozen kills what holds no lease any more
 GRACE_MS = 15_000  # what a deaf program is given on top, and the time to kill it
 COMMITS_BETWEEN = 50  # reads of the whole disk, which cost much
 
@@ -99,6 +100,7 @@ class Checks:
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
             self._twice[task] = None
+            self._look_at_leases(task, live, spec)
 
     def _look_at_twins(self, machine: Machine, key: Key) -> None:
         """Of a system job one task is for each node."""
@@ -139,9 +141,20 @@ class Checks:
         self._deadlines.look()
         self._look_at_overlaps()
 
+    def _look_at_leases(self, task: tuple[str, int], live: dict[Key, Machine], spec: JobSpec | None) -> None:
+        """Under leases one lives at a time; only who was frozen in between has a second to notice."""
+        if spec is None or spec.run is not RunMode.ONE_AT_A_TIME:
+            return
+        *older, newest = sorted(live, key=lambda key: key[2])
+        awake = [key for key in older if not live[key].keeper.has_slept_within(THAW_MS)]
+        if awake:
+            names = ", ".join(f"{key[2]} on {live[key].name}" for key in (*awake, newest))
+            raise Broken(f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}")
+
     def _look_at_overlaps(self) -> None:
         """Two attempts of one task may live only while one of their nodes is not well."""
         for task, since_ms in list(self._twice.items()):
+            self._look_at_leases(task, self._live[task], self.known.get(f"job/{task[0]}/spec"))
             well = all(self.nodes.is_well(machine) for machine in self._live[task].values())
             if not well:
                 self._twice[task] = None
@@ -197,7 +210,7 @@ class Checks:
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         for index, state in self._states(spec):
             name = f"task {index} of job {spec.id}"
-            tries = 1 + (spec.retries if spec.run is RunMode.AT_LEAST_ONCE else 0)
+            tries = 1 + (spec.retries if spec.run is not RunMode.AT_MOST_ONCE else 0)
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
                 raise Broken(f"{name} is said to have succeeded and never did")
             if state is TaskState.CANCELED and not was_canceled:

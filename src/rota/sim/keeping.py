@@ -11,6 +11,7 @@ from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
+from rota.keeper.process.cells import Cell
 from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
 from rota.keeper.spawn import Short, Spawner
@@ -132,6 +133,7 @@ class Child:
     is_last: bool = True  # of them
     restart: int = 0  # how often the attempt was started before
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
+    leased: bool = False  # it dies with the keeper
 
 
 Births = Callable[[int, Child], None]
@@ -175,10 +177,20 @@ class SimSpawner(Spawner):
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
+    def confine(self, spec: Spec) -> Cell | None:
+        """Nobody escapes here; who dies with the keeper is known by its spec."""
+
     def spawn(
-        self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
+        self,
+        key: Key,
+        spec: Spec,
+        gpus: Sequence[str],
+        output: bytes,
+        *,
+        group: Group | None = None,
+        cell: Cell | None = None,
     ) -> int:
-        del output, group
+        del output, group, cell
         if self._is_short():
             raise Short("no process to spare on this node")
         habit = self._habit(key, spec)
@@ -188,6 +200,7 @@ class SimSpawner(Spawner):
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
         child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
+        child.leased = spec.lease_ms is not None
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid

@@ -12,6 +12,7 @@ from rota.sim.demands import demand
 from rota.sim.fault import Fault
 from rota.sim.fault_users import give_up
 from rota.sim.faults import befall, draw
+from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.services import end_services, serve
 from rota.sim.witness import MISSING
@@ -63,10 +64,11 @@ def scenario(seed: int) -> Scenario:
     length_ms = SAFETY_MS * 3 // 4
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
+    under = leased(seed, length_ms, servers=servers)
     size = Size(tuple(more.groups), servers, lost_ms)
     wished = kinds.wish(seed, more.arrivals, length_ms)
-    all_faults = sorted([*faults, *more.faults])
-    arrivals = sorted([*wished.arrivals, *serve(seed, length_ms)], key=lambda one: one.at_ms)
+    all_faults = sorted([*faults, *more.faults, *under.faults])
+    arrivals = sorted([*wished.arrivals, *serve(seed, length_ms), *under.arrivals], key=lambda one: one.at_ms)
     return Scenario(seed, size, arrivals, all_faults, crons=tuple(wished.crons))
 
 

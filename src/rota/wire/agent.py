@@ -209,13 +209,15 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
         start_gpus=[start.gpus for start in orders.start] if any(s.gpus for s in orders.start) else (),
         stop_index=[stop.index for stop in orders.stop],
         stop_attempt=[stop.attempt for stop in orders.stop],
+        stop_superseded=[stop.superseded for stop in orders.stop],
     )
 
 
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
     gpus = orders.start_gpus or [0] * len(orders.start_index)
     starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
-    stops = zip(orders.stop_index, orders.stop_attempt, strict=True)
+    superseded = orders.stop_superseded or [False] * len(orders.stop_index)  # an older server says nothing
+    stops = zip(orders.stop_index, orders.stop_attempt, superseded, strict=True)
     return JobOrders(
         JobId(orders.job),
         _work_from_wire(orders.work) if orders.HasField("work") else None,
@@ -235,6 +237,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        lease_ms=work.lease_ms,
         log_bytes=work.log_bytes,
         limits=work.limits,
         steps=[_step_to_wire(step) for step in work.steps],
@@ -268,6 +271,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        lease_ms=work.lease_ms if work.HasField("lease_ms") else None,
         log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
         limits=dict(work.limits),
         steps=tuple(_step_from_wire(step) for step in work.steps),

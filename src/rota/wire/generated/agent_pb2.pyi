@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "hello", "report", "beat", "leave", "drain")
+    __slots__ = ("n", "holds_leases", "hello", "report", "beat", "leave", "drain")
     N_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_LEASES_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     n: int
+    holds_leases: bool
     hello: Hello
     report: Report
     beat: Beat
     leave: Leave
     drain: Drain
-    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
@@ -252,19 +254,21 @@ class Pace(_message.Message):
     def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
-    __slots__ = ("echo", "stored", "jobs", "forget")
+    __slots__ = ("echo", "stored", "jobs", "forget", "renews")
     ECHO_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    RENEWS_FIELD_NUMBER: _ClassVar[int]
     echo: int
     stored: int
     jobs: _containers.RepeatedCompositeFieldContainer[JobOrders]
     forget: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ...) -> None: ...
+    renews: bool
+    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ..., renews: bool = ...) -> None: ...
 
 class JobOrders(_message.Message):
-    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "start_gpus")
+    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "stop_superseded", "start_gpus")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     START_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +276,7 @@ class JobOrders(_message.Message):
     START_FIRM_FIELD_NUMBER: _ClassVar[int]
     STOP_INDEX_FIELD_NUMBER: _ClassVar[int]
     STOP_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STOP_SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     START_GPUS_FIELD_NUMBER: _ClassVar[int]
     job: str
     work: Work
@@ -280,11 +285,12 @@ class JobOrders(_message.Message):
     start_firm: _containers.RepeatedScalarFieldContainer[bool]
     stop_index: _containers.RepeatedScalarFieldContainer[int]
     stop_attempt: _containers.RepeatedScalarFieldContainer[int]
+    stop_superseded: _containers.RepeatedScalarFieldContainer[bool]
     start_gpus: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., stop_superseded: _Optional[_Iterable[bool]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "sandbox", "stop_signal", "restart", "check")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "sandbox", "stop_signal", "restart", "check")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +333,7 @@ class Work(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
@@ -345,11 +352,12 @@ class Work(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     files: _containers.ScalarMap[str, bytes]
     container: Container
+    lease_ms: int
     sandbox: Sandbox
     stop_signal: int
     restart: Restart
     check: Check
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
 
 class Restart(_message.Message):
     __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")
