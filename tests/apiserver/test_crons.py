@@ -194,7 +194,7 @@ def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
         ({"job": {}}, "command: is missing"),
         ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: does not belong into a cron's job"),
         ({"job": {"command": ["a"], "name": "b"}}, "job.name: does not belong into a cron's job"),
-        ({"job": {"command": ["a"], "kind": "system"}}, "job.kind: a system job never ends"),
+        ({"job": {"command": ["a"], "kind": "system"}}, "job: a system job never ends"),
         ({"every": "5m"}, "every: is not a known field"),
     ],
 )
