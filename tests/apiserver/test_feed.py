@@ -28,8 +28,8 @@ def row(revision: int, events: int = 1) -> Row:
     return Row(revision, 0, [Event("test", f"{revision}.{index}") for index in range(events)])
 
 
-def heard(*rows: Row, rows_most: int = MOST) -> Feed:
-    one = Feed(rows_most)
+def heard(*rows: Row, events_most: int = MOST) -> Feed:
+    one = Feed(events_most)
     one.miss(rows[0].revision - 1)
     for each in rows:
         one.hear(each)
@@ -83,11 +83,21 @@ def test_after_everything_was_read_again_the_store_is_asked_if_there_is_more() -
 
 
 def test_memory_holds_the_last_ones_only_and_knows_from_where_on() -> None:
-    one = heard(*[row(revision) for revision in range(1, 10)], rows_most=4)
+    one = heard(*[row(revision) for revision in range(1, 10)], events_most=4)
 
-    assert [each.revision for each in one.rows] == [5, 6, 7, 8, 9]
-    assert told(one, Position(4, 0)) is None
-    assert told(one, Position(5, 0)) == ["6.0", "7.0", "8.0", "9.0"]
+    assert [each.revision for each in one.rows] == [6, 7, 8, 9]
+    assert told(one, Position(5, 0)) is None
+    assert told(one, Position(6, 0)) == ["7.0", "8.0", "9.0"]
+
+
+def test_memory_is_bounded_in_events_however_many_a_commit_has() -> None:
+    one = heard(row(1), row(2, 5), row(3), row(4, 5), row(5), events_most=4)
+
+    assert [each.revision for each in one.rows] == [5]
+    assert told(one, Position(4, 4)) is None
+    one.hear(row(6, 20))
+    assert one.rows == []
+    assert told(one, Position(6, 19)) is None
 
 
 def test_from_the_store_a_reader_goes_on_where_its_own_row_is_still_there() -> None:

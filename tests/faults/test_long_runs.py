@@ -78,7 +78,7 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(tmp_path:
             cluster.kill_agent(1)
             cluster.start_agent(1)
             until(lambda at=next_at: time.monotonic() > at, "three seconds")  # type: ignore[misc]
-        cluster.wait_for_nodes()
+            cluster.wait_for_nodes()  # a busy machine may take longer; a node that is never heard is lost
         gate.open()
         until(lambda: finished(cluster, job), "all tasks end", 120)
 

@@ -63,11 +63,12 @@ class Row(NamedTuple):
 class Feed:
     """The recent events of one server; older ones are in its store."""
 
-    def __init__(self, rows_most: int = EVENTS_IN_MEMORY) -> None:
+    def __init__(self, events_most: int = EVENTS_IN_MEMORY) -> None:
         self.rows: list[Row] = []
         self.floor: int | None = None  # every event of a revision above it is among the rows
         self._heard = 0
-        self._rows_most = rows_most
+        self._held = 0  # events of all rows: of one there may be thousands
+        self._events_most = events_most
 
     def hear(self, row: Row) -> None:
         """A commit, perhaps without any event."""
@@ -76,15 +77,24 @@ class Feed:
         self._heard = row.revision
         if row.events:
             self.rows.append(row)
-        if len(self.rows) > 2 * self._rows_most:
-            self.floor = self.rows[self._rows_most - 1].revision
-            del self.rows[: self._rows_most]
+            self._held += len(row.events)
+        if self._held > 2 * self._events_most:
+            self._drop_old()
 
     def miss(self, revision: int) -> None:
         """All was read again: up to that revision something may have been written that was never heard of."""
         if self.floor is None or revision != self._heard:
             self.rows.clear()
+            self._held = 0
             self.floor = self._heard = revision
+
+    def _drop_old(self) -> None:
+        count = 0
+        while self._held > self._events_most and count < len(self.rows):
+            self._held -= len(self.rows[count].events)
+            count += 1
+        self.floor = self.rows[count - 1].revision
+        del self.rows[:count]
 
     def after(self, position: Position, most: int) -> list[Happened] | None:
         """Some events right behind that position; []: there is nothing newer; None: the store has to tell."""

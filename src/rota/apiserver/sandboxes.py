@@ -1,7 +1,5 @@
 """`sandbox` of a submit -> a Sandbox, or an error that names the field."""
 
-import os.path
-
 from rota.apiserver import fields
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
@@ -41,9 +39,11 @@ def refuse_open_sandbox(spec: JobSpec) -> None:
 
 
 def _path(field: str, path: str) -> str:
-    given = os.path.normpath(path)
-    if not given.startswith("/"):
+    if not path.startswith("/"):
         raise BadField(field, f"'{fields.printable(path)}' is not an absolute path", "write /path/to/it")
-    if given.strip("/") == "":
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise BadField(field, f"'{fields.printable(path)}' leads upwards", "write the path without '..'")
+    if not parts:
         raise BadField(field, "would leave the whole machine writable", "write a directory below /")
-    return given
+    return "/" + "/".join(parts)

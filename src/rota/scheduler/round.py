@@ -161,8 +161,8 @@ class Round:
         return not left or bool(held_back) or self._wait(job, left)
 
     def _seat(self, job: JobView, ready: list[int], refused: list[int]) -> pins.Pinned:
+        barred = barring(self._view, refused) if refused else None
         if job.spec.kind is Kind.SYSTEM:
-            barred = barring(self._view, refused) if refused else None
             return pins.seat(self._view, self._seating, job, ready, barred)
         return pins.Pinned(ready, elsewhere.seat(self._view, self._seating, job, ready, refused))
 

@@ -15,7 +15,7 @@ from rota.sim.words import Begun, Ended, Page, Watch
 from rota.sim.world import Process
 from rota.store import codec
 
-ROWS_IN_MEMORY = 8  # few, so that the store is asked, too
+EVENTS_IN_MEMORY = 16  # few, so that the store is asked, too
 ROWS_AT_ONCE = 5
 PACE_MS = 3  # between two pages to one reader
 Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]], None]
@@ -34,11 +34,11 @@ class Watching:
         self._server = server
         self._medium = medium
         self._ask = ask
-        self._feed = Feed(ROWS_IN_MEMORY)
+        self._feed = Feed(EVENTS_IN_MEMORY)
         self._readers: dict[int, _Reader] = {}
 
     def start(self) -> None:
-        self._feed = Feed(ROWS_IN_MEMORY)
+        self._feed = Feed(EVENTS_IN_MEMORY)
         self._readers.clear()
 
     def end(self) -> None:
