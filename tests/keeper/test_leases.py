@@ -1,6 +1,7 @@
 """Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -65,7 +66,8 @@ class Inside:
 
     def first(self) -> int:
         """Who waits for the keeper's end."""
-        (pid,) = (pid for pid in self.pids() if "\t1\n" in Path(f"/proc/{pid}/status").read_text())
+        numbers = {pid: Path(f"/proc/{pid}/status").read_text() for pid in self.pids()}
+        (pid,) = (pid for pid, text in numbers.items() if re.search(r"NSpid:.*\t1\n", text))
         return pid
 
 
@@ -179,11 +181,12 @@ def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) 
 
 @can_hold
 def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
-    begin(agent, "sh", "-c", "for i in 1 2 3; do (sleep 0.5 &); done; exec sleep 600", lease_ms=60_000)
+    script = "for i in 1 2 3; do (sh -c 'sleep 0.2; echo bye' &); done; exec sleep 600"
+    begin(agent, "sh", "-c", script, lease_ms=60_000)
     inside = Inside(keeper)
 
-    wait_until(lambda: len(inside.pids()) == 5, "the first process, the last sleep and three orphans")
-    wait_until(lambda: len(inside.pids()) == 2, "the orphans have ended")
+    wait_until(lambda: keeper.output("7") == 3 * "bye\n", "the orphans say good-bye")
+    wait_until(lambda: len(inside.pids()) == 2, "the first process and the last sleep are left")
     assert zombies_of(inside.first()) == []
 
 
