@@ -13,6 +13,7 @@ from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
+from rota.model.retry import PLAIN, Retry
 from rota.model.shape import Policy
 from rota.model.steps import Step
 
@@ -80,8 +81,20 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "log_bytes": wanted.log_bytes,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
+    if wanted.retry != PLAIN:
+        yield "retry", _retry(wanted.retry)
     if wanted.deadline_at_ms is not None:
         yield "deadline", _instant(wanted.deadline_at_ms)
+
+
+def _retry(retry: Retry) -> Json:
+    """Without the number of times, which has a field of its own."""
+    lists = {"on": [*retry.codes, *retry.on], "fail_on": list(retry.fail_on)}
+    return {name: given for name, given in lists.items() if given} | {
+        "delay": retry.delay_ms / 1000,
+        "delay_max": retry.delay_max_ms / 1000,
+        "jitter": retry.jitter_percent / 100,
+    }
 
 
 def _step(step: Step) -> Json:

@@ -10,6 +10,7 @@ from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
+from rota.apiserver.retries import retries
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -38,7 +39,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "retry", "retry_on", "fail_on"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -71,7 +72,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         needs=_needs(said),
         where=_where(said),
         priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
-        retries=fields.number("retries", parse_count, said.get("retries", 0), 0, limits.RETRIES_MAX),
+        **retries(said),
         timeout_seconds=_duration("timeout", said.get("timeout")),
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX

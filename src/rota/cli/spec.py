@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rota.cli.arguments import array, pairs
+from rota.cli.arguments import array, codes, pairs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -68,6 +68,15 @@ _OPTIONS = (
     click.option("--gang", is_flag=True, help="All tasks start together, or none."),
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
+    ),
+    click.option(
+        "--retry-on",
+        metavar="WHAT",
+        help="Only after these: exit codes, signal, oom, timeout, as 75,oom. [default: any failure]",
+    ),
+    click.option("--fail-on", metavar="CODES", help="Never after these exit codes, as 2,64-78."),
+    click.option(
+        "--retry-delay", metavar="DURATION", help="Before the first retry; then doubled. [default: 1s]"
     ),
     click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m."),
     click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL. [default: 10s]"),
@@ -132,6 +141,7 @@ _PLAIN = {
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
+_CODES = ("retry_on", "fail_on")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
     "gang": {"gang": True},
@@ -167,6 +177,7 @@ def job_spec(
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
+    spec |= _retry(flags, spec)
     if flags["mount"]:
         spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
     if command:
@@ -174,6 +185,18 @@ def job_spec(
     if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
+
+
+def _retry(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags win over the same thing in the file, also where that says it in its table `retry`."""
+    said = {name: codes(flags[name], f"--{name.replace('_', '-')}") for name in _CODES if flags[name]}
+    table = spec.get("retry") or {}
+    if not isinstance(table, dict):
+        return said  # the server says what would be accepted
+    given = {"on": flags["retry_on"], "fail_on": flags["fail_on"], "attempts": flags["retry"]}
+    kept = {name: value for name, value in table.items() if given.get(name) is None}
+    kept |= {"delay": flags["retry_delay"]} if flags["retry_delay"] else {}
+    return {**said, "retry": kept} if kept or table else dict(said)
 
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:

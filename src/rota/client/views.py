@@ -48,6 +48,9 @@ class SpecFields(TypedDict, total=False):
     log_bytes: str | int | None
     priority: int
     retries: int
+    retry: Mapping[str, Any]
+    retry_on: str | int | list[str | int]
+    fail_on: int | list[int]
     timeout: str | float | None
     grace: str | float
     run: str

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rota.controllers.ending import ending
-from rota.controllers.retry import judge
+from rota.controllers.retry import End, Verdict, judge, pause_ms
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -91,12 +91,13 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
         if status.state[position] != _SUCCEEDED:
-            ended = _end_of(attempt, position, AttemptState(status.state[position]))
-            event = _settle_one(job.spec, draft, position, ended, now)
-            if event is TaskEvent.AGAIN:
-                again.append(block * BLOCK_TASKS + position)
-            if position in status.reasons:
-                reasons[position] = status.reasons[position]
+            index = block * BLOCK_TASKS + position
+            settled = _settle_one(job.spec, draft, index, _end_of(attempt, status, position), now)
+            if settled.event is TaskEvent.AGAIN:
+                again.append(index)
+            reason = settled.reason or status.reasons.get(position)
+            if reason is not None:
+                reasons[position] = reason
     events = () if not again else (_again_event(job, again),)
     return Plan(
         (draft.done(reasons=reasons),),
@@ -129,27 +130,28 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
     return [at for at, (state, wish) in both if state >= _END and wish <= _UNWANTED]
 
 
-def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
+def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     """What had to give way was stopped, even if its node never knew of it."""
-    gave_way = attempt.flags[position] & EVICTED and ended is AttemptState.LOST
-    return AttemptState.STOPPED if gave_way else ended
+    state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
+    if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
+        return End(AttemptState.STOPPED)
+    return End(state, code, status.signal[position], status.causes.get(position))
 
 
-def _settle_one(
-    spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState, now: Instant
-) -> TaskEvent:
+def _settle_one(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End, now: Instant) -> Verdict:
+    position = index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
-    tries = int(draft["wanted"][position])
-    verdict = judge(spec, ended, int(draft["failures"][position]), before is TaskState.WANTED)
-    event = verdict.event
-    if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
-        event = TaskEvent.SPENT
-    draft["state"][position] = step(TASK, before, event)
-    if event is TaskEvent.AGAIN:
+    tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
+    verdict = judge(spec, end, failures, before is TaskState.WANTED)
+    if verdict.event is TaskEvent.AGAIN and tries >= TRIES_MAX:
+        verdict = Verdict(TaskEvent.SPENT, reason=f"tried {TRIES_MAX} times, which is the most")
+    draft["state"][position] = step(TASK, before, verdict.event)
+    if verdict.event is TaskEvent.AGAIN:
         draft["wanted"][position] = tries + 1
         draft["failures"][position] += verdict.spends_a_retry
-        draft["not_before"][position] = now.ms + verdict.pause_ms if verdict.pause_ms else 0
-    return event
+        pause = pause_ms(spec.retry, failures, f"{spec.id}/{index}/{tries}") if verdict.spends_a_retry else 0
+        draft["not_before"][position] = now.ms + pause
+    return verdict
 
 
 def _again_event(job: JobView, again: list[int]) -> Event:

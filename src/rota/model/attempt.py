@@ -82,6 +82,7 @@ class OldStatus(msgspec.Struct, frozen=True, array_like=True):
     peak_kib: int
     reason: str | None
     steps: tuple[StepMark, ...] = ()
+    cause: str | None = None
 
 
 class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,6 +115,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older: tuple[OldStatus, ...] = ()
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
+    causes: dict[int, str] = {}  # position -> Cause, where there is one
 
     @property
     def key(self) -> Key:

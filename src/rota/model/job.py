@@ -9,6 +9,7 @@ from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.retry import PLAIN, Retry
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -93,6 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    retry: Retry = PLAIN  # which of its failures are worth a retry, and when
 
     @property
     def key(self) -> Key:

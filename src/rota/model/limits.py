@@ -21,7 +21,7 @@ CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing erro
 AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64
 RESTARTS_MAX = 10_000  # tasks restarted by one wish: each is named in its record
 RETRIES_MAX = 1000  # a try number fits 16 bits, with room for the cluster's own faults
-TRIES_MAX = 60_000  # what the 16-bit column holds; beyond it the task is held as failed
+TRIES_MAX = 60_000  # what the 16-bit column holds; a task beyond it has failed, whoever is to blame
 PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary
 PREEMPT_MARGIN = 10  # by how much a priority must be higher for running work to give way to it
 NOMINATED_MS = 60_000  # how long room stays promised to the job for which others had to give way
@@ -54,6 +54,11 @@ SHORT_RUN_US = 50_000  # runs longer than this gain nothing from lookahead
 REFUSAL_MS = 30_000  # a node's refusal of a shape counts this long unless the node reports a change
 RETRY_FIRST_MS = 1_000  # pause before the first retry; doubled each time
 RETRY_LAST_MS = 60_000  # the longest pause
+RETRY_JITTER_PERCENT = (
+    20  # by how much a pause may be shorter, so that what failed together does not return so
+)
+RETRY_DELAY_MS_MAX = 24 * 3600 * 1000  # a day between two tries: above it is a unit mistaken
+RETRY_CODES_MAX = 64  # exit codes named by a job: they are looked through at each failure
 STALL_MS = 5_000  # a gap in our own ticks beyond this is our stall, not the nodes' silence
 TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a stall is seen
 SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed

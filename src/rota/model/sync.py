@@ -47,6 +47,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
+    cause: str | None = None  # a Cause, or the word of a newer version
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)

@@ -148,6 +148,7 @@ class _StatusDraft:
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
+        self._causes = dict(status.causes)
 
     @property
     def changed(self) -> bool:
@@ -173,12 +174,15 @@ class _StatusDraft:
             self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
             self._steps.pop(position, None)
+            self._causes.pop(position, None)
         if claim.steps:
             self._steps[position] = claim.steps
         self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
             self._reasons[position] = claim.reason
+        if claim.cause:
+            self._causes[position] = claim.cause
         return state
 
     def done(self) -> StatusBlock:
@@ -197,6 +201,7 @@ class _StatusDraft:
             older=older[dropped:],
             older_dropped=self._status.older_dropped + dropped,
             steps=self._steps,
+            causes=self._causes,
         )
 
     def _known_as(self, position: int) -> int:
@@ -215,4 +220,5 @@ class _StatusDraft:
         }
         state, reason = self._state(position), self._reasons.get(position)
         marks = self._steps.get(position, ())
-        return OldStatus(position, number, state, **values, reason=reason, steps=marks)
+        cause = self._causes.get(position)
+        return OldStatus(position, number, state, **values, reason=reason, steps=marks, cause=cause)
