@@ -66,15 +66,17 @@ def has_ended(entry: JobEntry) -> bool:
 def counts(entry: JobEntry) -> dict[str, int]:
     """Tasks by state; what never began in an ended job counts as canceled."""
     tasks = entry.tally.by_phase
-    pending, ended = tasks[Phase.PENDING], has_ended(entry)
+    ended = has_ended(entry)
+    pending, held = tasks[Phase.PENDING], tasks[Phase.HELD]
     return {
         "pending": 0 if ended else pending,
         "offered": tasks[Phase.OFFERED],
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
+        "held": 0 if ended else held,
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED] + (pending if ended else 0),
+        "canceled": tasks[Phase.CANCELED] + (pending + held if ended else 0),
         "timed_out": tasks[Phase.TIMED_OUT],
         "lost": tasks[Phase.LOST],
     }
@@ -88,9 +90,12 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
         return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
     canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
     if count == 1:
+        if numbers["held"]:
+            return f"is held as suspect: it may be taking nodes down (rota job release {entry.spec.id})."
         return canceling + ("runs." if numbers["running"] else "waits to be started.")
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
-    parts = {"run": numbers["running"], "wait": waiting, "succeeded": numbers["succeeded"]}
+    parts = {"run": numbers["running"], "wait": waiting, "are held": numbers["held"]}
+    parts["succeeded"] = numbers["succeeded"]
     parts["ended otherwise"] = count - sum(parts.values())
     said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
     return f"{canceling}of {count} tasks {said}."

@@ -97,7 +97,7 @@ def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
 
 def _shown(phase: int, *, ended: bool) -> str:
     """What never began in an ended job is shown as canceled."""
-    return "canceled" if ended and phase == Phase.PENDING else _PHASES[phase]
+    return "canceled" if ended and phase in (Phase.PENDING, Phase.HELD) else _PHASES[phase]
 
 
 class _Rows:

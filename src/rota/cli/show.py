@@ -31,6 +31,7 @@ BAR = (
     ("lost", "✗"),
     ("timed_out", "✗"),
     ("canceled", "░"),
+    ("held", "?"),
 )
 
 

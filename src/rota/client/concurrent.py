@@ -106,6 +106,9 @@ class AsyncJob:
     async def restart(self, *indices: int) -> JobStatus:
         return await _apart(lambda: self._job.restart(*indices))
 
+    async def release(self, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.release(*indices))
+
     async def delete(self) -> None:
         await _apart(self._job.delete)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rota.controllers import hold
 from rota.controllers.ending import ending
 from rota.controllers.retry import End, Verdict, judge, pause_ms
 from rota.engine.reconciler import Reconciler
@@ -20,9 +21,10 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, HELD_MS, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.retry import Cause
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
@@ -55,7 +57,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(job_id))
     if job is None or (job.status is not None and job.status.ended):
         return NOTHING
-    return settle(job, int(block), now) if block else look(job, now)
+    return settle(view, job, int(block), now) if block else look(job, now)
 
 
 def look(job: JobView, now: Instant) -> Plan:
@@ -74,10 +76,10 @@ def look(job: JobView, now: Instant) -> Plan:
         return _unwant(job)
     if job.status.state is JobState.CANCELING and job.tally.live == 0:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
-    return NOTHING
+    return hold.tend(job, now) if job.status.state is JobState.ACTIVE and job.tally.held else NOTHING
 
 
-def settle(job: JobView, block: int, now: Instant) -> Plan:
+def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     """Attempts of a block that ended -> what becomes of their tasks."""
     attempt, status = job.attempts[block], job.statuses[block]
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
@@ -85,23 +87,33 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     if not positions:
         return NOTHING
     draft = Draft(task)
-    reasons = dict(task.reasons)
+    reasons, downed = dict(task.reasons), dict(task.downed)
     again: list[int] = []
+    held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [position for position in positions if status.state[position] == _SUCCEEDED]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
         if status.state[position] != _SUCCEEDED:
             index = block * BLOCK_TASKS + position
-            settled = _settle_one(job.spec, draft, index, _end_of(attempt, status, position), now)
+            end = _end_of(attempt, status, position)
+            if end.cause == Cause.NODE_DOWN:
+                node = attempt.nodes[ints(attempt, "node")[position]]
+                downed[position] = tuple(dict.fromkeys((*downed.get(position, ()), node)))
+                end = end._replace(is_suspect=hold.is_suspect(downed[position]))
+            settled = _settle_one(job.spec, draft, index, end, now)
+            reason = settled.reason or status.reasons.get(position)
             if settled.event is TaskEvent.AGAIN:
                 again.append(index)
-            reason = settled.reason or status.reasons.get(position)
+            elif settled.event is TaskEvent.SUSPECTED:
+                reason = hold.suspicion(view, downed[position])
+                held.setdefault(reason, []).append(index)
             if reason is not None:
                 reasons[position] = reason
-    events = () if not again else (_again_event(job, again),)
+    events = [] if not again else [_again_event(job, again)]
+    events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
     return Plan(
-        (draft.done(reasons=reasons),),
-        events=events,
+        (draft.done(reasons=reasons, downed=downed),),
+        events=tuple(events),
         why=f"{len(positions)} tries of job {job.spec.id} ended",
     )
 
@@ -146,11 +158,11 @@ def _settle_one(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End, no
     if verdict.event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         verdict = Verdict(TaskEvent.SPENT, reason=f"tried {TRIES_MAX} times, which is the most")
     draft["state"][position] = step(TASK, before, verdict.event)
-    if verdict.event is TaskEvent.AGAIN:
+    if verdict.event in (TaskEvent.AGAIN, TaskEvent.SUSPECTED):
         draft["wanted"][position] = tries + 1
         draft["failures"][position] += verdict.spends_a_retry
         pause = pause_ms(spec.retry, failures, f"{spec.id}/{index}/{tries}") if verdict.spends_a_retry else 0
-        draft["not_before"][position] = now.ms + pause
+        draft["not_before"][position] = now.ms + (HELD_MS if verdict.event is TaskEvent.SUSPECTED else pause)
     return verdict
 
 
@@ -186,6 +198,7 @@ def _unwant_block(job: JobView, block: int) -> TaskBlock:
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, TaskEvent.STOPPED)
     return draft.done()
 
 

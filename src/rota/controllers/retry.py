@@ -17,6 +17,7 @@ class End(NamedTuple):
     exit_code: int = NO_EXIT_CODE
     signal: int = 0
     cause: str | None = None
+    is_suspect: bool = False  # too many nodes went down while its task ran on them
 
 
 class Verdict(NamedTuple):
@@ -40,7 +41,7 @@ def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
         case AttemptState.STOPPED:
             return Verdict(TaskEvent.AGAIN if again else TaskEvent.GONE if wanted else TaskEvent.STOPPED)
         case AttemptState.LOST:
-            return Verdict(_after_loss(spec.recovery) if again else TaskEvent.GONE)
+            return Verdict(_after_loss(spec.recovery, end) if again else TaskEvent.GONE)
         case _ if end.state in NOT_A_TRY and not wanted:
             return Verdict(TaskEvent.STOPPED)
         case _:
@@ -82,10 +83,10 @@ def _told(end: End) -> str:
     return f"killed by signal {end.signal}" if end.signal else f"exit {end.exit_code}"
 
 
-def _after_loss(recovery: Recovery) -> TaskEvent:
+def _after_loss(recovery: Recovery, end: End) -> TaskEvent:
     match recovery:
         case Recovery.SCHEDULER:
-            return TaskEvent.AGAIN
+            return TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN
         case Recovery.CANCEL:
             return TaskEvent.STOPPED
         case Recovery.NONE | Recovery.CONTROLLER:

@@ -166,6 +166,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
+    release: dict[int, int] = {}  # index -> the try that is held, and may be placed
 
     @property
     def key(self) -> Key:

@@ -7,7 +7,8 @@ import numpy as np
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Unschedulable
-from rota.model.lifecycle import JobState
+from rota.model.lifecycle import JobState, TaskState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
@@ -41,7 +42,8 @@ def why(
         return Why(waits=True, sentence="waits: it was submitted just now")
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
-    return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
+    told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
+    return told.with_words(*_held(job))
 
 
 class Study(NamedTuple):
@@ -204,8 +206,24 @@ def _doing(view: View, job: JobView) -> str:
         if count:
             does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
             parts.append(f"{one if job.spec.count == 1 else does} {few(_nodes_of(view, job, phase))}")
+    parts += _held(job)
     head = "is being canceled" if job.status.state is JobState.CANCELING else ""
     return ": ".join(filter(None, (head, "; ".join(parts))))
+
+
+def _held(job: JobView) -> list[str]:
+    """What may be taking nodes down, one of them with its reason."""
+    if not job.tally.held:
+        return []
+    held = [
+        (block * BLOCK_TASKS + at, task.reasons.get(at, "suspected"))
+        for block, task in sorted(job.tasks.items())
+        for at in np.nonzero(column(task, "state") == TaskState.HELD)[0].tolist()
+    ]
+    index, reason = held[0]
+    who = "" if job.spec.count == 1 else f"task {index} " if len(held) == 1 else f"{len(held)} tasks "
+    are, which = ("are", f" of task {index}") if len(held) > 1 else ("is", "")
+    return [f"{who}{are} held as suspect:{which} {reason} (rota job release {job.spec.id})"]
 
 
 def _nodes_of(view: View, job: JobView, phase: Phase) -> list[str]:

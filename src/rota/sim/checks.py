@@ -8,7 +8,7 @@ from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus
-from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, TaskState
+from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
 from rota.sim import beliefs
@@ -52,6 +52,11 @@ class Checks:
     @property
     def attempts(self) -> int:
         return self._records.attempts
+
+    @property
+    def held(self) -> list[JobId]:
+        """Jobs of which something is held as suspect."""
+        return self._records.suspects.jobs()
 
     # ---- what is written
 
@@ -192,7 +197,7 @@ class Checks:
                 failures = self._witness.failures[spec.id, index]
                 if failures < tries:
                     raise Broken(f"{name} was given up after {failures} of {tries} tries")
-            if state is not None and state < TASK_FIRST_END:
+            if state is not None and state not in TASK_ENDS:
                 raise Broken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
 
     def _story(self, spec: JobSpec) -> str:

@@ -85,6 +85,15 @@ def _deletes(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
+def release(cluster: Cluster) -> None:
+    """Whoever looks after the cluster believes that nobody's work is to blame, or ends it."""
+    for job in cluster.checks.held:
+        if int(job) % 4 == 0:
+            cluster.users.cancel(job)
+        else:
+            cluster.users.release(job)
+
+
 def give_up(cluster: Cluster) -> None:
     """Nobody waits for ever for what cannot be had, or not surely."""
     users, known = cluster.users, cluster.checks.known

@@ -9,7 +9,7 @@ from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
-from rota.sim.fault_users import give_up
+from rota.sim.fault_users import give_up, release
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
@@ -18,6 +18,7 @@ from rota.sim.world import World
 SAFETY_MS = 240_000  # while anything may fail
 LIVENESS_MS = 3_600_000  # in which all must come to an end after that
 PATIENCE_MS = 60_000  # after which somebody no longer waits for what cannot be had
+TEND_MS = 20_000  # between two looks of those who look after the cluster
 CPU = 1000
 GIB = 1 << 30
 
@@ -125,7 +126,12 @@ def _play(cluster: Cluster, case: Scenario) -> None:
         cluster.look()
         world.after(1000, look)
 
+    def tend() -> None:
+        release(cluster)
+        world.after(TEND_MS, tend)
+
     look()
+    tend()
     world.run(case.safety_ms)
     world.say("world", "nothing fails from here on")
     until_ms = case.safety_ms + case.liveness_ms

@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission, admit_namespaces
+from rota.apiserver import admission, admit_namespaces, admit_release
 from rota.apiserver.access import Caller
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -86,6 +86,11 @@ class Users(Process):
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
         self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
+
+    def release(self, job: JobId) -> None:
+        """All that is held of it, if there still is something."""
+        self.world.count("user: released what was held")
+        self.insist(lambda view, now: admit_release.release(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""

@@ -96,6 +96,9 @@ class _Story:
                     machine.end(task, int(code), _ms(ran))
         self._stage.settle()
 
+    def do_release(self, job: str) -> None:
+        self._stage.release(JobId(job))
+
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from rota.apiserver import admit_release
+from rota.apiserver.access import Caller
 from rota.clusters import assign
 from rota.controllers import batch
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.identity.tokens import Role
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -152,6 +155,12 @@ class Stage:
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def release(self, job: JobId) -> None:
+        """All that is held of it."""
+        caller = Caller("operator", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_release.release(view, job, {}, caller, now))
+        self.settle()
 
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))
