@@ -6,6 +6,7 @@ from typing import Any
 from rota.apiserver.show_spec import devices, node_name, placement, spec
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
+from rota.model.brake import Silence
 from rota.model.ids import JobId
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
 from rota.model.node import Eligibility, drains
@@ -23,7 +24,7 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
     JobState.FAILED: "failed",
     JobState.CANCELED: "was canceled",
-    JobState.TIMED_OUT: "ran over its time limit",
+    JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
 
@@ -64,10 +65,12 @@ def has_ended(entry: JobEntry) -> bool:
 
 
 def counts(entry: JobEntry) -> dict[str, int]:
-    """Tasks by state; what never began in an ended job counts as canceled."""
+    """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
     tasks = entry.tally.by_phase
     ended = has_ended(entry)
     pending, held = tasks[Phase.PENDING], tasks[Phase.HELD]
+    never_began = pending + held if ended else 0
+    late = entry.verdict is not None and entry.verdict.late
     return {
         "pending": 0 if ended else pending,
         "offered": tasks[Phase.OFFERED],
@@ -76,8 +79,8 @@ def counts(entry: JobEntry) -> dict[str, int]:
         "held": 0 if ended else held,
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED] + (pending + held if ended else 0),
-        "timed_out": tasks[Phase.TIMED_OUT],
+        "canceled": tasks[Phase.CANCELED] + (0 if late else never_began),
+        "timed_out": tasks[Phase.TIMED_OUT] + (never_began if late else 0),
         "lost": tasks[Phase.LOST],
     }
 
@@ -174,6 +177,12 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "reason": status.reason if status else "has not connected yet",
         "shortage": status.shortage if status else None,
     }
+
+
+def brake(mirror: Mirror) -> Json:
+    """Whether the work of silent nodes is started elsewhere."""
+    on = Silence(mirror).worst(mirror)
+    return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
 
 
 def _eligibility(entry: NodeEntry) -> Eligibility:

@@ -78,6 +78,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "noise": wanted.noise,
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,
+        "queue_timeout": wanted.queue_timeout_seconds,
         "log_bytes": wanted.log_bytes,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)

@@ -40,6 +40,7 @@ KNOWN = (
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "retry", "retry_on", "fail_on"),
+    "queue_timeout",
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -74,6 +75,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
         **retries(said),
         timeout_seconds=_duration("timeout", said.get("timeout")),
+        queue_timeout_seconds=_duration("queue_timeout", said.get("queue_timeout")),
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),

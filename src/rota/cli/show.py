@@ -21,7 +21,17 @@ MOST_TASKS = 10
 BAR_WIDTH = 40
 SHOWN = (
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
-    *("workdir", "parallel", "retries", "retry", "timeout", "expect", "deadline", "priority"),
+    *(
+        "workdir",
+        "parallel",
+        "retries",
+        "retry",
+        "timeout",
+        "queue_timeout",
+        "expect",
+        "deadline",
+        "priority",
+    ),
     *("run", "labels", "env"),
 )
 BAR = (

@@ -79,6 +79,7 @@ _OPTIONS = (
         "--retry-delay", metavar="DURATION", help="Before the first retry; then doubled. [default: 1s]"
     ),
     click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m."),
+    click.option("--queue-timeout", metavar="DURATION", help="How long a task may wait to be started."),
     click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL. [default: 10s]"),
     click.option("--priority", type=int, metavar="0-100", help="Higher goes first. [default: 50]"),
     click.option("--expect", metavar="DURATION", help="How long a task runs, as far as you know."),
@@ -132,6 +133,7 @@ _PLAIN = {
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",
+    "queue_timeout": "queue_timeout",
     "grace": "grace",
     "priority": "priority",
     "run_mode": "run",

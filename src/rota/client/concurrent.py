@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
 from rota.client.views import (
+    Brake,
     Chunk,
     DrainPlan,
     Event,
@@ -142,6 +143,12 @@ class AsyncCluster:
 
     async def nodes(self) -> list[Node]:
         return await _apart(self._cluster.nodes)
+
+    async def brake(self) -> Brake:
+        return await _apart(self._cluster.brake)
+
+    async def release_brake(self, *refs: str) -> Brake:
+        return await _apart(lambda: self._cluster.release_brake(*refs))
 
     async def node(self, ref: str) -> Node:
         return await _apart(lambda: self._cluster.node(ref))

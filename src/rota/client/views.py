@@ -52,6 +52,7 @@ class SpecFields(TypedDict, total=False):
     retry_on: str | int | list[str | int]
     fail_on: int | list[int]
     timeout: str | float | None
+    queue_timeout: str | float | None
     grace: str | float
     run: str
     when_unschedulable: str
@@ -72,6 +73,18 @@ class Warned:
 
     field: str
     text: str
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Brake:
+    """Whether the work of nodes that fell silent together is started elsewhere: off, slowed or stopped."""
+
+    level: str = "off"
+    silent: int = 0
+    of: int = 0
+    sentence: str = ""
+    released: tuple[str, ...] = ()
     raw: Mapping[str, Any] = _raw()
 
 

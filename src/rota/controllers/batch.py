@@ -24,12 +24,12 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS, HELD_MS, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
-from rota.model.retry import Cause
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
+_STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 
 
@@ -66,7 +66,9 @@ def look(job: JobView, now: Instant) -> Plan:
     if job.status is None:
         if job.cluster is None:
             return NOTHING
-        return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
+        return (
+            _begin(job.spec, now) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
+        )
     if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
         return _end(job, _result(job), job.status.state, now)
     if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
@@ -74,6 +76,8 @@ def look(job: JobView, now: Instant) -> Plan:
         return _end(job, too_late, job.status.state, now)
     if job.status.state is JobState.ACTIVE and cancel:
         return _unwant(job)
+    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.verdict.ends:
+        return _stop(job, job.verdict)
     if job.status.state is JobState.CANCELING and job.tally.live == 0:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
     return hold.tend(job, now) if job.status.state is JobState.ACTIVE and job.tally.held else NOTHING
@@ -95,12 +99,8 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     for position in positions:
         if status.state[position] != _SUCCEEDED:
             index = block * BLOCK_TASKS + position
-            end = _end_of(attempt, status, position)
-            if end.cause == Cause.NODE_DOWN:
-                node = attempt.nodes[ints(attempt, "node")[position]]
-                downed[position] = tuple(dict.fromkeys((*downed.get(position, ()), node)))
-                end = end._replace(is_suspect=hold.is_suspect(downed[position]))
-            settled = _settle_one(job.spec, draft, index, end, now)
+            end = hold.blamed(_end_of(attempt, status, position), attempt, position, downed)
+            settled = _settle_one(job, draft, index, end, now)
             reason = settled.reason or status.reasons.get(position)
             if settled.event is TaskEvent.AGAIN:
                 again.append(index)
@@ -150,13 +150,15 @@ def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     return End(state, code, status.signal[position], status.causes.get(position))
 
 
-def _settle_one(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End, now: Instant) -> Verdict:
-    position = index % BLOCK_TASKS
+def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, end: End, now: Instant) -> Verdict:
+    spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
     verdict = judge(spec, end, failures, before is TaskState.WANTED)
     if verdict.event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         verdict = Verdict(TaskEvent.SPENT, reason=f"tried {TRIES_MAX} times, which is the most")
+    if verdict.event in _STOPPED and job.verdict is not None and job.verdict.ends:
+        verdict = Verdict(TaskEvent.OVERTIME, reason=job.verdict.reason)
     draft["state"][position] = step(TASK, before, verdict.event)
     if verdict.event in (TaskEvent.AGAIN, TaskEvent.SUSPECTED):
         draft["wanted"][position] = tries + 1
@@ -172,10 +174,11 @@ def _again_event(job: JobView, again: list[int]) -> Event:
     return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
-def _begin(spec: JobSpec) -> Plan:
+def _begin(spec: JobSpec, now: Instant) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
-    return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+    status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
+    return Plan((status,), events=(Event("job.active", why, job=spec.id),), why=why)
 
 
 def _unwant(job: JobView) -> Plan:
@@ -189,7 +192,15 @@ def _unwant(job: JobView) -> Plan:
     return Plan((status, *blocks), events=(event,), why=why)
 
 
-def _unwant_block(job: JobView, block: int) -> TaskBlock:
+def _stop(job: JobView, verdict: JobVerdict) -> Plan:
+    """It is over its time: the same, but that it is not canceled."""
+    blocks = [_unwant_block(job, block, TaskEvent.OVERTIME) for block in sorted(job.phases)]
+    changed = [block for block in blocks if block != job.tasks.get(block.block)]
+    why = f"job {job.spec.id} is stopped: {verdict.reason}"
+    return Plan(tuple(changed), why=why) if changed else NOTHING
+
+
+def _unwant_block(job: JobView, block: int, ended: TaskEvent = TaskEvent.STOPPED) -> TaskBlock:
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     phase = small(job.phases[block])
     draft = Draft(task)
@@ -197,8 +208,8 @@ def _unwant_block(job: JobView, block: int) -> TaskBlock:
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )
-    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
-    draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, TaskEvent.STOPPED)
+    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
+    draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, ended)
     return draft.done()
 
 

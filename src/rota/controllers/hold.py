@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from rota.controllers.retry import End
+from rota.model.attempt import AttemptBlock
 from rota.model.columns import Draft, Ranges, ints
 from rota.model.ids import NodeId
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS, HELD_MS, SUSPECT_NODES
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.retry import Cause
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
@@ -14,8 +17,13 @@ _HELD = int(TaskState.HELD)
 _DAY_MS = 24 * 3600 * 1000
 
 
-def is_suspect(downed: tuple[NodeId, ...]) -> bool:
-    return len(downed) >= SUSPECT_NODES
+def blamed(end: End, attempt: AttemptBlock, position: int, downed: dict[int, tuple[NodeId, ...]]) -> End:
+    """A node that went down with it is noted; with the last of too many it is suspect."""
+    if end.cause != Cause.NODE_DOWN:
+        return end
+    node = attempt.nodes[ints(attempt, "node")[position]]
+    downed[position] = tuple(dict.fromkeys((*downed.get(position, ()), node)))
+    return end._replace(is_suspect=len(downed[position]) >= SUSPECT_NODES)
 
 
 def suspicion(view: View, downed: tuple[NodeId, ...]) -> str:

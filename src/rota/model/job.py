@@ -94,6 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
     retry: Retry = PLAIN  # which of its failures are worth a retry, and when
 
     @property
@@ -194,6 +195,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at_ms: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    wanted_at_ms: int = 0  # cluster time since when its tasks are wanted, while it is active
 
     @property
     def key(self) -> Key:
@@ -209,7 +211,8 @@ class JobVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: JobId
     reason: str
-    late: bool = False  # its deadline can no longer be met
+    late: bool = False  # its deadline can no longer be met, or it waited too long
+    ends: bool = False  # what of it runs is stopped; else it may end by itself
 
     @property
     def key(self) -> Key:

@@ -136,6 +136,7 @@ TASK: Table[TaskState, TaskEvent] = {  # owner: controllers
     (_T.HELD, _TE.RELEASED): _T.WANTED,
     (_T.HELD, _TE.UNCLAIMED): _T.FAILED,
     (_T.HELD, _TE.STOPPED): _T.CANCELED,
+    (_T.HELD, _TE.OVERTIME): _T.TIMED_OUT,
     (_T.UNWANTED, _TE.DONE): _T.SUCCEEDED,  # it ended before the stop reached it
     (_T.UNWANTED, _TE.SPENT): _T.FAILED,
     (_T.UNWANTED, _TE.OVERTIME): _T.TIMED_OUT,

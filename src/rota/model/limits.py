@@ -35,6 +35,7 @@ TAIL_BYTES = 16 * 1024  # of each stream, kept by the server for when the node i
 TAILS_BYTES_MAX = 1024**3  # of all of them; the oldest go first
 BODY_BYTES_MAX = 1024 * 1024  # an API request: before authentication nobody may cost more
 TIMEOUT_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
+WALL_LOOK_MS = 60_000  # how soon it is seen that the wall clock jumped over a deadline
 DRAIN_SECONDS_MAX = 30 * 24 * 3600  # a month to run empty: above it is a unit mistaken
 MEMORY_LIMIT_MIN = 2**20  # with less memory no program could even be executed
 CPU_LIMIT_MILLI_MIN = 10  # the smallest quota that the kernel takes: 1 ms of each 100 ms
@@ -65,6 +66,15 @@ STALL_MS = 5_000  # a gap in our own ticks beyond this is our stall, not the nod
 TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a stall is seen
 SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed
 LOST_MS = 30_000  # silence after which a node's work is started elsewhere
+BRAKE_WINDOW_MS = (
+    60_000  # nodes that fall silent within this of each other have one cause: a switch, our own network
+)
+BRAKE_NODES = 3  # silent together, from which on that is asked at all: two may be chance
+BRAKE_SLOW_PERCENT = 30  # of the nodes: their work is started elsewhere slowly, for most of them may return
+BRAKE_STOP_PERCENT = 50  # of the nodes: it is not, for it is likelier that we are cut off than they are gone
+BRAKE_STEP_MS = 10_000  # between two steps in which nodes are given up while the brake slows that
+BRAKE_STEP_PERCENT = 1  # of the nodes, and at least one, in a step: five minutes for a third of them
+BRAKE_LOOK_MS = 1_000  # how soon it is seen that a brake is off
 BEAT_MS = 2_000  # a node says something at least this often: orders that answer an old word are refused
 REPORT_LEAST_MS = 1_000  # between two looks at how busy a node is: what is asked more often is noise
 REPORT_MOST_MS = 60_000  # the same, idle: what is older says nothing about now

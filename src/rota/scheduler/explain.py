@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.brake import Brake, Level, Silence
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Unschedulable
-from rota.model.lifecycle import JobState, TaskState
+from rota.model.lifecycle import JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
@@ -43,7 +44,7 @@ def why(
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
     told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
-    return told.with_words(*_held(job))
+    return told.with_words(*_held(job), *_braked(view, job))
 
 
 class Study(NamedTuple):
@@ -206,9 +207,20 @@ def _doing(view: View, job: JobView) -> str:
         if count:
             does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
             parts.append(f"{one if job.spec.count == 1 else does} {few(_nodes_of(view, job, phase))}")
-    parts += _held(job)
+    parts += [*_held(job), *_braked(view, job)]
     head = "is being canceled" if job.status.state is JobState.CANCELING else ""
     return ": ".join(filter(None, (head, "; ".join(parts))))
+
+
+def _braked(view: View, job: JobView) -> list[str]:
+    """Where its tasks are silent, and why they are not started elsewhere."""
+    nodes = (view.nodes[node] for node in job.on if node in view.nodes)
+    states = {node.spec.name: node.status.state for node in nodes if node.status is not None}
+    silent = [name for name, state in states.items() if state is NodeState.SUSPECT]
+    brake = Silence(view).worst(view) if silent else Brake()
+    if brake.level is Level.OFF:
+        return []
+    return [f"{few(silent)} {'is' if len(silent) == 1 else 'are'} silent, and the brake is {brake.sentence}"]
 
 
 def _held(job: JobView) -> list[str]:

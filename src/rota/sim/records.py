@@ -21,6 +21,7 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
 from rota.model.task import TaskBlock
+from rota.sim.brakes import Brakes
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
 from rota.sim.nodes import Nodes
@@ -63,6 +64,7 @@ class Records:
         self._placed: dict[NodeId, None] = {}
         self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
         self.suspects = Suspects(self.known, world)
+        self._brakes = Brakes(self.known, world)
 
     def committed(self, batch: Batch) -> list[NodeId]:
         """On which nodes something was placed that must not wait."""
@@ -99,6 +101,7 @@ class Records:
                 _follows(_JOB, old, now.state, f"job {now.id}")
             case NodeStatus(state=NodeState.LOST) if before is None or before.state is not NodeState.LOST:
                 self._nodes.give_up(now.id)
+                self._brakes.given_up(now.id, fresh)
             case TaskBlock():
                 self._compare_tasks(before, now)
             case StatusBlock():

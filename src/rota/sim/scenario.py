@@ -9,7 +9,7 @@ from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
-from rota.sim.fault_users import give_up, release
+from rota.sim.fault_users import give_up, release, say_gone
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
@@ -128,6 +128,7 @@ def _play(cluster: Cluster, case: Scenario) -> None:
 
     def tend() -> None:
         release(cluster)
+        say_gone(cluster)
         world.after(TEND_MS, tend)
 
     look()

@@ -3,6 +3,7 @@
 import shlex
 
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.brake import Silence
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
@@ -11,7 +12,7 @@ from rota.model.phase import Phase
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.scheduler.explain import why
-from rota.testing.builders import job_spec
+from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Machine, Stage
 
 RULE = "----"
@@ -48,11 +49,13 @@ class _Story:
         capacity = _amounts(given)
         self._stage.join(Machine(name, capacity, {key: given[key] for key in given if key not in capacity}))
 
-    def do_cut(self, name: str) -> None:
-        self._stage.cut(self._machine(name))
+    def do_cut(self, *names: str) -> None:
+        for name in names:
+            self._stage.cut(self._machine(name))
 
-    def do_back(self, name: str) -> None:
-        self._stage.call(self._machine(name))
+    def do_back(self, *names: str) -> None:
+        for name in names:
+            self._stage.call(self._machine(name))
 
     def do_crash(self, name: str) -> None:
         self._machine(name).crash()
@@ -81,6 +84,18 @@ class _Story:
 
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)
+
+    def do_brake(self, word: str = "") -> None:
+        """How it stands; or `release`."""
+        if word == "release":
+            self._stage.release_brake()
+        else:
+            self._told.append(Silence(self._stage.mirror).worst(self._stage.mirror).sentence)
+
+    def do_nodes(self, count: str, *settings: str) -> None:
+        """So many nodes alike: n1, n2, ..."""
+        for number in range(1, int(count) + 1):
+            self.do_node(f"n{number}", *settings)
 
     # ---- jobs
 
@@ -153,6 +168,10 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "queue_timeout":
+                fields["queue_timeout_seconds"] = parse_seconds(key, value, _DAY_SECONDS)
+            case "deadline":
+                fields["deadline_at_ms"] = WALL_MS + _ms(value)
             case "run":
                 fields[key] = RunMode(value)
             case "where":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rota.apiserver import admit_release
+from rota.apiserver import admit_brake, admit_release
 from rota.apiserver.access import Caller
 from rota.clusters import assign
 from rota.controllers import batch
@@ -17,11 +17,11 @@ from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
-from rota.scheduler import drain
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
-from rota.watcher import liveness, sessions
+from rota.watcher import brake, liveness, sessions
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -162,6 +162,12 @@ class Stage:
         self.ask("apiserver", lambda view, now: admit_release.release(view, job, {}, caller, now))
         self.settle()
 
+    def release_brake(self) -> None:
+        """All that are silent are gone."""
+        caller = Caller("operator", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_brake.release(view, {}, caller, now))
+        self.settle()
+
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))
 
@@ -299,7 +305,9 @@ class Stage:
             batch.RECONCILER,
             scheduler.reconciler(),
             drain.RECONCILER,
+            deadline.RECONCILER,
             liveness.reconciler(),
+            brake.reconciler(),
         ]
         loop = Loop(mirror, reconcilers)
         loop.look_at_everything()
