@@ -21,7 +21,7 @@ from rota.sim.session import Session
 from rota.sim.watching import Watching
 from rota.sim.words import Greeting, Leave, Orders, Reported, Watch, Welcome
 from rota.sim.world import World
-from rota.watcher import brake, liveness, sessions
+from rota.watcher import ages, brake, liveness, sessions
 
 FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
@@ -39,6 +39,7 @@ class Server(Engine):
             drain.RECONCILER,
             liveness.reconciler(lost_ms),
             brake.reconciler(),
+            ages.reconciler(),
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)

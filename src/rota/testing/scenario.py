@@ -64,6 +64,9 @@ class _Story:
     def do_silence(self, name: str) -> None:
         self._machine(name).silent = True
 
+    def do_deaf(self, name: str) -> None:
+        self._machine(name).deaf = True
+
     def do_speak(self, name: str) -> None:
         self._stage.speak(self._machine(name))
 

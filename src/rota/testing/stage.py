@@ -21,7 +21,7 @@ from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
-from rota.watcher import brake, liveness, sessions
+from rota.watcher import ages, brake, liveness, sessions
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -47,6 +47,7 @@ class Machine:
         self.unsaid: list[tuple[JobId, Claim]] = []
         self.told: sessions.Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
+        self.deaf = False  # it is heard, and does nothing that it is told
         self.inbox: list[JobOrders] = []
         self._needs: dict[JobId, Mapping[str, int]] = {}
 
@@ -72,7 +73,7 @@ class Machine:
     def take(self, orders: list[JobOrders]) -> None:
         """Orders reach a silent machine when it is heard again."""
         self.inbox += orders
-        if not self.silent:
+        if not self.silent and not self.deaf:
             self._obey()
 
     def _obey(self) -> None:
@@ -308,6 +309,7 @@ class Stage:
             deadline.RECONCILER,
             liveness.reconciler(),
             brake.reconciler(),
+            ages.reconciler(),
         ]
         loop = Loop(mirror, reconcilers)
         loop.look_at_everything()

@@ -42,7 +42,7 @@ from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.store.tails import Tails
-from rota.watcher import brake, liveness
+from rota.watcher import ages, brake, liveness
 from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
@@ -156,6 +156,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
         brake.reconciler(),
+        ages.reconciler(),
     ]
 
 
