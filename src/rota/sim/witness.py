@@ -6,6 +6,8 @@ from typing import NamedTuple
 from rota.keeper.rules import Key
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState
+from rota.model.retry import Failure
+from rota.model.shape import RunMode
 from rota.sim.broken import Broken
 from rota.sim.keeping import Child
 from rota.sim.machine import Machine
@@ -62,6 +64,8 @@ class Witness:
                 if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
                     limit_ms = round(1000 * (whole or step or 0))
                     raise Broken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
+                if Failure.TIMEOUT in spec.retry.on:
+                    self._count_failure(spec, key)
             case _:
                 pass
 
@@ -71,6 +75,15 @@ class Witness:
         if self.failures[task] > 1 + spec.retries:
             times = f"{self.failures[task]} times, with {spec.retries} retries"
             raise Broken(f"task {key[1]} of job {key[0]} failed {times}")
+
+
+def tries(spec: JobSpec) -> int:
+    """How often a task of it is started before it has failed: work fails with 1, or does not exist."""
+    is_missing = not spec.steps and spec.command[0] == MISSING
+    code = 127 if is_missing else 1
+    named = code in spec.retry.codes or not (spec.retry.codes or spec.retry.on)
+    worth = named and code not in spec.retry.fail_on and spec.run is RunMode.AT_LEAST_ONCE
+    return 1 + (spec.retries if worth else 0)
 
 
 def _cannot_go_on(spec: JobSpec, seen: Seen) -> bool:
