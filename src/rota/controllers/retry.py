@@ -4,10 +4,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from rota.model.attempt import NO_EXIT_CODE
-from rota.model.job import JobSpec, Recovery
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.retry import Cause, Failure, Retry
 from rota.model.shape import RunMode
+
+_BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 
 
 class End(NamedTuple):
@@ -27,6 +29,13 @@ class Verdict(NamedTuple):
 
 
 def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
+    """What is kept running is started again however it ended, after a pause."""
+    if spec.kind is Kind.SYSTEM and wanted and end.state in _BY_ITSELF:
+        return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
+    return _judge(spec, end, failures, wanted)
+
+
+def _judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
     """A failure of the job's own spends a retry; a fault of the cluster's is free."""
     again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
     match end.state:

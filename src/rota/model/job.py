@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -96,6 +97,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     kind: Kind = Kind.BATCH
     queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
     retry: Retry = PLAIN  # which of its failures are worth a retry, and when
+    after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
 
     @property
     def key(self) -> Key:
@@ -156,6 +158,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
+        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+            return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 

@@ -6,10 +6,12 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -22,6 +24,7 @@ Record = (
     | SubmitKey
     | Counters
     | TaskBlock
+    | PinBlock
     | AttemptBlock
     | StatusBlock
     | NodeSpec
@@ -30,6 +33,8 @@ Record = (
     | Cluster
     | Namespace
     | Subscriber
+    | Cron
+    | CronStatus
 )
 
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
@@ -41,12 +46,15 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeWish: "apiserver",
     Subscriber: "apiserver",
     Namespace: "apiserver",
+    Cron: "apiserver",
+    CronStatus: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",
+    PinBlock: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }

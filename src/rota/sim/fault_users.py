@@ -87,7 +87,13 @@ def _deletes(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def release(cluster: Cluster) -> None:
+def look_after(cluster: Cluster) -> None:
+    """What somebody does now and then who is responsible for it."""
+    _release(cluster)
+    _say_gone(cluster)
+
+
+def _release(cluster: Cluster) -> None:
     """Whoever looks after the cluster believes that nobody's work is to blame, or ends it."""
     for job in cluster.checks.held:
         if int(job) % 4 == 0:
@@ -96,7 +102,7 @@ def release(cluster: Cluster) -> None:
             cluster.users.release(job)
 
 
-def say_gone(cluster: Cluster) -> None:
+def _say_gone(cluster: Cluster) -> None:
     """Somebody has looked at machines that are off, while so many are silent that nothing is replaced."""
     known = cluster.checks.known
     off = [machine.node for machine in cluster.machines if not machine.on]

@@ -1,15 +1,17 @@
 """A seed -> a cluster, its work and its faults; and a run of it -> what was found."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
+from rota.sim import kinds
 from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
-from rota.sim.fault_users import give_up, release, say_gone
+from rota.sim.fault_users import give_up, look_after
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
@@ -30,6 +32,7 @@ class Scenario(NamedTuple):
     faults: list[Fault]
     safety_ms: int = SAFETY_MS
     liveness_ms: int = LIVENESS_MS
+    crons: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
@@ -62,7 +65,9 @@ def scenario(seed: int) -> Scenario:
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
     size = Size(tuple(more.groups), servers, lost_ms)
-    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults]))
+    wished = kinds.wish(seed, more.arrivals, length_ms)
+    all_faults = sorted([*faults, *more.faults])
+    return Scenario(seed, size, wished.arrivals, all_faults, crons=tuple(wished.crons))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -120,21 +125,16 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     cluster.add_subscribers()
     for n, arrival in enumerate(case.arrivals):
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
+    luck = Random(f"{case.seed}/crons")
+    for body in case.crons:
+        world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
-    def look() -> None:
-        cluster.look()
-        world.after(1000, look)
-
-    def tend() -> None:
-        release(cluster)
-        say_gone(cluster)
-        world.after(TEND_MS, tend)
-
-    look()
-    tend()
+    _again_and_again(cluster, 1_000, cluster.look)
+    _again_and_again(cluster, TEND_MS, lambda: look_after(cluster))
     world.run(case.safety_ms)
     world.say("world", "nothing fails from here on")
+    world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
     world.run(max(last_ms, case.safety_ms))
@@ -154,6 +154,11 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     _look_at_keepers(cluster)
 
 
+def _again_and_again(cluster: Cluster, every_ms: int, act: Callable[[], object]) -> None:
+    act()
+    cluster.world.after(every_ms, lambda: _again_and_again(cluster, every_ms, act))
+
+
 def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:
     return lambda: cluster.users.submit(arrival, key)
 
@@ -162,7 +167,7 @@ def all_ended(cluster: Cluster) -> bool:
     if cluster.users.waiting:
         return False
     known = cluster.checks.known
-    jobs = [job for job in cluster.users.acknowledged.values() if f"job/{job}/spec" in known]
+    jobs = [key.split("/")[1] for key in known if key.startswith("job/") and key.endswith("/spec")]
     statuses = [known.get(f"job/{job}/status") for job in jobs]
     return all(status is not None and status.ended for status in statuses)
 
