@@ -74,6 +74,30 @@ def test_a_job_is_introduced_as_soon_as_it_runs(server: CannedServer, start: Sta
     assert process.wait(timeout=10) == 0
 
 
+def test_flags_say_what_is_tried_again_and_win_over_the_file(
+    server: CannedServer, rota: Rota, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('command = ["x"]\n[retry]\nattempts = 9\non = [1]\njitter = 0\n')
+    server.on("POST /v1/jobs", Reply(job("submitted"), 201))
+
+    rota(
+        *shlex.split(
+            f"run -d --no-workdir --retry 3 --retry-on 75,oom --fail-on 64-66 --retry-delay 5s -f {file}"
+        )
+    )
+
+    (seen,) = server.asked("POST /v1/jobs")
+    assert seen.body == {
+        "command": ["x"],
+        "retries": 3,
+        "retry_on": [75, "oom"],
+        "fail_on": [64, 65, 66],
+        "retry": {"jitter": 0, "delay": "5s"},
+        "workdir": None,
+    }
+
+
 def test_flags_become_the_spec(server: CannedServer, rota: Rota, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDED_ON", "yes")
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))

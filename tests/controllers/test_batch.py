@@ -8,6 +8,7 @@ from rota.model.job import JobCluster, JobStatus, JobWish, Recovery, Unschedulab
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import NOTHING
+from rota.model.retry import Retry
 from rota.model.task import TaskBlock
 from rota.testing.builders import at, job_spec
 from tests.controllers.stages import end, job, stage, state
@@ -72,7 +73,7 @@ def test_after_a_start_every_job_that_has_not_ended_is_looked_at() -> None:
 
 def test_a_failure_is_tried_again_after_its_pause_and_the_next_pause_is_longer() -> None:
     made = stage()
-    made.submit(job_spec(retries=2))
+    made.submit(job_spec(retries=2, retry=Retry(jitter_percent=0)))
     end(made, 0, 1)
     first = tasks(job(made).tasks[0], "not_before")
     made.wait(1000)
@@ -106,7 +107,7 @@ def test_a_lost_node_costs_no_retry_and_no_pause() -> None:
     made.wait(30_000)
 
     task = job(made).tasks[0]
-    assert (tasks(task, "failures"), tasks(task, "not_before")) == ([0], [0])
+    assert (tasks(task, "failures"), tasks(task, "not_before")) == ([0], [made.now_ms])
     assert list(made.machines["b"].held) == [(ONE, 0)]
 
 

@@ -2,16 +2,17 @@
 
 import pytest
 
-from rota.controllers.retry import Verdict, judge, pause_ms
+from rota.controllers.retry import End, Verdict, judge, pause_ms
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_A_TRY, AttemptState, TaskEvent
+from rota.model.retry import Cause, Failure, Retry
 from rota.model.shape import RunMode
 from rota.testing.builders import job_spec
 
 
 def test_success_is_success_whether_wished_any_more_or_not() -> None:
-    assert judge(job_spec(), AttemptState.SUCCEEDED, 0, wanted=True) == Verdict(TaskEvent.DONE)
-    assert judge(job_spec(), AttemptState.SUCCEEDED, 0, wanted=False) == Verdict(TaskEvent.DONE)
+    assert judge(job_spec(), End(AttemptState.SUCCEEDED), 0, wanted=True) == Verdict(TaskEvent.DONE)
+    assert judge(job_spec(), End(AttemptState.SUCCEEDED), 0, wanted=False) == Verdict(TaskEvent.DONE)
 
 
 @pytest.mark.parametrize(
@@ -27,18 +28,20 @@ def test_success_is_success_whether_wished_any_more_or_not() -> None:
 def test_a_failure_is_tried_again_as_often_as_the_job_allows(
     retries: int, failures: int, event: TaskEvent
 ) -> None:
-    verdict = judge(job_spec(retries=retries), AttemptState.FAILED, failures, wanted=True)
+    verdict = judge(job_spec(retries=retries), End(AttemptState.FAILED, 1), failures, wanted=True)
 
     assert verdict.event is event
     assert verdict.spends_a_retry == (event is TaskEvent.AGAIN)
 
 
 def test_a_failure_of_a_task_that_is_no_longer_wished_is_not_tried_again() -> None:
-    assert judge(job_spec(retries=9), AttemptState.FAILED, 0, wanted=False) == Verdict(TaskEvent.SPENT)
+    assert judge(job_spec(retries=9), End(AttemptState.FAILED), 0, wanted=False) == Verdict(TaskEvent.SPENT)
 
 
 def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
-    assert [pause_ms(failures) for failures in range(8)] == [
+    even = Retry(jitter_percent=0)
+
+    assert [pause_ms(even, failures, "1/0/0") for failures in range(8)] == [
         1000,
         2000,
         4000,
@@ -48,16 +51,84 @@ def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
         60000,
         60000,
     ]
-    assert pause_ms(1000) == 60_000
+    assert pause_ms(even, 1000, "1/0/0") == 60_000
+
+
+def test_pauses_differ_between_tasks_by_a_fifth_at_most_and_are_the_same_for_every_leader() -> None:
+    pauses = [pause_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
+
+    assert pauses == [pause_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
+    assert 6400 <= min(pauses) < 6500
+    assert 7900 < max(pauses) <= 8000
+    assert len(set(pauses)) > 500
+
+
+def test_a_job_chooses_its_own_pauses() -> None:
+    patient = Retry(delay_ms=5_000, delay_max_ms=12_000, jitter_percent=0)
+
+    assert [pause_ms(patient, failures, "x") for failures in range(3)] == [5_000, 10_000, 12_000]
+    assert pause_ms(Retry(delay_ms=0), 5, "x") == 0
+
+
+# ---- by cause
+
+EXIT_3 = End(AttemptState.FAILED, 3)
+KILLED = End(AttemptState.FAILED, signal=9)
+OOM = End(AttemptState.FAILED, signal=9, cause=Cause.OOM)
+OOM_IN_A_CONTAINER = End(AttemptState.FAILED, 137, cause=Cause.OOM)
+LATE = End(AttemptState.TIMED_OUT, signal=15)
+
+
+@pytest.mark.parametrize(
+    ("retry", "again", "not_again"),
+    [
+        (Retry(), [EXIT_3, KILLED, OOM], [LATE]),
+        (Retry(fail_on=(3,)), [KILLED, OOM], [EXIT_3, LATE]),
+        (Retry(codes=(3,)), [EXIT_3], [KILLED, OOM, OOM_IN_A_CONTAINER, LATE]),
+        (Retry(codes=(4, 137)), [], [EXIT_3, KILLED, OOM_IN_A_CONTAINER, LATE]),
+        (Retry(on=(Failure.SIGNAL,)), [KILLED], [EXIT_3, OOM, OOM_IN_A_CONTAINER, LATE]),
+        (Retry(on=(Failure.OOM,)), [OOM, OOM_IN_A_CONTAINER], [EXIT_3, KILLED, LATE]),
+        (Retry(on=(Failure.TIMEOUT,)), [LATE], [EXIT_3, KILLED, OOM]),
+        (Retry(on=(Failure.TIMEOUT, Failure.SIGNAL), codes=(3,)), [LATE, KILLED, EXIT_3], [OOM]),
+        (Retry(fail_on=(0,)), [KILLED], [LATE]),
+    ],
+)
+def test_a_job_says_which_failures_are_worth_a_retry(
+    retry: Retry, again: list[End], not_again: list[End]
+) -> None:
+    spec = job_spec(retries=1, retry=retry)
+
+    assert all(judge(spec, end, 0, wanted=True) == Verdict(TaskEvent.AGAIN, True) for end in again)
+    assert all(judge(spec, end, 1, wanted=True).event is not TaskEvent.AGAIN for end in again)
+    assert all(judge(spec, end, 0, wanted=True).event is not TaskEvent.AGAIN for end in not_again)
+
+
+def test_it_is_said_why_a_failure_is_not_tried_again_though_retries_are_left() -> None:
+    named = judge(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, wanted=True)
+    unnamed = judge(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, wanted=True)
+
+    assert named.reason == "exit 3, and by its fail_on that is not tried again"
+    assert unnamed.reason == "exit 3, which its retry_on does not name"
+    assert judge(job_spec(retries=1), EXIT_3, 1, wanted=True).reason is None
+
+
+@pytest.mark.parametrize("retry", [Retry(codes=(4,)), Retry(fail_on=(3,)), Retry(on=(Failure.OOM,))])
+def test_a_fault_of_the_cluster_is_free_whatever_the_job_wants_to_be_tried_again_for(retry: Retry) -> None:
+    spec = job_spec(retry=retry)
+
+    assert judge(spec, End(AttemptState.LOST), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
+    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
 
 
 def test_a_time_limit_is_not_tried_again() -> None:
-    assert judge(job_spec(retries=9), AttemptState.TIMED_OUT, 0, wanted=True) == Verdict(TaskEvent.OVERTIME)
+    assert judge(job_spec(retries=9), End(AttemptState.TIMED_OUT), 0, wanted=True) == Verdict(
+        TaskEvent.OVERTIME
+    )
 
 
 def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
-    assert judge(job_spec(), AttemptState.STOPPED, 0, wanted=True) == Verdict(TaskEvent.AGAIN)
-    assert judge(job_spec(), AttemptState.STOPPED, 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+    assert judge(job_spec(), End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
+    assert judge(job_spec(), End(AttemptState.STOPPED), 0, wanted=False) == Verdict(TaskEvent.STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +143,8 @@ def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
 def test_each_recovery_owner_deals_with_a_lost_node_in_its_way_at_no_cost(
     owner: Recovery, event: TaskEvent
 ) -> None:
-    assert judge(job_spec(recovery=owner), AttemptState.LOST, 0, wanted=True) == Verdict(event)
-    assert judge(job_spec(recovery=owner), AttemptState.LOST, 0, wanted=False) == Verdict(TaskEvent.GONE)
+    assert judge(job_spec(recovery=owner), End(AttemptState.LOST), 0, wanted=True) == Verdict(event)
+    assert judge(job_spec(recovery=owner), End(AttemptState.LOST), 0, wanted=False) == Verdict(TaskEvent.GONE)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +159,21 @@ def test_each_recovery_owner_deals_with_a_lost_node_in_its_way_at_no_cost(
 def test_what_may_start_once_only_is_never_tried_again(ended: AttemptState) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, retries=5)
 
-    assert judge(spec, ended, 0, wanted=True).event is not TaskEvent.AGAIN
+    assert judge(spec, End(ended), 0, wanted=True).event is not TaskEvent.AGAIN
 
 
 def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_canceled() -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE)
 
-    assert judge(spec, AttemptState.STOPPED, 0, wanted=True) == Verdict(TaskEvent.GONE)
-    assert judge(spec, AttemptState.STOPPED, 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.GONE)
+    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=False) == Verdict(TaskEvent.STOPPED)
 
 
 def test_every_end_of_a_try_has_a_verdict_and_nothing_else_has() -> None:
     ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_A_TRY
     for state in AttemptState:
         if state in ends:
-            assert judge(job_spec(), state, 0, wanted=True).event in TaskEvent
+            assert judge(job_spec(), End(state), 0, wanted=True).event in TaskEvent
         else:
             with pytest.raises(AssertionError):
-                judge(job_spec(), state, 0, wanted=True)
+                judge(job_spec(), End(state), 0, wanted=True)

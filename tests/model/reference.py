@@ -21,6 +21,7 @@ ENDED = {
     TaskState.CANCELED: Phase.CANCELED,
     TaskState.TIMED_OUT: Phase.TIMED_OUT,
     TaskState.LOST: Phase.LOST,
+    TaskState.HELD: Phase.HELD,
 }
 
 

@@ -15,7 +15,7 @@ from rota.model.lifecycle import (
     NODE,
     NOT_A_TRY,
     TASK,
-    TASK_FIRST_END,
+    TASK_ENDS,
     AttemptEvent,
     AttemptState,
     JobEvent,
@@ -44,7 +44,7 @@ MACHINES = {
         TaskState,
         TaskEvent,
         TaskState.WANTED,
-        frozenset(state for state in TaskState if state >= TASK_FIRST_END),
+        TASK_ENDS,
     ),
     "attempt": Machine(
         ATTEMPT,
@@ -132,7 +132,7 @@ def test_a_task_that_is_no_longer_wished_is_never_wanted_again() -> None:
 
 
 def test_stored_numbers_never_change() -> None:
-    tasks = "WANTED UNWANTED SUCCEEDED FAILED CANCELED TIMED_OUT LOST"
+    tasks = "WANTED UNWANTED SUCCEEDED FAILED CANCELED TIMED_OUT LOST HELD"
     attempts = (
         "OFFERED QUEUED ACCEPTED RUNNING STOPPING SUCCEEDED FAILED STOPPED TIMED_OUT LOST REFUSED WITHDRAWN"
     )

@@ -13,6 +13,7 @@ from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
 from rota.model.node import Eligibility, Link, Load, NodeWish
 from rota.model.plan import NOTHING
+from rota.model.retry import Retry
 from rota.model.shape import Constraint, Op
 from rota.model.sync import Said
 from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
@@ -281,7 +282,7 @@ def failing_array() -> Rounds:
     """Two tasks run; both may be tried again."""
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 8000})
-    add_job(rounds.mirror, job_spec(count=2, retries=5))
+    add_job(rounds.mirror, job_spec(count=2, retries=5, retry=Retry(jitter_percent=0)))
     rounds.go()
     return rounds
 

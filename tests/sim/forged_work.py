@@ -145,7 +145,33 @@ def room_is_not_what_the_disk_says() -> None:
     stage.checks.believes_the_disk(server)
 
 
+def held_for_nothing() -> None:
+    stage = Stage()
+    stage.place("n1", "n2")
+    stage.write(decided(TASKS, [0], state=TaskState.HELD))
+
+
+def held_and_placed() -> None:
+    stage = Stage()
+    block = stage.place("n1", "n2", "n3", "n1")
+    status = reported(STATUSES, [0], AttemptState.LOST, number=4)
+    stage.write(status, decided(TASKS, [0], state=TaskState.HELD))
+    stage.write(placed(block, [0], "n2"))
+
+
+def half_of_them_are_given_up() -> None:
+    stage = Stage()
+    names = ("n1", "n2", "n3")
+    silent = [node_status(name, state=NodeState.SUSPECT, silent_at_ms=7) for name in names]
+    stage.write(*silent, node_status("n4"))
+    stage.world.run(A_MINUTE_MS)
+    stage.write(node_status("n1", state=NodeState.LOST, silent_at_ms=7))
+
+
 FORGED: dict[Callable[[], None], str] = {
+    held_for_nothing: "task 0 of job 1 is held, and was lost on ['n1'] only",
+    held_and_placed: "task 0 of job 1 is held, and was placed",
+    half_of_them_are_given_up: "n1 was given up while 3 of 4 nodes were silent at once",
     a_success_that_nobody_saw: "attempt 1 of task 0 of job 1 is said to have succeeded and ended with None",
     a_failure_that_was_none: "attempt 1 of task 0 of job 1 is said to have failed and ended with 0",
     more_failures_than_retries: "task 0 of job 1 failed 2 times, with 0 retries",

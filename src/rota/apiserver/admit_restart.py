@@ -20,7 +20,7 @@ def restart(view: View, ref: str, body: object, caller: Caller, now: Instant) ->
     """Named by the number of its attempt, so that a repeated wish stops nothing that began since."""
     job = find_job(view, ref, caller)
     access.require(caller, Action.CANCEL, job.spec.namespace)
-    wanted = _indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    wanted = indices_of(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
     _refuse_ended(job)
     live = _live(job)
     chosen = live if wanted is None else {index: live[index] for index in wanted if index in live}
@@ -37,7 +37,7 @@ def restart(view: View, ref: str, body: object, caller: Caller, now: Instant) ->
     return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
 
 
-def _indices(value: object, count: int) -> list[int] | None:
+def indices_of(value: object, count: int) -> list[int] | None:
     if value is None:
         return None
     if not isinstance(value, list):

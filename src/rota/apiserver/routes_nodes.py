@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admission, admit_namespaces, answers, fields, show
+from rota.apiserver import access, admission, admit_brake, admit_namespaces, answers, fields, show
 from rota.apiserver.access import Action
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api, host_of, wall_ms
@@ -33,9 +33,22 @@ async def list_nodes(request: Request) -> Response:
 
     def look(mirror: Mirror) -> show.Json:
         entries = sorted(mirror.nodes.values(), key=lambda entry: (len(entry.spec.name), entry.spec.name))
-        return {"nodes": [show.node(mirror, entry, now_ms) for entry in entries]}
+        return {"nodes": [show.node(mirror, entry, now_ms) for entry in entries], "brake": show.brake(mirror)}
 
     return answer(await api.engine.read(look))
+
+
+async def show_brake(request: Request) -> Response:
+    access.require_role(caller_of(request), Action.LOOK)
+    return answer(await api_of(request).engine.read(show.brake))
+
+
+async def release_brake(request: Request) -> Response:
+    api, caller = api_of(request), caller_of(request)
+    body = await json_body(request)
+    names = await api.engine.ask("apiserver", lambda view, now: admit_brake.release(view, body, caller, now))
+    noted(request, f"nodes {', '.join(names)}")
+    return answer({**await api.engine.read(show.brake), "released": names})
 
 
 async def show_node(request: Request) -> Response:
@@ -208,6 +221,8 @@ def _port(address: str) -> int:
 
 ROUTES = [
     answers.route("GET", "/v1/nodes", list_nodes),
+    answers.route("GET", "/v1/brake", show_brake),
+    answers.route("POST", "/v1/brake/release", release_brake),
     answers.route("GET", "/v1/nodes/{ref}", show_node),
     answers.route("PATCH", "/v1/nodes/{ref}", change_node),
     answers.route("DELETE", "/v1/nodes/{ref}", delete_node),

@@ -7,6 +7,7 @@ from rota.apiserver import show_service
 from rota.apiserver.show_spec import devices, node_name, placement, spec
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
+from rota.model.brake import Silence
 from rota.model.ids import JobId
 from rota.model.job import Kind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
@@ -25,7 +26,7 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
     JobState.FAILED: "failed",
     JobState.CANCELED: "was canceled",
-    JobState.TIMED_OUT: "ran over its time limit",
+    JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
 
@@ -68,18 +69,22 @@ def has_ended(entry: JobEntry) -> bool:
 
 
 def counts(entry: JobEntry) -> dict[str, int]:
-    """Tasks by state; what never began in an ended job counts as canceled."""
+    """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
     tasks = entry.tally.by_phase
-    pending, ended = tasks[Phase.PENDING], has_ended(entry)
+    ended = has_ended(entry)
+    pending, held = tasks[Phase.PENDING], tasks[Phase.HELD]
+    never_began = pending + held if ended else 0
+    late = entry.verdict is not None and entry.verdict.late
     return {
         "pending": 0 if ended else pending,
         "offered": tasks[Phase.OFFERED],
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
+        "held": 0 if ended else held,
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED] + (pending if ended else 0),
-        "timed_out": tasks[Phase.TIMED_OUT],
+        "canceled": tasks[Phase.CANCELED] + (0 if late else never_began),
+        "timed_out": tasks[Phase.TIMED_OUT] + (never_began if late else 0),
         "lost": tasks[Phase.LOST],
     }
 
@@ -100,9 +105,12 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
         waits = f", {numbers['pending']} wait" if numbers["pending"] else ""
         return f"{canceling}runs on {numbers['running']} of {count} nodes{waits}."
     if count == 1:
+        if numbers["held"]:
+            return f"is held as suspect: it may be taking nodes down (rota job release {entry.spec.id})."
         return canceling + ("runs." if numbers["running"] else "waits to be started.")
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
-    parts = {"run": numbers["running"], "wait": waiting, "succeeded": numbers["succeeded"]}
+    parts = {"run": numbers["running"], "wait": waiting, "are held": numbers["held"]}
+    parts["succeeded"] = numbers["succeeded"]
     parts["ended otherwise"] = count - sum(parts.values())
     said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
     return f"{canceling}of {count} tasks {said}."
@@ -181,6 +189,12 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "reason": status.reason if status else "has not connected yet",
         "shortage": status.shortage if status else None,
     }
+
+
+def brake(mirror: Mirror) -> Json:
+    """Whether the work of silent nodes is started elsewhere."""
+    on = Silence(mirror).worst(mirror)
+    return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
 
 
 def _eligibility(entry: NodeEntry) -> Eligibility:

@@ -15,6 +15,7 @@ from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Kind
+from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
 from rota.model.shape import Policy
@@ -97,13 +98,26 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "noise": wanted.noise,
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,
+        "queue_timeout": wanted.queue_timeout_seconds,
         "log_bytes": wanted.log_bytes,
         "lease": wanted.lease_seconds,
         "lease_margin": wanted.lease_margin_seconds,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
+    if wanted.retry != PLAIN:
+        yield "retry", _retry(wanted.retry)
     if wanted.deadline_at_ms is not None:
         yield "deadline", _instant(wanted.deadline_at_ms)
+
+
+def _retry(retry: Retry) -> Json:
+    """Without the number of times, which has a field of its own."""
+    lists = {"on": [*retry.codes, *retry.on], "fail_on": list(retry.fail_on)}
+    return {name: given for name, given in lists.items() if given} | {
+        "delay": retry.delay_ms / 1000,
+        "delay_max": retry.delay_max_ms / 1000,
+        "jitter": retry.jitter_percent / 100,
+    }
 
 
 def _step(step: Step) -> Json:

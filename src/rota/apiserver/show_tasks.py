@@ -93,13 +93,19 @@ def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
     if state is None:
         return list(range(size))
     phases = entry.phases.get(block) or bytes(size)
-    wanted = [phase for phase in Phase if _shown(phase, ended=has_ended(entry)) == state]
+    wanted = [phase for phase in Phase if _shown(phase, _unbegun(entry)) == state]
     return [position for position, phase in enumerate(phases[:size]) if phase in wanted]
 
 
-def _shown(phase: int, *, ended: bool) -> str:
-    """What never began in an ended job is shown as canceled."""
-    return "canceled" if ended and phase == Phase.PENDING else _PHASES[phase]
+def _unbegun(entry: JobEntry) -> str | None:
+    """How what never began in an ended job is shown."""
+    if not has_ended(entry):
+        return None
+    return "timed_out" if entry.verdict is not None and entry.verdict.late else "canceled"
+
+
+def _shown(phase: int, unbegun: str | None) -> str:
+    return unbegun if unbegun and phase in (Phase.PENDING, Phase.HELD) else _PHASES[phase]
 
 
 class _Rows:
@@ -108,7 +114,7 @@ class _Rows:
     def __init__(self, mirror: Mirror, entry: JobEntry, block: int) -> None:
         self._job = entry.spec.id
         self._first = block * BLOCK_TASKS
-        self._ended = has_ended(entry)
+        self._unbegun = _unbegun(entry)
         self._phases = entry.phases.get(block) or bytes(entry.spec.block_size(block))
         attempt, status, task_block = (
             entry.attempts.get(block),
@@ -127,7 +133,7 @@ class _Rows:
         shown: Json = {
             "job": self._job,
             "index": self._first + position,
-            "state": _shown(self._phases[position], ended=self._ended),
+            "state": _shown(self._phases[position], self._unbegun),
             "tries": attempt["tries"][position] + 1 if attempt and number else 0,
             "attempt": number or None,
             "node": self._nodes[attempt["node"][position]] if attempt and number else None,

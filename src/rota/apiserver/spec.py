@@ -12,6 +12,7 @@ from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
+from rota.apiserver.retries import retries
 from rota.apiserver.run_modes import run_mode
 from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
 from rota.apiserver.services import refuse_unlike_a_service, service_fields
@@ -44,7 +45,7 @@ KNOWN = (
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
-    *("lease", "lease_margin"),
+    *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -80,8 +81,9 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         needs=_needs(said),
         where=_where(said),
         priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
-        retries=fields.number("retries", parse_count, said.get("retries", 0), 0, limits.RETRIES_MAX),
+        **retries(said),
         timeout_seconds=_duration("timeout", said.get("timeout")),
+        queue_timeout_seconds=_duration("queue_timeout", said.get("queue_timeout")),
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),

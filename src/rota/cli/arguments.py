@@ -27,6 +27,14 @@ def array(text: str) -> tuple[int, int | None]:
     return _parsed(parse_array, text, "--array")
 
 
+def codes(text: str, flag: str) -> list[int | str]:
+    """`75,64-78,oom` -> exit codes, and words, which the server knows."""
+    found: list[int | str] = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        found += _parsed(parse_ranges, part, flag) if part[0].isdecimal() else [part]
+    return found
+
+
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     """`K=V` each."""
     split = [text.partition("=") for text in texts]

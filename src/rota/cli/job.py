@@ -12,7 +12,7 @@ from rota.client.cluster import Cluster
 
 @click.group("job")
 def command() -> None:
-    """List, show, cancel, restart and delete jobs."""
+    """List, show, cancel, restart, release and delete jobs."""
 
 
 command.add_command(ls.command)
@@ -34,6 +34,27 @@ def restart(cluster: Cluster, job: str, index: str | None) -> None:
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.restart(*chosen)
     tell(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
+
+
+@command.command("release")
+@click.argument("job")
+@click.option(
+    "--index",
+    "--task",
+    metavar="RANGES",
+    help="These tasks only, as 3 or 1,3,5-8. [default: all that are held]",
+)
+@with_cluster(WORKING_SECONDS)
+def release(cluster: Cluster, job: str, index: str | None) -> None:
+    """Start tasks again that are held because nodes went down while they ran.
+
+    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    """
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
+    found.release(*chosen)
+    tell(f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again")
 
 
 @command.command("delete")

@@ -28,7 +28,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "get": "Fetch what a job left in its ROTA_OUTPUT_DIR.",
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
-        "job": "List, show, cancel, restart and delete jobs.",
+        "job": "List, show, cancel, restart, release and delete jobs.",
         "cron": "Submit jobs again and again, at planned instants.",
     },
     "Cluster": {

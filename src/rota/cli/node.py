@@ -7,6 +7,7 @@ import click
 
 from rota.cli.arguments import pairs, seconds
 from rota.cli.bars import bar
+from rota.cli.node_brake import brake
 from rota.cli.node_drain import drain, drain_words, told
 from rota.cli.node_words import NODES, SIZES, heard, labels, machine, state
 from rota.cli.output import emit, emit_one, output_option, tell, tint
@@ -25,6 +26,7 @@ def command() -> None:
 
 
 command.add_command(drain)
+command.add_command(brake)
 
 
 @command.command("ls")
@@ -37,6 +39,10 @@ def list_nodes(cluster: Cluster, output: str) -> None:
         tell("no nodes; let one join: rota node token")
         return
     emit(output, NODES, nodes)
+    if any(node.state == "suspect" for node in nodes) and output in ("table", "wide"):
+        held = cluster.brake()
+        if held.level != "off":
+            tell(f"the brake is {clean(held.sentence)}")
 
 
 @command.command("show")

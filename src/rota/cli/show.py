@@ -23,8 +23,8 @@ BAR_WIDTH = 40
 SHOWN = (
     "kind",
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
-    *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
-    *("run", "lease", "lease_margin", "stop_signal", "labels", "env"),
+    *("workdir", "parallel", "retries", "retry", "timeout", "queue_timeout", "expect", "deadline"),
+    *("priority", "run", "lease", "lease_margin", "stop_signal", "labels", "env"),
 )
 BAR = (
     ("succeeded", "█"),
@@ -33,6 +33,7 @@ BAR = (
     ("lost", "✗"),
     ("timed_out", "✗"),
     ("canceled", "░"),
+    ("held", "?"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rota.cli.arguments import array, pairs
+from rota.cli.arguments import array, codes, pairs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -85,7 +85,17 @@ _OPTIONS = (
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
     ),
+    click.option(
+        "--retry-on",
+        metavar="WHAT",
+        help="Only after these: exit codes, signal, oom, timeout, as 75,oom. [default: any failure]",
+    ),
+    click.option("--fail-on", metavar="CODES", help="Never after these exit codes, as 2,64-78."),
+    click.option(
+        "--retry-delay", metavar="DURATION", help="Before the first retry; then doubled. [default: 1s]"
+    ),
     click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m."),
+    click.option("--queue-timeout", metavar="DURATION", help="How long a task may wait to be started."),
     click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL. [default: 10s]"),
     click.option("--priority", type=int, metavar="0-100", help="Higher goes first. [default: 50]"),
     click.option("--expect", metavar="DURATION", help="How long a task runs, as far as you know."),
@@ -147,6 +157,7 @@ _PLAIN = {
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",
+    "queue_timeout": "queue_timeout",
     "grace": "grace",
     "priority": "priority",
     "run_mode": "run",
@@ -159,6 +170,7 @@ _PLAIN = {
 }
 # Flags that may be repeated: together they replace what the file says.
 _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate", "after")
+_CODES = ("retry_on", "fail_on")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
     "every_node": {"kind": "system"},
@@ -203,6 +215,7 @@ def job_spec(
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
+    spec |= _retry(flags, spec)
     if flags["mount"]:
         spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
     if command:
@@ -227,6 +240,18 @@ def _check(flags: Mapping[str, Any]) -> dict[str, Any]:
             return {"tcp": _number(said)}
         case _:
             return {"command": shlex.split(said)}
+
+
+def _retry(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags win over the same thing in the file, also where that says it in its table `retry`."""
+    said = {name: codes(flags[name], f"--{name.replace('_', '-')}") for name in _CODES if flags[name]}
+    table = spec.get("retry") or {}
+    if not isinstance(table, dict):
+        return said  # the server says what would be accepted
+    given = {"on": flags["retry_on"], "fail_on": flags["fail_on"], "attempts": flags["retry"]}
+    kept = {name: value for name, value in table.items() if given.get(name) is None}
+    kept |= {"delay": flags["retry_delay"]} if flags["retry_delay"] else {}
+    return {**said, "retry": kept} if kept or table else dict(said)
 
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:

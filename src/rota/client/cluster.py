@@ -11,9 +11,11 @@ from rota.client.crons import Crons
 from rota.client.errors import Rejected
 from rota.client.files import sendable
 from rota.client.job import Job, find
+from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
 from rota.client.views import (
+    Brake,
     DrainPlan,
     Event,
     JobStatus,
@@ -22,7 +24,6 @@ from rota.client.views import (
     Node,
     Outlook,
     Server,
-    SpecFields,
     listed,
     read,
 )
@@ -116,6 +117,15 @@ class Cluster:
     def nodes(self) -> list[Node]:
         answer = self.transport.call(Request("GET", "/v1/nodes"))
         return [read(Node, item) for item in listed(answer, "nodes")]
+
+    def brake(self) -> Brake:
+        """Whether the work of nodes that fell silent together is started elsewhere."""
+        return read(Brake, self.transport.call(Request("GET", "/v1/brake")))
+
+    def release_brake(self, *refs: str) -> Brake:
+        """Say that these nodes, or all that are silent, are gone: their work is started elsewhere."""
+        body = {"nodes": list(refs) or None}
+        return read(Brake, self.transport.call(Request("POST", "/v1/brake/release", body=body)))
 
     def node(self, ref: str) -> Node:
         return read(Node, self.transport.call(Request("GET", f"/v1/nodes/{segment(ref)}")))

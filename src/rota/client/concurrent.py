@@ -8,8 +8,10 @@ from typing import Any, Self, TypeVar, Unpack
 
 from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
+from rota.client.spec_fields import SpecFields
 from rota.client.streams import LogPart
 from rota.client.views import (
+    Brake,
     Chunk,
     DrainPlan,
     Event,
@@ -20,7 +22,6 @@ from rota.client.views import (
     Outlook,
     Output,
     Server,
-    SpecFields,
     Task,
     Warned,
     Why,
@@ -108,6 +109,9 @@ class AsyncJob:
     async def restart(self, *indices: int) -> JobStatus:
         return await _apart(lambda: self._job.restart(*indices))
 
+    async def release(self, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.release(*indices))
+
     async def delete(self) -> None:
         await _apart(self._job.delete)
 
@@ -141,6 +145,12 @@ class AsyncCluster:
 
     async def nodes(self) -> list[Node]:
         return await _apart(self._cluster.nodes)
+
+    async def brake(self) -> Brake:
+        return await _apart(self._cluster.brake)
+
+    async def release_brake(self, *refs: str) -> Brake:
+        return await _apart(lambda: self._cluster.release_brake(*refs))
 
     async def node(self, ref: str) -> Node:
         return await _apart(lambda: self._cluster.node(ref))

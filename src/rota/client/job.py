@@ -142,6 +142,14 @@ class Job:
         )
         return self.status
 
+    def release(self, *indices: int) -> JobStatus:
+        """Let these tasks, or all that are held as suspect, be started again."""
+        body = {"indices": list(indices) or None}
+        self.status = read(
+            JobStatus, self._transport.call(Request("POST", f"{self._path}/release", body=body))
+        )
+        return self.status
+
     def delete(self) -> None:
         """Forget an ended job."""
         self._transport.call(Request("DELETE", self._path))

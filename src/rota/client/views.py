@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from rota.client.errors import Broken
 
@@ -11,59 +10,6 @@ FINAL_JOB_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "r
 FINAL_TASK_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "lost"})
 
 View = TypeVar("View")
-
-
-class SpecFields(TypedDict, total=False):
-    """What a job may ask for besides its command; sizes as `512m` or bytes, durations as `90s` or seconds."""
-
-    name: str
-    namespace: str
-    steps: list[Mapping[str, Any]]
-    files: Mapping[str, str | bytes]
-    env: Mapping[str, str]
-    workdir: str | None
-    count: int
-    parallel: int | None
-    cpu: float | str
-    memory: str | int
-    disk: str | int
-    gpu: float
-    resources: Mapping[str, float]
-    where: str | list[str]
-    region: str
-    on: str
-    gpu_model: str
-    prefer: str | list[str]
-    near: str | list[str]
-    apart: str | list[str]
-    spread: str | list[str]
-    tolerate: str | list[str]
-    kind: str
-    after: str | list[str | Mapping[str, str]]
-    gang: bool
-    policy: str
-    noise: str
-    preemptible: bool
-    evict_at_most: int | None
-    expect: str | float | None
-    deadline: str | float | datetime | None
-    log_bytes: str | int | None
-    priority: int
-    retries: int
-    timeout: str | float | None
-    grace: str | float
-    run: str
-    lease: str | float
-    lease_margin: str | float
-    when_unschedulable: str
-    recovery: str
-    labels: Mapping[str, str]
-    image: str
-    container: Mapping[str, Any]
-    limits: Mapping[str, str | float]
-    stop_signal: str
-    restart: Mapping[str, Any]
-    check: Mapping[str, Any]
 
 
 def _raw() -> Any:
@@ -76,6 +22,18 @@ class Warned:
 
     field: str
     text: str
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Brake:
+    """Whether the work of nodes that fell silent together is started elsewhere: off, slowed or stopped."""
+
+    level: str = "off"
+    silent: int = 0
+    of: int = 0
+    sentence: str = ""
+    released: tuple[str, ...] = ()
     raw: Mapping[str, Any] = _raw()
 
 

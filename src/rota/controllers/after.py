@@ -44,15 +44,16 @@ def settle(view: View, job: JobView, now: Instant) -> Plan:
                 unmet += 1
             case True:
                 pass
-    return NOTHING if unmet else _begin(job)
+    return NOTHING if unmet else _begin(job, now)
 
 
-def _begin(job: JobView) -> Plan:
+def _begin(job: JobView, now: Instant) -> Plan:
     spec = job.spec
     tasks = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id}"
     others = "the job it waited for has" if len(spec.after) == 1 else "the jobs it waited for have"
     why = f"{tasks} wanted: {others} ended"
-    status = JobStatus(spec.id, step(JOB, JobState.WAITING, JobEvent.TASKS_WANTED))
+    state = step(JOB, JobState.WAITING, JobEvent.TASKS_WANTED)
+    status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
     return Plan((status,), events=(Event("job.active", why, job=spec.id),), why=why)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from rota.controllers import service
+from rota.controllers import hold, service
 from rota.controllers.ending import ending
-from rota.controllers.retry import judge
+from rota.controllers.retry import judge, pause_ms
+from rota.controllers.verdict import End, Verdict
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -21,7 +22,7 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
@@ -29,6 +30,7 @@ from rota.model.view import JobView, View
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
+_STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 
 
@@ -56,7 +58,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(job_id))
     if job is None or (job.status is not None and job.status.ended):
         return NOTHING
-    return settle(job, int(block), now) if block else look(job, now)
+    return settle(view, job, int(block), now) if block else look(job, now)
 
 
 def look(job: JobView, now: Instant) -> Plan:
@@ -72,12 +74,14 @@ def look(job: JobView, now: Instant) -> Plan:
         return _end(job, too_late, job.status.state, now)
     if job.status.state is JobState.ACTIVE and cancel:
         return _unwant(job)
+    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.verdict.ends:
+        return _stop(job, job.verdict)
     if job.status.state is JobState.CANCELING and job.tally.live == 0:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
-    return NOTHING
+    return hold.tend(job, now) if job.status.state is JobState.ACTIVE and job.tally.held else NOTHING
 
 
-def settle(job: JobView, block: int, now: Instant) -> Plan:
+def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     """Attempts of a block that ended -> what becomes of their tasks."""
     attempt, status = job.attempts[block], job.statuses[block]
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
@@ -85,22 +89,29 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     if not positions:
         return NOTHING
     draft = Draft(task)
-    reasons = dict(task.reasons)
+    reasons, downed = dict(task.reasons), dict(task.downed)
     again: list[int] = []
+    held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     draft["failures"][_lasted(job.spec, status, positions)] = 0
     for position in sorted(set(positions).difference(done)):
-        ended = _end_of(attempt, position, AttemptState(status.state[position]))
-        event = _settle_one(job.spec, draft, position, ended, now)
-        if event is TaskEvent.AGAIN:
-            again.append(block * BLOCK_TASKS + position)
-        if position in status.reasons:
-            reasons[position] = status.reasons[position]
-    events = () if not again else (_again_event(job, again),)
+        index = block * BLOCK_TASKS + position
+        end = hold.blamed(_end_of(attempt, status, position), attempt, position, downed)
+        settled = _settle_one(job, draft, index, end, now)
+        reason = settled.reason or status.reasons.get(position)
+        if settled.event is TaskEvent.AGAIN:
+            again.append(index)
+        elif settled.event is TaskEvent.SUSPECTED:
+            reason = hold.suspicion(view, downed[position])
+            held.setdefault(reason, []).append(index)
+        if reason is not None:
+            reasons[position] = reason
+    events = [] if not again else [_again_event(job, again)]
+    events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
     return Plan(
-        (draft.done(reasons=reasons),),
-        events=events,
+        (draft.done(reasons=reasons, downed=downed),),
+        events=tuple(events),
         why=f"{len(positions)} tries of job {job.spec.id} ended",
     )
 
@@ -143,31 +154,32 @@ def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
     return [at for at in positions if ran_us[at] >= least_us]
 
 
-def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
+def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     """What had to give way was stopped, even if its node never knew of it."""
-    gave_way = attempt.flags[position] & EVICTED and ended is AttemptState.LOST
-    return AttemptState.STOPPED if gave_way else ended
+    state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
+    if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
+        return End(AttemptState.STOPPED)
+    return End(state, code, status.signal[position], status.causes.get(position))
 
 
-def _settle_one(
-    spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState, now: Instant
-) -> TaskEvent:
+def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, end: End, now: Instant) -> Verdict:
+    spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
-    tries = int(draft["wanted"][position])
-    failures, is_wanted = int(draft["failures"][position]), before is TaskState.WANTED
-    verdict = (
-        service.judge(ended, failures, is_wanted) if spec.stays else judge(spec, ended, failures, is_wanted)
-    )
-    event = verdict.event
-    if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
-        event = TaskEvent.SPENT
-    draft["state"][position] = step(TASK, before, event)
-    if event is TaskEvent.AGAIN:
+    tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
+    judged = service.judge if spec.stays else judge
+    verdict = judged(spec, end, failures, before is TaskState.WANTED)
+    if verdict.event is TaskEvent.AGAIN and tries >= TRIES_MAX:
+        verdict = Verdict(TaskEvent.SPENT, reason=f"tried {TRIES_MAX} times, which is the most")
+    if verdict.event in _STOPPED and job.verdict is not None and job.verdict.ends:
+        verdict = Verdict(TaskEvent.OVERTIME, reason=job.verdict.reason)
+    draft["state"][position] = step(TASK, before, verdict.event)
+    if verdict.event in (TaskEvent.AGAIN, TaskEvent.SUSPECTED):
         draft["wanted"][position] = tries + 1
-        failures = int(draft["failures"][position]) + verdict.spends_a_retry
-        draft["failures"][position] = min(failures, TRIES_MAX)
-        draft["not_before"][position] = now.ms + verdict.pause_ms if verdict.pause_ms else 0
-    return event
+        draft["failures"][position] = min(failures + verdict.spends_a_retry, TRIES_MAX)
+        pauses = service.PAUSES if spec.stays else spec.retry
+        pause = pause_ms(pauses, failures, f"{spec.id}/{index}/{tries}") if verdict.spends_a_retry else 0
+        draft["not_before"][position] = now.ms + (HELD_MS if verdict.event is TaskEvent.SUSPECTED else pause)
+    return verdict
 
 
 def _again_event(job: JobView, again: list[int]) -> Event:
@@ -184,18 +196,19 @@ def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)
     if state is JobState.ASSIGNED:
-        return _wait(job.spec) if job.spec.after else _begin(job.spec)
+        return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     if job.verdict is not None and job.verdict.late:
         return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
     return NOTHING
 
 
-def _begin(spec: JobSpec) -> Plan:
+def _begin(spec: JobSpec, now: Instant) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
     if spec.kind is Kind.SYSTEM:
         why = f"a task of job {spec.id} wanted on every node that fits"
-    return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+    status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
+    return Plan((status,), events=(Event("job.active", why, job=spec.id),), why=why)
 
 
 def _wait(spec: JobSpec) -> Plan:
@@ -216,7 +229,15 @@ def _unwant(job: JobView) -> Plan:
     return Plan((status, *blocks), events=(event,), why=why)
 
 
-def _unwant_block(job: JobView, block: int) -> TaskBlock:
+def _stop(job: JobView, verdict: JobVerdict) -> Plan:
+    """It is over its time: the same, but that it is not canceled."""
+    blocks = [_unwant_block(job, block, TaskEvent.OVERTIME) for block in sorted(job.phases)]
+    changed = [block for block in blocks if block != job.tasks.get(block.block)]
+    why = f"job {job.spec.id} is stopped: {verdict.reason}"
+    return Plan(tuple(changed), why=why) if changed else NOTHING
+
+
+def _unwant_block(job: JobView, block: int, ended: TaskEvent = TaskEvent.STOPPED) -> TaskBlock:
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     phase = small(job.phases[block])
     draft = Draft(task)
@@ -226,7 +247,8 @@ def _unwant_block(job: JobView, block: int) -> TaskBlock:
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )
-    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
+    draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, ended)
     return draft.done()
 
 

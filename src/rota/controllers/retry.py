@@ -1,29 +1,31 @@
 """An ended attempt -> done, tried again (and when), or the end of its task."""
 
-from rota.controllers.verdict import Verdict
+from zlib import crc32
+
+from rota.controllers.verdict import End, Verdict
 from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
-from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
+from rota.model.retry import Cause, Failure, Retry
 from rota.model.shape import RunMode
 
 _BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 
 
-def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
+def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
     """What is kept running is started again however it ended, after a pause."""
-    if spec.kind is Kind.SYSTEM and wanted and ended in _BY_ITSELF:
-        return Verdict(TaskEvent.AGAIN, True, pause_ms(failures))
-    return _judge(spec, ended, failures, wanted)
+    if spec.kind is Kind.SYSTEM and wanted and end.state in _BY_ITSELF:
+        return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
+    return _judge(spec, end, failures, wanted)
 
 
-def _judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
+def _judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
     """A failure of the job's own spends a retry; a fault of the cluster's is free."""
     again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
-    match ended:
+    match end.state:
         case AttemptState.SUCCEEDED:
             return Verdict(TaskEvent.DONE)
-        case AttemptState.FAILED if again and failures < spec.retries:
-            return Verdict(TaskEvent.AGAIN, True, pause_ms(failures))
+        case AttemptState.FAILED | AttemptState.TIMED_OUT if again and failures < spec.retries:
+            return _own_failure(spec.retry, end)
         case AttemptState.FAILED:
             return Verdict(TaskEvent.SPENT)
         case AttemptState.TIMED_OUT:
@@ -31,21 +33,52 @@ def _judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> V
         case AttemptState.STOPPED:
             return Verdict(TaskEvent.AGAIN if again else TaskEvent.GONE if wanted else TaskEvent.STOPPED)
         case AttemptState.LOST:
-            return Verdict(_after_loss(spec.recovery) if again else TaskEvent.GONE)
-        case _ if ended in NOT_A_TRY and not wanted:
+            return Verdict(_after_loss(spec.recovery, end) if again else TaskEvent.GONE)
+        case _ if end.state in NOT_A_TRY and not wanted:
             return Verdict(TaskEvent.STOPPED)
         case _:
-            raise AssertionError(f"{ended.name} is not the end of a try")
+            raise AssertionError(f"{end.state.name} is not the end of a try")
 
 
-def pause_ms(failures: int) -> int:
-    return int(min(RETRY_LAST_MS, RETRY_FIRST_MS * 2 ** min(failures, 16)))
+def pause_ms(retry: Retry, failures: int, name: str) -> int:
+    """Twice as long each time, less a part that is drawn from the name: every leader draws the same."""
+    whole_ms = min(retry.delay_max_ms, retry.delay_ms << min(failures, 32))
+    return whole_ms - whole_ms * retry.jitter_percent * (crc32(name.encode()) % 1000) // 100_000
 
 
-def _after_loss(recovery: Recovery) -> TaskEvent:
+def _own_failure(retry: Retry, end: End) -> Verdict:
+    """Retries are left: is this failure worth one?"""
+    is_late = end.state is AttemptState.TIMED_OUT
+    ends = TaskEvent.OVERTIME if is_late else TaskEvent.SPENT
+    if end.signal == 0 and not is_late and end.exit_code in retry.fail_on:
+        return Verdict(ends, reason=f"exit {end.exit_code}, and by its fail_on that is not tried again")
+    if _is_named(retry, end) or not (retry.is_choosy or is_late):
+        return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
+    return Verdict(
+        ends, reason=f"{_told(end)}, which its retry_on does not name" if retry.is_choosy else None
+    )
+
+
+def _is_named(retry: Retry, end: End) -> bool:
+    if end.state is AttemptState.TIMED_OUT:
+        return Failure.TIMEOUT in retry.on
+    if end.cause == Cause.OOM:
+        return Failure.OOM in retry.on
+    return Failure.SIGNAL in retry.on if end.signal else end.exit_code in retry.codes
+
+
+def _told(end: End) -> str:
+    if end.state is AttemptState.TIMED_OUT:
+        return "over its time limit"
+    if end.cause == Cause.OOM:
+        return "out of memory"
+    return f"killed by signal {end.signal}" if end.signal else f"exit {end.exit_code}"
+
+
+def _after_loss(recovery: Recovery, end: End) -> TaskEvent:
     match recovery:
         case Recovery.SCHEDULER:
-            return TaskEvent.AGAIN
+            return TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN
         case Recovery.CANCEL:
             return TaskEvent.STOPPED
         case Recovery.NONE | Recovery.CONTROLLER:

@@ -1,24 +1,23 @@
 """An ended attempt of a service -> wanted again, after a pause that grows while it does not last."""
 
-from rota.controllers.verdict import Verdict
+from rota.controllers.verdict import End, Verdict
+from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.limits import RETRY_FIRST_MS, SERVICE_LAST_MS
+from rota.model.limits import SERVICE_LAST_MS
+from rota.model.retry import Retry
 
-_FAILURES_MAX = 1_000  # more are not told apart
+PAUSES = Retry(delay_max_ms=SERVICE_LAST_MS)
 
 
-def judge(ended: AttemptState, failures: int, wanted: bool) -> Verdict:
+def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
     """Whatever way it ended: only who cancels it ends it."""
+    del spec, failures  # it is tried for ever
     if not wanted:
         return Verdict(TaskEvent.STOPPED)
-    match ended:
+    match end.state:
         case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
-            return Verdict(TaskEvent.AGAIN, failures < _FAILURES_MAX, pause_ms(failures))
+            return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
         case AttemptState.STOPPED | AttemptState.LOST:
-            return Verdict(TaskEvent.AGAIN)  # by no fault of its own
+            return Verdict(TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN)
         case _:
-            raise AssertionError(f"{ended.name} is not the end of a try")
-
-
-def pause_ms(failures: int) -> int:
-    return int(min(SERVICE_LAST_MS, RETRY_FIRST_MS * 2 ** min(failures, 16)))
+            raise AssertionError(f"{end.state.name} is not the end of a try")

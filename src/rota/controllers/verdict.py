@@ -1,11 +1,20 @@
-"""Verdict: what becomes of a task whose attempt has ended."""
+"""End, how an attempt ended; Verdict, what becomes of its task."""
 
 from typing import NamedTuple
 
-from rota.model.lifecycle import TaskEvent
+from rota.model.attempt import NO_EXIT_CODE
+from rota.model.lifecycle import AttemptState, TaskEvent
+
+
+class End(NamedTuple):
+    state: AttemptState
+    exit_code: int = NO_EXIT_CODE
+    signal: int = 0
+    cause: str | None = None
+    is_suspect: bool = False  # too many nodes went down while its task ran on them
 
 
 class Verdict(NamedTuple):
     event: TaskEvent
     spends_a_retry: bool = False
-    pause_ms: int = 0
+    reason: str | None = None  # why it is not tried again, though retries are left

@@ -8,7 +8,7 @@ from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import FIRST_END, Hold, Phase
+from rota.model.phase import AFTER_ENDS, FIRST_END, Hold, Phase
 from rota.model.pins import PinBlock, grown
 from rota.model.task import TaskBlock
 
@@ -47,7 +47,7 @@ class JobTally:
 
     @property
     def ended(self) -> int:
-        return sum(self.by_phase[FIRST_END:])
+        return sum(self.by_phase[FIRST_END:AFTER_ENDS])
 
     @property
     def live(self) -> int:
@@ -56,6 +56,10 @@ class JobTally:
     @property
     def stopping(self) -> int:
         return self.by_phase[Phase.STOPPING]
+
+    @property
+    def held(self) -> int:
+        return self.by_phase[Phase.HELD]
 
     def shift(self, before: bytes, now: bytes, changed: list[int]) -> None:
         for position in changed:

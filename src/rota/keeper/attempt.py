@@ -35,6 +35,7 @@ class Outcome:
     cpu_us: int = 0
     peak_kib: int = 0  # unknown: at most the keeper's own
     reason: str | None = None
+    cause: str | None = None  # of a bad end, in one word, where its code does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Excess:
 
     reason: str
     peak_kib: int
+    cause: str | None = None
 
 
 class Kernel:
@@ -294,7 +296,8 @@ def row(key: Key, state: str, outcome: Outcome, started_ms: int | None, ended_ms
     return (
         f'["{job}",{index},{attempt},"{state}",{_or_null(outcome.exit_code)},{_or_null(outcome.signum)}'
         f",{_or_null(started_ms)},{ended_ms},{outcome.ran_us},{outcome.cpu_us},{outcome.peak_kib}"
-        f",{encode(outcome.reason) if outcome.reason else 'null'}]"
+        f",{encode(outcome.reason) if outcome.reason else 'null'}"
+        f"{',' + encode(outcome.cause) if outcome.cause else ''}]"
     )
 
 

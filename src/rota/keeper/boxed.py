@@ -85,6 +85,7 @@ def refusal(attempt: Running) -> str | None:
     if attempt.ending is not None:
         return None
     attempt.outcome.exit_code, attempt.outcome.reason = verdict.exit_code, verdict.reason
+    attempt.outcome.cause = verdict.cause
     if not verdict.is_refused:
         return None
     if not attempt.box.is_told:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rota.keeper.attempt import Excess, Outcome, Running
-from rota.keeper.limits.words import MEMORY, PIDS, Limits, out_of_memory, too_many
+from rota.keeper.limits.words import MEMORY, OOM, PIDS, Limits, out_of_memory, too_many
 from rota.keeper.process.trees import Marked
 from rota.keeper.rules import Key
 
@@ -22,7 +22,7 @@ def excess_of(attempt: Running) -> Excess | None:
     peak_bytes = attempt.group.memory_peak_if_killed()
     if peak_bytes is None:
         return None
-    return Excess(out_of_memory(limit_bytes, peak_bytes), peak_bytes // 1024)
+    return Excess(out_of_memory(limit_bytes, peak_bytes), peak_bytes // 1024, OOM)
 
 
 def judged(attempt: Running, outcome: Outcome) -> Outcome:
@@ -31,7 +31,12 @@ def judged(attempt: Running, outcome: Outcome) -> Outcome:
     if excess is None:
         return outcome
     return replace(
-        outcome, exit_code=None, signum=int(signal.SIGKILL), peak_kib=excess.peak_kib, reason=excess.reason
+        outcome,
+        exit_code=None,
+        signum=int(signal.SIGKILL),
+        peak_kib=excess.peak_kib,
+        reason=excess.reason,
+        cause=excess.cause,
     )
 
 
@@ -50,7 +55,7 @@ def seen_excess(limits: Limits, pids: list[int]) -> Excess | None:
         return None
     memory_bytes = sum(map(_private_bytes, pids))
     if limits.memory_bytes is not None and memory_bytes > limits.memory_bytes:
-        return Excess(out_of_memory(limits.memory_bytes, memory_bytes), memory_bytes // 1024)
+        return Excess(out_of_memory(limits.memory_bytes, memory_bytes), memory_bytes // 1024, OOM)
     threads = sum(map(_threads, pids)) if limits.pids is not None else 0
     if limits.pids is not None and threads > limits.pids:
         return Excess(too_many(limits.pids, threads), memory_bytes // 1024)

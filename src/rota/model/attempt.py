@@ -84,6 +84,7 @@ class OldStatus(msgspec.Struct, frozen=True, array_like=True):
     reason: str | None
     steps: tuple[StepMark, ...] = ()
     life: Life | None = None
+    cause: str | None = None
 
 
 class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,6 +118,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
     lives: dict[int, Life] = {}  # position -> how it lives, of services
+    causes: dict[int, str] = {}  # position -> Cause, where there is one
 
     @property
     def key(self) -> Key:

@@ -10,6 +10,7 @@ from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS, LEASE_MARGIN_MS, LEASE_MARGIN_SHARE, LEASE_MS
+from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
 from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
@@ -97,6 +98,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
+    retry: Retry = PLAIN  # which of its failures are worth a retry, and when
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
     stop_signal: int = SIGTERM  # by which it is asked to end
     restart: Restart = Restart()  # of a service
@@ -197,6 +200,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
+    release: dict[int, int] = {}  # index -> the try that is held, and may be placed
 
     @property
     def key(self) -> Key:
@@ -224,6 +228,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at_ms: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    wanted_at_ms: int = 0  # cluster time since when its tasks are wanted, while it is active
 
     @property
     def key(self) -> Key:
@@ -239,7 +244,8 @@ class JobVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: JobId
     reason: str
-    late: bool = False  # its deadline can no longer be met
+    late: bool = False  # its deadline can no longer be met, or it waited too long
+    ends: bool = False  # what of it runs is stopped; else it may end by itself
 
     @property
     def key(self) -> Key:

@@ -43,6 +43,7 @@ class TaskState(IntEnum):
     CANCELED = 4
     TIMED_OUT = 5
     LOST = 6
+    HELD = 7  # suspected of taking nodes down: not started until somebody releases it
 
 
 class TaskEvent(StrEnum):
@@ -53,6 +54,9 @@ class TaskEvent(StrEnum):
     STOPPED = "stopped"
     OVERTIME = "over its time limit"
     GONE = "gone with its node"
+    SUSPECTED = "suspected"
+    RELEASED = "released"
+    UNCLAIMED = "held too long"
 
 
 class AttemptState(IntEnum):
@@ -136,6 +140,11 @@ TASK: Table[TaskState, TaskEvent] = {  # owner: controllers
     (_T.WANTED, _TE.GONE): _T.LOST,
     (_T.WANTED, _TE.STOPPED): _T.CANCELED,
     (_T.WANTED, _TE.UNWISHED): _T.UNWANTED,
+    (_T.WANTED, _TE.SUSPECTED): _T.HELD,
+    (_T.HELD, _TE.RELEASED): _T.WANTED,
+    (_T.HELD, _TE.UNCLAIMED): _T.FAILED,
+    (_T.HELD, _TE.STOPPED): _T.CANCELED,
+    (_T.HELD, _TE.OVERTIME): _T.TIMED_OUT,
     (_T.UNWANTED, _TE.DONE): _T.SUCCEEDED,  # it ended before the stop reached it
     (_T.UNWANTED, _TE.SPENT): _T.FAILED,
     (_T.UNWANTED, _TE.OVERTIME): _T.TIMED_OUT,
@@ -196,7 +205,7 @@ NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only one that may g
 }
 
 JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELED, _J.TIMED_OUT, _J.REJECTED})
-TASK_FIRST_END = TaskState.SUCCEEDED  # this and every higher number is an end
+TASK_ENDS = frozenset({_T.SUCCEEDED, _T.FAILED, _T.CANCELED, _T.TIMED_OUT, _T.LOST})
 ATTEMPT_FIRST_END = AttemptState.SUCCEEDED  # this and every higher number is an end
 NOT_A_TRY = frozenset(
     {_A.REFUSED, _A.WITHDRAWN}

@@ -38,6 +38,9 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
     taints: tuple[str, ...] = ()  # `key` or `key=value`: only work that tolerates them all is placed there
     drain_by_ms: int | None = None  # cluster time at which what still runs there is moved; None: it may end
     drain_all: bool = False  # then also what is started once, ever, and no job's bound on moves counts
+    gone_at_ms: int | None = (
+        None  # cluster time at which somebody said that it is gone, in the silence it then kept
+    )
 
     @property
     def key(self) -> Key:
@@ -62,6 +65,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     since_ms: int = 0
     leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
     shortage: str | None = None  # why it takes nothing new, by its own word
+    silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
 
     @property
     def key(self) -> Key:
@@ -74,6 +78,10 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
+
+    def silenced(self, state: NodeState, reason: str | None, since_ms: int, silent_at_ms: int | None) -> Self:
+        status = self.turned(state, reason, since_ms)
+        return msgspec.structs.replace(status, silent_at_ms=silent_at_ms)
 
     def about_to_leave(self, reason: str) -> Self:
         return msgspec.structs.replace(self, leaving=True, reason=reason)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, column, ints
-from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, AttemptState, TaskState
+from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState, TaskState
 from rota.model.task import TaskBlock
 
 
@@ -24,6 +24,7 @@ class Phase(IntEnum):
     CANCELED = 8
     TIMED_OUT = 9
     LOST = 10
+    HELD = 11  # no end, and nothing lives
 
 
 class Hold(IntEnum):
@@ -36,7 +37,8 @@ class Hold(IntEnum):
 
 
 FIRST_END = Phase.SUCCEEDED
-_FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends are in the same order in both
+AFTER_ENDS = Phase.HELD  # ends are below it
+_FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends, and held, are in the same order in both
 _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of what lives
 
 
@@ -48,7 +50,7 @@ _ATTEMPT_END, _REFUSED, _ACCEPTED = (
     int(AttemptState.REFUSED),
     int(AttemptState.ACCEPTED),
 )
-_TASK_END, _UNWANTED = int(TASK_FIRST_END), int(TaskState.UNWANTED)
+_UNWANTED = int(TaskState.UNWANTED)
 
 
 class Cells(NamedTuple):
@@ -121,7 +123,7 @@ def _many(
         phase[evicted], hold[evicted] = _STOPPING, _FOR_NOW
     if task is not None:
         wish = column(task, "state")
-        ended = wish >= _TASK_END
-        phase[ended] = wish[ended] + _FROM_TASK
+        beyond = wish > _UNWANTED
+        phase[beyond] = wish[beyond] + _FROM_TASK
         phase[wish == _UNWANTED] = _STOPPING
     return Cells(phase.tobytes(), hold.tobytes())

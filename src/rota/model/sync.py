@@ -50,6 +50,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
     life: Life | None = None  # of a service
+    cause: str | None = None  # a Cause, or the word of a newer version
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import msgspec
 
 from rota.model.columns import zeros
-from rota.model.ids import JobId, Key
+from rota.model.ids import JobId, Key, NodeId
 
 
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,8 +24,9 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     state: bytes  # TaskState
     wanted: bytes  # number of the wanted try
     failures: bytes  # tries that count against the job's retries
-    not_before: bytes  # cluster time from which the wanted try may be placed
+    not_before: bytes  # cluster time from which the wanted try may be placed; of a held one, given up
     reasons: dict[int, str] = {}  # position in the block -> sentence
+    downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
 
     @property
     def key(self) -> Key:

@@ -25,3 +25,6 @@ class Why(msgspec.Struct, frozen=True):
     position: int | None = None
     misses: tuple[Miss, ...] = ()  # those that lack least first
     starts_at_ms: int | None = None  # wall clock, about; none: nobody knows
+
+    def with_words(self, *more: str) -> "Why":
+        return msgspec.structs.replace(self, sentence="; ".join((self.sentence, *more)))

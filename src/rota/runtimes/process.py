@@ -288,7 +288,7 @@ def _refused(row: list[Any]) -> tuple[str, Claim]:
 
 
 def _ended(row: list[Any]) -> tuple[str, Claim]:
-    job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, reason = row
+    job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, *words = row
     claim = Claim(
         index,
         attempt,
@@ -300,7 +300,8 @@ def _ended(row: list[Any]) -> tuple[str, Claim]:
         ran_us,
         cpu_us,
         peak_kib,
-        reason,
+        reason=words[0],
+        cause=words[1] if len(words) > 1 else None,  # a keeper of before knows of none
     )
     return job, claim
 

@@ -1,39 +1,92 @@
-"""A job that has not begun and can no longer be over by its deadline -> the verdict that it is too late."""
+"""A job that can no longer be over by its deadline, or waits too long -> the verdict that it is too late."""
 
 from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
+from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobVerdict
+from rota.model.lifecycle import JobState
+from rota.model.limits import WALL_LOOK_MS
+from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
-from rota.model.view import View
+from rota.model.view import JobView, View
 
 
 def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, JobSpec) and record.deadline_at_ms is not None else ()
+    return (record.id,) if isinstance(record, JobSpec) and _has_limit(record) else ()
 
 
 def start(view: View) -> Iterable[str]:
-    return (job for job, entry in view.jobs.items() if entry.spec.deadline_at_ms is not None)
+    return (job for job, entry in view.jobs.items() if _has_limit(entry.spec))
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
-    if (
-        job is None
-        or job.attempts
-        or job.verdict is not None
-        or (job.status is not None and job.status.ended)
-    ):
+    if job is None or (job.status is not None and job.status.ended):
         return NOTHING
-    assert job.spec.deadline_at_ms is not None
-    last_start_ms = job.spec.deadline_at_ms - (job.spec.expect_ms or 0)
-    if now.wall_ms <= last_start_ms:
-        return look_again(now.ms + last_start_ms - now.wall_ms + 1)
-    reason = "it can no longer be over by its deadline"
-    verdict = JobVerdict(job.spec.id, reason, late=True)
-    why = f"job {key} is too late: {reason}"
-    return Plan((verdict,), events=(Event("placement.impossible", reason, job=job.spec.id),), why=why)
+    if job.verdict is not None and (job.verdict.ends or job.spec.deadline_at_ms is None):
+        return NOTHING
+    verdict = _overdue(job, now) or _unstarted(job, now)
+    if verdict is not None and verdict != job.verdict:
+        event = Event("placement.impossible", verdict.reason, job=job.spec.id)
+        wake_at_ms = None if verdict.ends else _next_look_ms(job, now)
+        return Plan(
+            (verdict,), events=(event,), why=f"job {key} is too late: {verdict.reason}", wake_at_ms=wake_at_ms
+        )
+    return look_again(_next_look_ms(job, now))
+
+
+def _has_limit(spec: JobSpec) -> bool:
+    return spec.deadline_at_ms is not None or spec.queue_timeout_seconds is not None
+
+
+def _overdue(job: JobView, now: Instant) -> JobVerdict | None:
+    """By its deadline: what has begun may run until then, what has not must still have the time it takes."""
+    deadline_ms = job.spec.deadline_at_ms
+    if deadline_ms is None:
+        return None
+    if now.wall_ms > deadline_ms and job.attempts:
+        return JobVerdict(job.spec.id, "it was not over by its deadline", late=True, ends=True)
+    if now.wall_ms > deadline_ms - (job.spec.expect_ms or 0) and not job.attempts:
+        return JobVerdict(job.spec.id, "it can no longer be over by its deadline", late=True)
+    return None
+
+
+def _unstarted(job: JobView, now: Instant) -> JobVerdict | None:
+    """Some of its tasks have waited for longer than it lets them."""
+    seconds, since_ms = job.spec.queue_timeout_seconds, _waits_since_ms(job)
+    if seconds is None or since_ms is None or job.verdict is not None or now.ms < since_ms + seconds * 1000:
+        return None
+    tasks = "it" if job.spec.count == 1 else f"{job.tally.pending} of its {job.spec.count} tasks"
+    reason = f"{tasks} waited for longer than its queue_timeout of {seconds:g} s"
+    return JobVerdict(job.spec.id, reason, late=True)
+
+
+def _waits_since_ms(job: JobView) -> int | None:
+    """Cluster time since when the first of its tasks waits; a pause after a failure is no wait."""
+    if job.status is None or job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
+        return None
+    since_ms: list[int] = []
+    for block, task in job.tasks.items():
+        not_before = ints(task, "not_before")
+        pending = (at for at, phase in enumerate(job.phases[block]) if phase == Phase.PENDING)
+        since_ms += [max(job.status.wanted_at_ms, not_before[at]) for at in pending]
+    if len(since_ms) < job.tally.pending:  # some were never tried
+        return job.status.wanted_at_ms
+    return min(since_ms)
+
+
+def _next_look_ms(job: JobView, now: Instant) -> int:
+    """The wall clock may jump, so deadlines are looked at now and then."""
+    spec, found = job.spec, []
+    if spec.deadline_at_ms is not None:
+        last_ms = spec.deadline_at_ms - (0 if job.attempts else spec.expect_ms or 0)
+        found.append(now.ms + min(WALL_LOOK_MS, max(0, last_ms - now.wall_ms) + 1))
+    if spec.queue_timeout_seconds is not None and job.verdict is None:
+        since_ms = _waits_since_ms(job)
+        found.append((now.ms if since_ms is None else since_ms) + round(spec.queue_timeout_seconds * 1000))
+    return max(now.ms + 1, min(found))
 
 
 RECONCILER = Reconciler("deadline", "scheduler", wakes, decide, start)

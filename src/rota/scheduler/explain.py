@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.brake import Brake, Level, Silence
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Kind, Unschedulable
-from rota.model.lifecycle import JobState
+from rota.model.lifecycle import JobState, NodeState, TaskState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
@@ -47,7 +49,8 @@ def why(
         return missing_on(view, job, _doing(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
-    return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
+    told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
+    return told.with_words(*_held(job), *_braked(view, job))
 
 
 class Study(NamedTuple):
@@ -210,8 +213,35 @@ def _doing(view: View, job: JobView) -> str:
         if count:
             does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
             parts.append(f"{one if job.spec.count == 1 else does} {few(_nodes_of(view, job, phase))}")
+    parts += [*_held(job), *_braked(view, job)]
     head = "is being canceled" if job.status.state is JobState.CANCELING else ""
     return ": ".join(filter(None, (head, "; ".join(parts))))
+
+
+def _braked(view: View, job: JobView) -> list[str]:
+    """Where its tasks are silent, and why they are not started elsewhere."""
+    nodes = (view.nodes[node] for node in job.on if node in view.nodes)
+    states = {node.spec.name: node.status.state for node in nodes if node.status is not None}
+    silent = [name for name, state in states.items() if state is NodeState.SUSPECT]
+    brake = Silence(view).worst(view) if silent else Brake()
+    if brake.level is Level.OFF:
+        return []
+    return [f"{few(silent)} {'is' if len(silent) == 1 else 'are'} silent, and the brake is {brake.sentence}"]
+
+
+def _held(job: JobView) -> list[str]:
+    """What may be taking nodes down, one of them with its reason."""
+    if not job.tally.held:
+        return []
+    held = [
+        (block * BLOCK_TASKS + at, task.reasons.get(at, "suspected"))
+        for block, task in sorted(job.tasks.items())
+        for at in np.nonzero(column(task, "state") == TaskState.HELD)[0].tolist()
+    ]
+    index, reason = held[0]
+    who = "" if job.spec.count == 1 else f"task {index} " if len(held) == 1 else f"{len(held)} tasks "
+    are, which = ("are", f" of task {index}") if len(held) > 1 else ("is", "")
+    return [f"{who}{are} held as suspect:{which} {reason} (rota job release {job.spec.id})"]
 
 
 def _nodes_of(view: View, job: JobView, phase: Phase) -> list[str]:

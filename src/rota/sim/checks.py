@@ -8,7 +8,7 @@ from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, Kind
-from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, TaskState
+from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
 from rota.sim import beliefs
@@ -19,7 +19,7 @@ from rota.sim.machine import Machine
 from rota.sim.nodes import Nodes
 from rota.sim.records import Records
 from rota.sim.server import Server
-from rota.sim.witness import Witness
+from rota.sim.witness import Witness, tries
 from rota.sim.world import World
 from rota.store.protocol import Batch
 
@@ -53,6 +53,11 @@ class Checks:
     @property
     def attempts(self) -> int:
         return self._records.attempts
+
+    @property
+    def held(self) -> list[JobId]:
+        """Jobs of which something is held as suspect."""
+        return self._records.suspects.jobs()
 
     # ---- what is written
 
@@ -208,18 +213,19 @@ class Checks:
             raise Broken(f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}")
 
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
+        verdict = self.known.get(f"job/{spec.id}/verdict")
+        is_late = verdict is not None and verdict.late
         for index, state in self._states(spec):
             name = f"task {index} of job {spec.id}"
-            tries = 1 + (spec.retries if spec.run is not RunMode.AT_MOST_ONCE else 0)
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
                 raise Broken(f"{name} is said to have succeeded and never did")
             if state is TaskState.CANCELED and not was_canceled:
                 raise Broken(f"{name} was canceled by nobody")
-            if state is TaskState.FAILED and not was_canceled:
+            if state is TaskState.FAILED and not was_canceled and not is_late:
                 failures = self._witness.failures[spec.id, index]
-                if failures < tries:
-                    raise Broken(f"{name} was given up after {failures} of {tries} tries")
-            if state is not None and state < TASK_FIRST_END:
+                if failures < tries(spec):
+                    raise Broken(f"{name} was given up after {failures} of {tries(spec)} tries")
+            if state is not None and state not in TASK_ENDS and not is_late:
                 raise Broken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
 
     def _story(self, spec: JobSpec) -> str:

@@ -13,6 +13,13 @@ OFTEN = 0.5  # of the jobs there
 FEW, MANY = 12, 100  # tasks: what has to be placed one by one costs much
 APPS = ("web", "db")
 NAMESPACES = ("default", "lab")
+RETRIES: tuple[dict[str, Any], ...] = (
+    {"retry_on": [1]},
+    {"retry_on": ["timeout", 127]},
+    {"retry_on": ["signal", "oom"]},
+    {"fail_on": [1]},
+    {"retry": {"delay": "100ms", "delay_max": "1s", "jitter": 1}},
+)
 TAINTED = "operator taints"
 LIMITED = "operator limits"
 
@@ -34,6 +41,9 @@ def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_m
         if chosen[kind]:
             faults += [_fault(luck, kind, length_ms, first=n == 0) for n in range(luck.randint(1, 4))]
     asked = [_asks(luck, arrival, chosen) for arrival in arrivals]
+    patience = Random(f"{seed}/patience")
+    if patience.random() < SHARE:
+        asked = [_has_patience(patience, arrival) for arrival in asked]
     return Drawn([_has(luck, group, chosen) for group in groups], asked, faults)
 
 
@@ -64,6 +74,18 @@ def _asks(luck: Random, arrival: Arrival, chosen: dict[str, bool]) -> Arrival:
         if chosen[kind] and luck.random() < OFTEN:
             most = ask(luck, spec)
             spec["count"] = min(spec["count"], most)
+    return arrival._replace(spec=spec)
+
+
+def _has_patience(luck: Random, arrival: Arrival) -> Arrival:
+    """For how long, and for which failures."""
+    spec = dict(arrival.spec)
+    if luck.random() < OFTEN:
+        spec |= luck.choice(RETRIES)
+    if luck.random() < SHARE:
+        spec["queue_timeout"] = luck.choice(("3s", "20s", "60s"))
+    if luck.random() < SHARE:
+        spec["deadline"] = luck.choice(("40s", "90s"))
     return arrival._replace(spec=spec)
 
 

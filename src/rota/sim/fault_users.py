@@ -1,6 +1,8 @@
 """What people do who change their mind, err, or give up."""
 
 from rota.model.ids import JobId
+from rota.model.lifecycle import NodeState
+from rota.model.limits import BRAKE_NODES
 from rota.sim.chances import can_run
 from rota.sim.cluster import Cluster
 from rota.sim.fault import Befall, Fault, nothing
@@ -83,6 +85,31 @@ def _deletes(cluster: Cluster, fault: Fault) -> Act:
     if jobs:
         cluster.users.delete(jobs[fault.who % len(jobs)])
     return nothing
+
+
+def look_after(cluster: Cluster) -> None:
+    """What somebody does now and then who is responsible for it."""
+    _release(cluster)
+    _say_gone(cluster)
+
+
+def _release(cluster: Cluster) -> None:
+    """Whoever looks after the cluster believes that nobody's work is to blame, or ends it."""
+    for job in cluster.checks.held:
+        if int(job) % 4 == 0:
+            cluster.users.cancel(job)
+        else:
+            cluster.users.release(job)
+
+
+def _say_gone(cluster: Cluster) -> None:
+    """Somebody has looked at machines that are off, while so many are silent that nothing is replaced."""
+    known = cluster.checks.known
+    off = [machine.node for machine in cluster.machines if not machine.on]
+    statuses = [known.get(f"node/{node}/status") for node in dict.fromkeys(off)]
+    silent = [status.id for status in statuses if status is not None and status.state is NodeState.SUSPECT]
+    if len(silent) >= BRAKE_NODES:
+        cluster.users.say_gone(silent)
 
 
 def give_up(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
     TASK,
-    TASK_FIRST_END,
+    TASK_ENDS,
     AttemptState,
     JobState,
     NodeState,
@@ -22,10 +22,12 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
 from rota.model.task import TaskBlock
 from rota.sim import turns
+from rota.sim.brakes import Brakes
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
 from rota.sim.nodes import Nodes
 from rota.sim.placements import Placements, Seat
+from rota.sim.suspects import Suspects
 from rota.sim.witness import Witness
 from rota.sim.world import World
 from rota.store import codec
@@ -62,6 +64,8 @@ class Records:
         self._placements = Placements(self.known, world, self._is_well)
         self._placed: dict[NodeId, None] = {}
         self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
+        self.suspects = Suspects(self.known, world)
+        self._brakes = Brakes(self.known, world)
 
     def committed(self, batch: Batch) -> list[NodeId]:
         """On which nodes something was placed that must not wait."""
@@ -99,6 +103,7 @@ class Records:
                 _follows(_JOB, old, now.state, f"job {now.id}")
             case NodeStatus(state=NodeState.LOST) if before is None or before.state is not NodeState.LOST:
                 self._nodes.give_up(now.id)
+                self._brakes.given_up(now.id, fresh)
             case TaskBlock():
                 self._compare_tasks(before, now)
             case StatusBlock():
@@ -120,10 +125,11 @@ class Records:
         for at in changes(old, now.state):
             was, state, index = old[at], now.state[at], now.block * BLOCK_TASKS + at
             name = f"task {index} of job {now.job}"
-            if was >= TASK_FIRST_END:
+            if was in TASK_ENDS:
                 raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
             _follows(_TASK, TaskState(was), TaskState(state), name)
             self._placements.touch((now.job, index))
+            self.suspects.turned((now.job, index), TaskState(was), TaskState(state))
             if state == TaskState.UNWANTED:
                 self._deadlines.unwant((now.job, index))
 
@@ -153,6 +159,7 @@ class Records:
         number = ints(now, "number")[at]
         if attempts is not None and ints(attempts, "number")[at] == number:
             node = attempts.nodes[ints(attempts, "node")[at]]
+            self.suspects.lost((now.job, now.block * BLOCK_TASKS + at), node)
             status = fresh.get(f"node/{node}/status")
             is_asked = status is None or status.state not in (NodeState.LOST, NodeState.LEFT)
             key = (now.job, now.block * BLOCK_TASKS + at, number)
@@ -184,6 +191,7 @@ class Records:
             if old and not ended:
                 raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
             node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
+            self.suspects.placed(task, fresh)
             waits = bool(now.flags[at] & LOOKAHEAD)
             self._placements.place(Seat(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
             if not waits:

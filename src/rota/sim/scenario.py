@@ -1,5 +1,6 @@
 """A seed -> a cluster, its work and its faults; and a run of it -> what was found."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
-from rota.sim.fault_users import give_up
+from rota.sim.fault_users import give_up, look_after
 from rota.sim.faults import befall, draw
 from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
@@ -21,6 +22,7 @@ from rota.sim.world import World
 SAFETY_MS = 240_000  # while anything may fail
 LIVENESS_MS = 3_600_000  # in which all must come to an end after that
 PATIENCE_MS = 60_000  # after which somebody no longer waits for what cannot be had
+TEND_MS = 20_000  # between two looks of those who look after the cluster
 CPU = 1000
 GIB = 1 << 30
 
@@ -132,11 +134,8 @@ def _play(cluster: Cluster, case: Scenario) -> None:
         world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
-    def look() -> None:
-        cluster.look()
-        world.after(1000, look)
-
-    look()
+    _again_and_again(cluster, 1_000, cluster.look)
+    _again_and_again(cluster, TEND_MS, lambda: look_after(cluster))
     world.run(case.safety_ms)
     world.say("world", "nothing fails from here on")
     world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
@@ -163,6 +162,11 @@ def _wait_for_ends(cluster: Cluster, until_ms: int, patient_until_ms: int) -> No
         cluster.world.run(cluster.world.now_ms + 5_000)
         if cluster.world.now_ms > patient_until_ms:
             give_up(cluster)
+
+
+def _again_and_again(cluster: Cluster, every_ms: int, act: Callable[[], object]) -> None:
+    act()
+    cluster.world.after(every_ms, lambda: _again_and_again(cluster, every_ms, act))
 
 
 def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:

@@ -24,7 +24,7 @@ from rota.sim.session import Session
 from rota.sim.watching import Watching
 from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Watch, Welcome
 from rota.sim.world import World
-from rota.watcher import liveness, sessions
+from rota.watcher import ages, brake, liveness, sessions
 
 FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
@@ -60,6 +60,8 @@ class Server(Engine):
             deadline.RECONCILER,
             drain.RECONCILER,
             liveness.reconciler(times.lost_ms, times.ttl_ms),
+            brake.reconciler(),
+            ages.reconciler(),
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)

@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission, admit_namespaces
+from rota.apiserver import admission, admit_brake, admit_namespaces, admit_release
 from rota.apiserver.access import Caller
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -87,6 +87,11 @@ class Users(Process):
         self.canceled[job] = None
         self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
 
+    def release(self, job: JobId) -> None:
+        """All that is held of it, if there still is something."""
+        self.world.count("user: released what was held")
+        self.insist(lambda view, now: admit_release.release(view, job, {}, ADMIN, now), lambda _: None)
+
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""
         self.deleted[job] = None
@@ -104,6 +109,11 @@ class Users(Process):
             return admission.wish_node(view, node, self.wishes[node], ADMIN)
 
         self.insist(say, lambda _: None)
+
+    def say_gone(self, nodes: list[str]) -> None:
+        """Of these, those that are silent when it is heard."""
+        self.world.count("operator: said that nodes are gone")
+        self.insist(lambda view, now: admit_brake.release(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
         """None: no more. It says what he wishes by then, as above."""

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from rota.keeper.rules import Key
 from rota.model.job import JobSpec, Kind
 from rota.model.lifecycle import AttemptState
+from rota.model.retry import Failure
+from rota.model.shape import RunMode
 from rota.sim.broken import Broken
 from rota.sim.keeping import Child
 from rota.sim.machine import Machine
@@ -48,11 +50,11 @@ class Witness:
         """An attempt is written to have ended so."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         seen = self._seen.get(key, NOTHING)
-        if spec.stays and state in (AttemptState.SUCCEEDED, AttemptState.TIMED_OUT):
-            raise Broken(f"{name}, of a service, is said to be {state.name}")
-        if spec.stays:
-            return
         match state:
+            case AttemptState.SUCCEEDED | AttemptState.TIMED_OUT if spec.stays:
+                raise Broken(f"{name}, of a service, is said to be {state.name}")
+            case _ if spec.stays:
+                pass
             case AttemptState.SUCCEEDED if not self.succeeded(key):
                 where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
                 raise Broken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
@@ -61,11 +63,9 @@ class Witness:
             case AttemptState.FAILED:
                 self._count_failure(spec, key)
             case AttemptState.TIMED_OUT:
-                whole = spec.timeout_seconds
-                step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
-                if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
-                    limit_ms = round(1000 * (whole or step or 0))
-                    raise Broken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
+                _look_at_time(spec, seen, name)
+                if Failure.TIMEOUT in spec.retry.on:
+                    self._count_failure(spec, key)
             case _:
                 pass
 
@@ -75,6 +75,23 @@ class Witness:
         if self.failures[task] > 1 + spec.retries and spec.kind is not Kind.SYSTEM:
             times = f"{self.failures[task]} times, with {spec.retries} retries"
             raise Broken(f"task {key[1]} of job {key[0]} failed {times}")
+
+
+def tries(spec: JobSpec) -> int:
+    """How often a task of it is started before it has failed: work fails with 1, or does not exist."""
+    is_missing = not spec.steps and spec.command[0] == MISSING
+    code = 127 if is_missing else 1
+    named = code in spec.retry.codes or not (spec.retry.codes or spec.retry.on)
+    worth = named and code not in spec.retry.fail_on and spec.run is not RunMode.AT_MOST_ONCE
+    return 1 + (spec.retries if worth else 0)
+
+
+def _look_at_time(spec: JobSpec, seen: Seen, name: str) -> None:
+    whole = spec.timeout_seconds
+    step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
+    if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
+        limit_ms = round(1000 * (whole or step or 0))
+        raise Broken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
 
 
 def _cannot_go_on(spec: JobSpec, seen: Seen) -> bool:

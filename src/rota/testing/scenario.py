@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.brake import Silence
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Kind
@@ -16,12 +17,13 @@ from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.model.view import state_of
 from rota.scheduler.explain import why
-from rota.testing.builders import job_spec
+from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Machine, Stage
 
 RULE = "----"
 _SIZES = ("memory", "disk")
 _DAY_SECONDS = 86_400.0
+_TIMES = ("queue_timeout", "deadline")
 
 
 def replay(text: str) -> str:
@@ -53,11 +55,13 @@ class _Story:
         capacity = _amounts(given)
         self._stage.join(Machine(name, capacity, {key: given[key] for key in given if key not in capacity}))
 
-    def do_cut(self, name: str) -> None:
-        self._stage.cut(self._machine(name))
+    def do_cut(self, *names: str) -> None:
+        for name in names:
+            self._stage.cut(self._machine(name))
 
-    def do_back(self, name: str) -> None:
-        self._stage.call(self._machine(name))
+    def do_back(self, *names: str) -> None:
+        for name in names:
+            self._stage.call(self._machine(name))
 
     def do_crash(self, name: str) -> None:
         self._machine(name).crash()
@@ -65,6 +69,9 @@ class _Story:
 
     def do_silence(self, name: str) -> None:
         self._machine(name).silent = True
+
+    def do_deaf(self, name: str) -> None:
+        self._machine(name).deaf = True
 
     def do_speak(self, name: str) -> None:
         self._stage.speak(self._machine(name))
@@ -89,6 +96,18 @@ class _Story:
 
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)
+
+    def do_brake(self, word: str = "") -> None:
+        """How it stands; or `release`."""
+        if word == "release":
+            self._stage.release_brake()
+        else:
+            self._told.append(Silence(self._stage.mirror).worst(self._stage.mirror).sentence)
+
+    def do_nodes(self, count: str, *settings: str) -> None:
+        """So many nodes alike: n1, n2, ..."""
+        for number in range(1, int(count) + 1):
+            self.do_node(f"n{number}", *settings)
 
     # ---- jobs
 
@@ -117,6 +136,9 @@ class _Story:
         for machine in self._stage.machines.values():
             machine.tell_life((JobId(job), int(index)), life)
         self._stage.settle()
+
+    def do_release(self, job: str) -> None:
+        self._stage.release(JobId(job))
 
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
@@ -191,6 +213,9 @@ class _Story:
 
 def _spec(number: int, given: dict[str, str]) -> JobSpec:
     fields: dict[str, object] = {"needs": _amounts(given) or {"cpu": 1000}}
+    fields |= {
+        name: value for key in given if key in _TIMES for name, value in _time(key, given[key]).items()
+    }
     for key, value in given.items():
         match key:
             case "tasks":
@@ -207,8 +232,14 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
             case _:
-                assert key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
+                assert key in _TIMES or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _time(key: str, value: str) -> dict[str, object]:
+    if key == "deadline":
+        return {"deadline_at_ms": WALL_MS + _ms(value)}
+    return {f"{key}_seconds": parse_seconds(key, value, _DAY_SECONDS)}
 
 
 def _split(value: str) -> list[tuple[str, str, str]]:

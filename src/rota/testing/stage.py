@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from rota.apiserver import admit_brake, admit_release
+from rota.apiserver.access import Caller
 from rota.clusters import assign
 from rota.controllers import after, batch, cron, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.engine.zones import zone
+from rota.identity.tokens import Role
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -16,11 +19,11 @@ from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
 from rota.model.service import Life
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
-from rota.scheduler import drain
+from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
-from rota.watcher import liveness, sessions
+from rota.watcher import ages, brake, liveness, sessions
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -46,6 +49,7 @@ class Machine:
         self.unsaid: list[tuple[JobId, Claim]] = []
         self.told: sessions.Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
+        self.deaf = False  # it is heard, and does nothing that it is told
         self.inbox: list[JobOrders] = []
         self._needs: dict[JobId, Mapping[str, int]] = {}
 
@@ -71,7 +75,7 @@ class Machine:
     def take(self, orders: list[JobOrders]) -> None:
         """Orders reach a silent machine when it is heard again."""
         self.inbox += orders
-        if not self.silent:
+        if not self.silent and not self.deaf:
             self._obey()
 
     def _obey(self) -> None:
@@ -159,6 +163,18 @@ class Stage:
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def release(self, job: JobId) -> None:
+        """All that is held of it."""
+        caller = Caller("operator", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_release.release(view, job, {}, caller, now))
+        self.settle()
+
+    def release_brake(self) -> None:
+        """All that are silent are gone."""
+        caller = Caller("operator", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_brake.release(view, {}, caller, now))
+        self.settle()
 
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))
@@ -308,7 +324,10 @@ class Stage:
             cron.reconciler(zone),
             scheduler.reconciler(),
             drain.RECONCILER,
+            deadline.RECONCILER,
             liveness.reconciler(),
+            brake.reconciler(),
+            ages.reconciler(),
         ]
         loop = Loop(mirror, reconcilers)
         loop.look_at_everything()

@@ -159,6 +159,7 @@ class _StatusDraft:
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
         self._lives = dict(status.lives)
+        self._causes = dict(status.causes)
 
     @property
     def changed(self) -> bool:
@@ -191,11 +192,14 @@ class _StatusDraft:
             self._reasons.pop(position, None)
             self._steps.pop(position, None)
             self._lives.pop(position, None)
+            self._causes.pop(position, None)
         self._take(position, claim)
         self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
             self._reasons[position] = claim.reason
+        if claim.cause:
+            self._causes[position] = claim.cause
         return state
 
     def _take(self, position: int, claim: Claim) -> None:
@@ -222,6 +226,7 @@ class _StatusDraft:
             older_dropped=self._status.older_dropped + dropped,
             steps=self._steps,
             lives=self._lives,
+            causes=self._causes,
         )
 
     def _known_as(self, position: int) -> int:
@@ -239,5 +244,11 @@ class _StatusDraft:
             for name in _COPIED
         }
         state, reason = self._state(position), self._reasons.get(position)
-        marks, life = self._steps.get(position, ()), self._lives.get(position)
-        return OldStatus(position, number, state, **values, reason=reason, steps=marks, life=life)
+        marks, life, cause = (
+            self._steps.get(position, ()),
+            self._lives.get(position),
+            self._causes.get(position),
+        )
+        return OldStatus(
+            position, number, state, **values, reason=reason, steps=marks, life=life, cause=cause
+        )

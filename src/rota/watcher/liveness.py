@@ -1,14 +1,16 @@
 """A node's silence + the time -> suspect, lost, ready again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rota.engine.reconciler import Reconciler
+from rota.model.brake import Silence
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
-from rota.model.limits import LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
-from rota.model.node import Link, NodeStatus
+from rota.model.limits import BRAKE_LOOK_MS, LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
+from rota.model.node import Link, NodeStatus, NodeWish
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.view import NodeView, View
+from rota.watcher.brake import Hush
 from rota.watcher.leases import expire, terms_ms
 from rota.watcher.sessions import gone, withdraw
 
@@ -18,21 +20,25 @@ FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspecte
 
 def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
     """`ttl_ms`: how long another may believe to lead after we do; a server alone has nobody to fear."""
+    hush = Hush()
 
     def decide(view: View, key: str, now: Instant) -> Plan:
         node = NodeId(key)
         if node not in view.nodes:
             return NOTHING
-        return _both(judge(view, node, now, lost_ms), expire(view, node, now, ttl_ms))
+        judged = judge(view, node, now, lost_ms, lambda: hush.of(view, now))
+        return _both(judged, expire(view, node, now, ttl_ms))
 
     return Reconciler(NAME, "watcher", _wakes, decide, lambda view: list(view.nodes))
 
 
 def _wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, NodeStatus) else ()
+    return (record.id,) if isinstance(record, NodeStatus | NodeWish) else ()
 
 
-def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
+def judge(
+    view: View, node: NodeId, now: Instant, lost_ms: int, silence: Callable[[], Silence] | None = None
+) -> Plan:
     entry = view.nodes.get(node)
     if entry is None or entry.status is None:
         return NOTHING
@@ -49,7 +55,7 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
         case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
-            return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
+            return _give_up(view, entry, now, lost_ms, silence() if silence else Silence(view))
         case NodeState.SUSPECT:
             return look_again(entry.heard_at_ms + lost_ms)
         case NodeState.LOST | NodeState.LEFT:
@@ -72,7 +78,7 @@ def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: in
     assert entry.status is not None
     node = entry.spec.id
     state = step(NODE, entry.status.state, NodeEvent.SILENT)
-    status = entry.status.turned(state, reason, now.wall_ms)
+    status = entry.status.silenced(state, reason, now.wall_ms, entry.heard_at_ms)
     ledger = withdraw(view, node, now)
     why = f"node {entry.spec.name} is suspect: {reason}"
     event = Event("node.suspect", why, node=node, state=state.value)
@@ -84,10 +90,20 @@ def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: in
     )
 
 
+def _give_up(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: Silence) -> Plan:
+    """Its grace is over; but where many fell silent with it, they may not be gone at all."""
+    at_ms = silence.lost_at_ms(entry, lost_ms)
+    soon_ms = now.ms + BRAKE_LOOK_MS
+    if at_ms is None or at_ms > now.ms:
+        return look_again(soon_ms if at_ms is None else min(at_ms, soon_ms))
+    silent_ms = now.ms - entry.heard_at_ms
+    return gone(view, entry.spec.id, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
+
+
 def _recovered(entry: NodeView, now: Instant) -> Plan:
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
-    status = entry.status.turned(state, None, now.wall_ms)
+    status = entry.status.silenced(state, None, now.wall_ms, None)
     why = f"node {entry.spec.name} is heard again"
     return Plan(
         (status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why

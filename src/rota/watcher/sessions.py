@@ -8,6 +8,7 @@ from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, No
 from rota.model.limits import BLOCK_TASKS, SUSPECT_MS
 from rota.model.node import Eligibility, Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
+from rota.model.retry import Cause
 from rota.model.shape import RunMode
 from rota.model.sync import (
     SAID_FIRST_END,
@@ -26,6 +27,7 @@ from rota.watcher.claims import Ledger
 from rota.watcher.leases import holds_any
 
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
+_BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 def unwelcome(
@@ -127,7 +129,9 @@ def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) 
     for (job, index), attempt in sorted(entry.assigned.items()):
         if view.jobs[job].spec.lease_ms is not None:
             continue  # it may run there until its lease ends
-        claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence)
+        ran = state is NodeState.LOST and _state(view.jobs[job], index, attempt) in _BEGUN
+        cause = Cause.NODE_DOWN if ran else None
+        claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence, cause=cause)
         ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
     told = Event(f"node.{state.value}", sentence, node=node, state=state.value)
     return Plan((status, *ledger.puts()), events=(told, *ledger.events(entry.spec.name)), why=sentence)
@@ -250,7 +254,6 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
     """What we believe there and the node does not name: offered again if it cannot have begun, else lost."""
     named = {(one.job, claim.index, claim.attempt) for one in word.inventory for claim in one.claims}
     rebooted = entry.status is not None and entry.status.boot_id != word.boot_id
-    begun = (AttemptState.RUNNING, AttemptState.STOPPING)
     for (job_id, index), attempt in sorted(entry.assigned.items()):
         if (job_id, index, attempt) in named:
             continue
@@ -260,9 +263,11 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
             # Its answer, and what the disk had not taken yet, may be lost: that number could start twice.
             claim = Claim(index, attempt, Said.WITHDRAWN, reason="its node restarted")
             ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
-        elif rebooted or state in begun:
+        elif rebooted or state in _BEGUN:
             reason = "its node restarted" if rebooted else "its node no longer knows it"
-            ledger.enter(job, Claim(index, attempt, Said.LOST, reason=reason), AttemptEvent.FORGOTTEN)
+            cause = Cause.NODE_DOWN if rebooted and state in _BEGUN else None
+            claim = Claim(index, attempt, Said.LOST, reason=reason, cause=cause)
+            ledger.enter(job, claim, AttemptEvent.FORGOTTEN)
 
 
 def _state(job: JobView, index: int, attempt: int) -> AttemptState:

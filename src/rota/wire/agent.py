@@ -59,6 +59,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         cpu_us=[claim.cpu_us for claim in claims],
         peak_kib=[claim.peak_kib for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
+        causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
         lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
@@ -95,6 +96,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     claims = [Claim(*row) for row in rows]
     for place, reason in reasons.items():
         claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+    for place, cause in job.causes.items():
+        claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
     for place, life in job.lives.items():

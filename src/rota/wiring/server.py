@@ -43,7 +43,7 @@ from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.store.tails import Tails
-from rota.watcher import liveness
+from rota.watcher import ages, brake, liveness
 from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
@@ -159,6 +159,8 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         deadline.RECONCILER,
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
+        brake.reconciler(),
+        ages.reconciler(),
     ]
 
 

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rota.keeper.limits.words import NO_LIMITS, Limits, size
+from rota.keeper.limits.words import NO_LIMITS, OOM, Limits, size
 from rota.keeper.rules import Key
 
 PODMAN, DOCKER = "podman", "docker"
@@ -157,13 +157,14 @@ class Verdict:
     reason: str | None = None
     is_refused: bool = False
     peak_bytes: int = 0
+    cause: str | None = None
 
 
 def judge(exit_code: int | None, seen: Seen, start: Start, last_line: str) -> Verdict:
     """A broken runtime ends with 125, too; a command that it cannot execute, with 126 or 127."""
     limit, peak = start.container.limits.memory_bytes, seen.peak_bytes
     if exit_code and (seen.out_of_memory or _ran_out(exit_code, limit, peak)):
-        return Verdict(exit_code, out_of_memory(limit, peak), peak_bytes=peak)
+        return Verdict(exit_code, out_of_memory(limit, peak), peak_bytes=peak, cause=OOM)
     if seen.ran or exit_code is None:
         return Verdict(exit_code, peak_bytes=peak)
     if exit_code in (CANNOT_EXECUTE, NOT_FOUND):

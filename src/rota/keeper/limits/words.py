@@ -8,6 +8,7 @@ from rota.keeper.rules import Needs
 MEMORY, CPU, PIDS = "memory", "cpu", "pids"
 MEMORY_LEAST = 1 << 20  # with less no program could even be executed
 LIMITS = (MEMORY, CPU, PIDS)
+OOM = "oom"  # the word for who went beyond its memory, for whoever decides by it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""A task that may be taking nodes down -> held; released by somebody, or given up when nobody came."""
+
+from collections.abc import Iterator
+
+from rota.controllers.verdict import End
+from rota.model.attempt import AttemptBlock
+from rota.model.columns import Draft, Ranges, ints
+from rota.model.ids import NodeId
+from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
+from rota.model.limits import BLOCK_TASKS, HELD_MS, SUSPECT_NODES
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.retry import Cause
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+
+_HELD = int(TaskState.HELD)
+_DAY_MS = 24 * 3600 * 1000
+
+
+def blamed(end: End, attempt: AttemptBlock, position: int, downed: dict[int, tuple[NodeId, ...]]) -> End:
+    """A node that went down with it is noted; with the last of too many it is suspect."""
+    if end.cause != Cause.NODE_DOWN:
+        return end
+    node = attempt.nodes[ints(attempt, "node")[position]]
+    downed[position] = tuple(dict.fromkeys((*downed.get(position, ()), node)))
+    return end._replace(is_suspect=len(downed[position]) >= SUSPECT_NODES)
+
+
+def suspicion(view: View, downed: tuple[NodeId, ...]) -> str:
+    names = [view.nodes[node].spec.name if node in view.nodes else node for node in downed]
+    return f"{len(names)} nodes went down while it ran on them: {', '.join(names)}"
+
+
+def held_event(job: JobView, held: list[int], reason: str) -> Event:
+    ranges = Ranges(held)
+    tasks, are = _tasks(job, held)
+    why = f"{tasks} {are} held as suspect: {reason} (rota job release {job.spec.id})"
+    return Event("task.held", why, job=job.spec.id, indices=tuple(ranges.pairs), state="held")
+
+
+def tend(job: JobView, now: Instant) -> Plan:
+    """What is held of a job: what was released is wanted again, what nobody claimed has failed."""
+    blocks = [_Held(job, task, now) for task in _blocks(job)]
+    puts = [one.changed() for one in blocks if one.released or one.unclaimed]
+    if not puts:
+        until_ms = min((one.until_ms for one in blocks if one.until_ms is not None), default=None)
+        return NOTHING if until_ms is None else look_again(until_ms)
+    released = [index for one in blocks for index in one.indices(one.released)]
+    unclaimed = [index for one in blocks for index in one.indices(one.unclaimed)]
+    events = [_event(job, "task.released", released, "released")] if released else []
+    events += [_event(job, "task.ended", unclaimed, f"given up: {_waited()}")] if unclaimed else []
+    return Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
+
+
+class _Held:
+    """The held tasks of one block, by position: which were released, which waited too long."""
+
+    def __init__(self, job: JobView, task: TaskBlock, now: Instant) -> None:
+        until, tries = ints(task, "not_before"), ints(task, "wanted")
+        wished = {} if job.wish is None else job.wish.release
+        held = [at for at, state in enumerate(task.state) if state == _HELD]
+        first = task.block * BLOCK_TASKS
+        self.released = [at for at in held if wished.get(first + at) == tries[at]]
+        left = [at for at in held if at not in self.released]
+        self.unclaimed = [at for at in left if until[at] <= now.ms]
+        self.until_ms = min((until[at] for at in left), default=None)
+        self._task, self._now = task, now
+
+    def indices(self, positions: list[int]) -> list[int]:
+        return [self._task.block * BLOCK_TASKS + at for at in positions]
+
+    def changed(self) -> TaskBlock:
+        draft, reasons, downed = Draft(self._task), dict(self._task.reasons), dict(self._task.downed)
+        for at in self.released:
+            draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.RELEASED)
+            draft["not_before"][at] = self._now.ms
+            downed.pop(at, None)  # it begins again, and with it the suspicion
+            reasons.pop(at, None)
+        for at in self.unclaimed:
+            draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.UNCLAIMED)
+            reasons[at] = f"{reasons.get(at, 'suspected')}; {_waited()}"
+        return draft.done(reasons=reasons, downed=downed)
+
+
+def _blocks(job: JobView) -> Iterator[TaskBlock]:
+    return (job.tasks[block] for block in sorted(job.tasks) if _HELD in job.tasks[block].state)
+
+
+def _event(job: JobView, kind: str, indices: list[int], what: str) -> Event:
+    tasks, are = _tasks(job, indices)
+    return Event(kind, f"{tasks} {are} {what}", job=job.spec.id, indices=tuple(Ranges(indices).pairs))
+
+
+def _tasks(job: JobView, indices: list[int]) -> tuple[str, str]:
+    s, are = ("s", "are") if len(indices) > 1 else ("", "is")
+    return f"task{s} {Ranges(indices)} of job {job.spec.id}", are
+
+
+def _waited() -> str:
+    return f"held for {HELD_MS // _DAY_MS} days, and nobody released it"

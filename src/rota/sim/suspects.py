@@ -1,0 +1,46 @@
+"""Tasks that may be taking nodes down: held by the third node, not before, and never started while held."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import TaskState
+from rota.model.limits import BLOCK_TASKS, SUSPECT_NODES
+from rota.sim.broken import Broken
+from rota.sim.world import World
+
+Task = tuple[JobId, int]
+
+
+class Suspects:
+    def __init__(self, known: Mapping[str, Any], world: World) -> None:
+        self._known = known
+        self._world = world
+        self._lost_on: dict[Task, dict[NodeId, None]] = {}  # since it was last released
+        self._held: dict[Task, None] = {}
+
+    def jobs(self) -> list[JobId]:
+        return list(dict.fromkeys(job for job, _ in self._held if f"job/{job}/spec" in self._known))
+
+    def lost(self, task: Task, node: NodeId) -> None:
+        self._lost_on.setdefault(task, {})[node] = None
+
+    def turned(self, task: Task, was: TaskState, state: TaskState) -> None:
+        name = f"task {task[1]} of job {task[0]}"
+        if state is TaskState.HELD:
+            self._world.count("task: held as suspect")
+            nodes = list(self._lost_on.get(task, {}))
+            if len(nodes) < SUSPECT_NODES:
+                raise Broken(f"{name} is held, and was lost on {nodes} only")
+            self._held[task] = None
+        elif was is TaskState.HELD:
+            del self._held[task]
+            self._lost_on.pop(task, None)
+
+    def placed(self, task: Task, fresh: Mapping[str, Any]) -> None:
+        """It may have been released in the same commit."""
+        block, at = divmod(task[1], BLOCK_TASKS)
+        key = f"task/{task[0]}/{block}"
+        record = fresh.get(key) or self._known.get(key)
+        if record is not None and record.state[at] == TaskState.HELD:
+            raise Broken(f"task {task[1]} of job {task[0]} is held, and was placed")

@@ -1,0 +1,102 @@
+"""How many nodes fell silent together decides whether their work is started elsewhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.engine.mirror import Mirror
+from rota.model.brake import Level, Silence
+from rota.model.ids import NodeId
+from rota.model.lifecycle import NodeState
+from rota.model.limits import BRAKE_STEP_MS, BRAKE_WINDOW_MS
+from rota.model.node import NodeSpec, NodeStatus, NodeWish
+
+LOST_MS = 30_000
+
+
+def nodes(silent_at_ms: list[int | None], lost: tuple[int, ...] = ()) -> Mirror:
+    """One node for each; None: it is there."""
+    mirror = Mirror()
+    for number, at_ms in enumerate(silent_at_ms):
+        name = NodeId(f"n{number:04}")
+        absent = NodeState.LOST if number in lost else NodeState.SUSPECT
+        state = NodeState.READY if at_ms is None else absent
+        mirror.apply(NodeSpec(name, name))
+        mirror.apply(NodeStatus(name, state, "", "", "", {}, silent_at_ms=at_ms))
+    return mirror
+
+
+def level(silent: int, of: int) -> Level:
+    mirror = nodes([7] * silent + [None] * (of - silent))
+    return Silence(mirror).worst(mirror).level
+
+
+@pytest.mark.parametrize(
+    ("silent", "of", "expected"),
+    [
+        (5, 20, Level.OFF),
+        (6, 20, Level.SLOWED),
+        (9, 20, Level.SLOWED),
+        (10, 20, Level.STOPPED),
+        (20, 20, Level.STOPPED),
+        (2, 2, Level.OFF),
+        (2, 4, Level.OFF),
+        (3, 10, Level.SLOWED),
+        (3, 11, Level.OFF),
+        (3, 6, Level.STOPPED),
+        (2999, 10_000, Level.OFF),
+        (3000, 10_000, Level.SLOWED),
+    ],
+)
+def test_from_three_on_a_share_of_30_percent_slows_and_one_of_50_stops(
+    silent: int, of: int, expected: Level
+) -> None:
+    assert level(silent, of) is expected
+
+
+def test_those_given_up_are_counted_with_those_who_fell_silent_with_them_and_not_later() -> None:
+    mirror = nodes([0, 0, 0, None, None, None], lost=(0, 1))
+    later = nodes([0, 0, BRAKE_WINDOW_MS + 1, None, None, None], lost=(0, 1))
+
+    assert Silence(mirror).worst(mirror).level is Level.STOPPED
+    assert Silence(later).worst(later).level is Level.OFF
+
+
+def test_slowed_they_are_given_up_one_after_the_other_and_in_a_large_cluster_some_at_a_time() -> None:
+    few = nodes([0, 100, 200, *[None] * 7])
+    many = nodes([0] * 400 + [None] * 600)
+    silence, at_once = Silence(few), Silence(many)
+
+    assert [silence.lost_at_ms(few.nodes[NodeId(f"n000{at}")], LOST_MS) for at in range(3)] == [
+        LOST_MS,
+        LOST_MS + BRAKE_STEP_MS,
+        LOST_MS + 2 * BRAKE_STEP_MS,
+    ]
+    times = [at_once.lost_at_ms(node, LOST_MS) for node in many.nodes.values() if node.status]
+    assert max(time for time in times[:400] if time is not None) == LOST_MS + 39 * BRAKE_STEP_MS
+
+
+def test_stopped_none_is_given_up_but_those_said_to_be_gone() -> None:
+    mirror = nodes([5, 5, 5, None])
+    mirror.apply(NodeWish(NodeId("n0000"), gone_at_ms=5))
+    mirror.apply(NodeWish(NodeId("n0001"), gone_at_ms=6))
+    silence = Silence(mirror)
+
+    assert [silence.lost_at_ms(mirror.nodes[NodeId(f"n000{at}")], LOST_MS) for at in range(3)] == [
+        None,
+        0,
+        None,
+    ]
+
+
+@given(st.lists(st.none() | st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=12))
+def test_it_is_the_fullest_window_that_counts(silent_at_ms: list[int | None]) -> None:
+    mirror = nodes(silent_at_ms)
+    silence = Silence(mirror)
+    at_ms = [one for one in silent_at_ms if one is not None]
+
+    for number, here in enumerate(silent_at_ms):
+        if here is not None:
+            windows = [start for start in at_ms if start <= here <= start + BRAKE_WINDOW_MS]
+            most = max(sum(start <= one <= start + BRAKE_WINDOW_MS for one in at_ms) for start in windows)
+            assert silence.around(NodeId(f"n{number:04}"), here).silent == most

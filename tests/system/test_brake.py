@@ -1,0 +1,110 @@
+"""Many nodes fall silent at once: their work is replaced slowly or not at all, and goes on later."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+NODES = 20
+LOST_SECONDS = 6
+PATIENCE_SECONDS = 90  # twenty agents on few cores
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> Iterator[LocalCluster]:
+    """With room for the work of a neighbour each."""
+    settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
+    with LocalCluster(tmp_path, nodes=NODES, cpu=2, settings=settings) as running:
+        yield running
+
+
+def brake(cluster: LocalCluster) -> str:
+    return str(cluster.call("GET", "/v1/brake").body["level"])
+
+
+def nodes(cluster: LocalCluster, state: str) -> dict[str, Any]:
+    return {
+        node["name"]: node
+        for node in cluster.call("GET", "/v1/nodes").body["nodes"]
+        if node["state"] == state
+    }
+
+
+def are_all_ready(cluster: LocalCluster) -> bool:
+    return len(nodes(cluster, "ready")) == NODES
+
+
+def signalled(cluster: LocalCluster, count: int, signum: signal.Signals) -> None:
+    for number in range(1, count + 1):
+        cluster.signal_agent(number, signum)
+
+
+def test_half_of_them_are_waited_for_and_of_a_third_few_are_given_up(
+    twenty: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    job = twenty.submit(*witness.script(gate.wait), count=NODES, spread="node")
+    until(lambda: twenty.count(job, "running") == NODES, "all tasks run", PATIENCE_SECONDS)
+
+    signalled(twenty, NODES // 2, signal.SIGSTOP)
+    until(lambda: brake(twenty) == "stopped", "the brake is on", PATIENCE_SECONDS)
+    until(
+        lambda: (
+            sum(node["heard_ms_ago"] > 3000 * LOST_SECONDS for node in nodes(twenty, "suspect").values())
+            == 10
+        ),
+        "half of them are silent for three times as long as they may be",
+        PATIENCE_SECONDS,
+    )
+    assert len(witness.seen()) == NODES
+    assert "10 of 20 nodes went silent within a minute" in twenty.rota("node", "ls").err
+    assert "the brake is stopped" in twenty.rota("why", job).out
+
+    signalled(twenty, NODES // 2, signal.SIGCONT)
+    until(lambda: are_all_ready(twenty), "all are back", PATIENCE_SECONDS)
+    until(lambda: brake(twenty) == "off", "the brake is off")
+    assert len(witness.seen()) == NODES
+
+    signalled(twenty, 6, signal.SIGSTOP)
+    until(lambda: brake(twenty) == "slowed", "the brake is on", PATIENCE_SECONDS)
+    until(lambda: len(nodes(twenty, "lost")) > 0, "the first is given up", PATIENCE_SECONDS)
+    signalled(twenty, 6, signal.SIGCONT)
+    until(lambda: are_all_ready(twenty), "all are back", PATIENCE_SECONDS)
+    events = twenty.call("GET", "/v1/events?limit=1000").body["events"]
+    lost = [event["node"] for event in events if event["kind"] == "node.lost"]
+    assert 1 <= len(lost) < 6
+
+    gate.open()
+    assert twenty.rota("wait", job).code == 0
+    assert len(witness.seen()) == NODES + len(lost)
+    levels = [event["state"] for event in events if event["kind"] == "cluster.brake"]
+    assert levels == ["slowed", "stopped", "slowed", "off", "slowed", "off"][-len(levels) :]
+
+
+def test_an_operator_who_knows_that_they_are_gone_says_so(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
+    with LocalCluster(tmp_path, nodes=5, cpu=2, settings=settings) as five:
+        job = five.submit(*witness.script(gate.wait), count=5, spread="node", retries=0)
+        until(lambda: five.count(job, "running") == 5, "all tasks run")
+        assert five.rota("node", "brake").out == "off: nodes that are lost are replaced at once\n"
+        refused = five.rota("node", "brake", "--release")
+        assert (refused.code, "none of these nodes is silent" in refused.err) == (1, True)
+        for number in (1, 2, 3):
+            five.kill_node(number)
+        until(lambda: brake(five) == "stopped", "the brake is on")
+
+        said = five.rota("node", "brake", "--release")
+
+        assert "said to be gone: node-1, node-2, node-3" in said.err
+        until(lambda: len(witness.seen()) == 8, "what they ran runs elsewhere")
+        assert brake(five) == "off"
+        gate.open()
+        assert five.rota("wait", job).code == 0
