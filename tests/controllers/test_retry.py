@@ -2,7 +2,8 @@
 
 import pytest
 
-from rota.controllers.retry import End, Verdict, judge, pause_ms
+from rota.controllers.retry import judge, pause_ms
+from rota.controllers.verdict import End, Verdict
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.retry import Cause, Failure, Retry
