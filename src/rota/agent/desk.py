@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
 from rota.model.ids import JobId
+from rota.model.limits import SUPERSEDED_GRACE_MS
 from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Start, Stop, Work
 from rota.runtimes.protocol import AttemptName
 
@@ -241,3 +242,12 @@ def _grouped(claims: dict[AttemptName, Claim]) -> list[JobClaims]:
             jobs[name.job] = JobClaims(name.job, [])
         jobs[name.job].claims.append(claim)
     return list(jobs.values())
+
+
+def stops_by_grace(orders: JobOrders) -> dict[int | None, list[AttemptName]]:
+    """What is to stop, by how much grace it has at most; None: as its job says."""
+    found: dict[int | None, list[AttemptName]] = {}
+    for one in orders.stop:
+        grace_ms = SUPERSEDED_GRACE_MS if one.superseded else None
+        found.setdefault(grace_ms, []).append(AttemptName(orders.job, one.index, one.attempt))
+    return found

@@ -4,9 +4,7 @@ from typing import NamedTuple
 
 from rota.model.amounts import GPU
 from rota.model.ids import JobId
-from rota.model.limits import SUPERSEDED_GRACE_MS
 from rota.model.sync import Claim, JobClaims, JobOrders, Said, Work
-from rota.runtimes.protocol import AttemptName
 
 
 class Facts(NamedTuple):
@@ -59,12 +57,3 @@ def veto(work: Work | None, facts: Facts) -> str | None:
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None
-
-
-def stops_by_grace(orders: JobOrders) -> dict[int | None, list[AttemptName]]:
-    """What is to stop, by how much grace it has at most; None: as its job says."""
-    found: dict[int | None, list[AttemptName]] = {}
-    for one in orders.stop:
-        grace_ms = SUPERSEDED_GRACE_MS if one.superseded else None
-        found.setdefault(grace_ms, []).append(AttemptName(orders.job, one.index, one.attempt))
-    return found

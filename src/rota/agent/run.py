@@ -13,9 +13,9 @@ import structlog
 
 from rota.agent import containers, dial, logs, outputs, probe
 from rota.agent.conversation import Conversation, Over, Stream
-from rota.agent.desk import Desk
+from rota.agent.desk import Desk, stops_by_grace
 from rota.agent.gauges import Gauges
-from rota.agent.plan import Facts, stops_by_grace
+from rota.agent.plan import Facts
 from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed

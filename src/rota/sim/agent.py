@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 
-from rota.agent.desk import Desk
-from rota.agent.plan import Facts, stops_by_grace
+from rota.agent.desk import Desk, stops_by_grace
+from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
 from rota.model.amounts import GPU, WHOLE_GPU
