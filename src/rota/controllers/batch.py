@@ -231,7 +231,7 @@ def _unwant(job: JobView) -> Plan:
 
 def _stop(job: JobView, verdict: JobVerdict) -> Plan:
     """It is over its time: the same, but that it is not canceled."""
-    blocks = [_unwant_block(job, block, TaskEvent.OVERTIME) for block in sorted(job.phases)]
+    blocks = (_unwant_block(job, block, TaskEvent.OVERTIME) for block in sorted(job.phases))
     changed = [block for block in blocks if block != job.tasks.get(block.block)]
     why = f"job {job.spec.id} is stopped: {verdict.reason}"
     return Plan(tuple(changed), why=why) if changed else NOTHING
