@@ -127,12 +127,6 @@ def test_an_at_most_once_attempt_is_on_disk_before_it_starts(keeper: Keeper, age
     assert '["start","7",0,1,' in keeper.output("7")
 
 
-def test_one_at_a_time_is_refused(agent: Agent) -> None:
-    agent.start("7", "true", run="one_at_a_time")
-
-    assert agent.wait_refused() == [["7", 0, 1, "this node cannot hold run leases yet"]]
-
-
 def test_what_does_not_fit_waits_and_what_never_can_is_refused(agent: Agent) -> None:
     agent.start("7", "sleep", "60", needs={"cpu": 3000})
     agent.start("8", "true", needs={"cpu": 2000})

@@ -11,7 +11,7 @@ from rota.sim.keeping import Child, Habit
 from rota.sim.machine import Machine
 from rota.sim.medium import Medium
 from rota.sim.network import Network
-from rota.sim.server import Server
+from rota.sim.server import Server, Times
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -72,6 +72,6 @@ class Stage:
 
     def server(self) -> Server:
         """One that has read everything."""
-        server = Server(self.world, "server-1", Medium(self.world, self.network), 30_000)
+        server = Server(self.world, "server-1", Medium(self.world, self.network), Times(30_000))
         server.mirror.load(self.checks.known.values())
         return server

@@ -100,6 +100,18 @@ def what_may_run_once_runs_again() -> None:
     stage.born("n2", attempt=2)
 
 
+def what_runs_one_at_a_time_runs_twice() -> None:
+    stage = Stage(job_spec(1, count=2, run=RunMode.ONE_AT_A_TIME))
+    stage.world.count("fault: cut off")
+    stage.place("n1", "n2")
+    stage.born("n1")
+    stage.born("n2", attempt=2)
+
+
+def a_lease_is_lost_for_nothing() -> None:
+    Stage(job_spec(1, count=2, run=RunMode.ONE_AT_A_TIME)).place("n1", "n2")
+
+
 def a_machine_runs_more_than_it_has() -> None:
     stage = Stage()
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))
@@ -206,6 +218,8 @@ FORGED: dict[Callable[[], None], str] = {
     a_task_is_placed_while_it_lives: "task 0 of job 1 got attempt 2 while attempt 1 had not ended",
     an_attempt_starts_twice: "attempt 1 of task 0 of job 1 was started twice: on n1 and on n2",
     an_attempt_starts_before_it_is_written: "task 0 of job 1 was started on n1 and is not on disk",
+    what_runs_one_at_a_time_runs_twice: "job 1 runs one at a time and runs as attempts 1 on n1, 2 on n2",
+    a_lease_is_lost_for_nothing: "attempt 1 of task 0 of job 1 was lost on n1 for nothing",
     what_may_run_once_runs_again: "task 0 of job 1 may run once and was started again: attempt 2 of task 0",
     a_machine_runs_more_than_it_has: "n1 runs 2000 of cpu, more than it has",
     a_device_is_given_away_twice: "n1 runs 1200 of GPU 1, more than it has",

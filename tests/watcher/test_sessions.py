@@ -50,20 +50,23 @@ def test_another_machine_or_boot_is_turned_away_while_the_one_before_answers() -
     add_node(mirror, "a")
     twin = hello("a", boot_id="another")
 
-    assert sessions.unwelcome(mirror, A, hello("a"), 1, SUSPECT_MS - 1) is None
-    assert sessions.unwelcome(mirror, A, twin, 1, SUSPECT_MS - 1) == "node a is connected from elsewhere"
-    assert sessions.unwelcome(mirror, A, hello("a", machine_id="another"), 1, 0) is not None
-    assert sessions.unwelcome(mirror, A, twin, 1, SUSPECT_MS) is None
+    assert sessions.unwelcome(mirror, A, hello("a"), epoch=1, now_ms=SUSPECT_MS - 1) is None
+    assert (
+        sessions.unwelcome(mirror, A, twin, epoch=1, now_ms=SUSPECT_MS - 1)
+        == "node a is connected from elsewhere"
+    )
+    assert sessions.unwelcome(mirror, A, hello("a", machine_id="another"), epoch=1, now_ms=0) is not None
+    assert sessions.unwelcome(mirror, A, twin, epoch=1, now_ms=SUSPECT_MS) is None
     mirror.connect(A, Link.DOWN)
-    assert sessions.unwelcome(mirror, A, twin, 1, 0) is None
+    assert sessions.unwelcome(mirror, A, twin, epoch=1, now_ms=0) is None
 
 
 def test_a_node_that_follows_a_newer_leader_is_turned_away() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
-    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), 8, 0) is None
-    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), 7, 0) is not None
+    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), epoch=8, now_ms=0) is None
+    assert sessions.unwelcome(mirror, A, hello("a", epoch_seen=8), epoch=7, now_ms=0) is not None
 
 
 @pytest.mark.parametrize("before", [NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT])

@@ -1,12 +1,15 @@
 """What the agent knows of the work on its machine, and what of it the control plane has not heard yet."""
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
 from rota.model.ids import JobId
-from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Work
+from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Start, Stop, Work
 from rota.runtimes.protocol import AttemptName
 
+NO_LEASES: Mapping[JobId, int] = MappingProxyType({})
 _SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
 _PATIENCE_SECONDS = 0.02  # what is no end can wait this long for company
 
@@ -27,15 +30,20 @@ class Desk:
         self._nudged = False
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
+        self._waiting: dict[AttemptName, Start] = {}  # for the word that we have taken them to be on disk
+        self._taken: dict[int, list[AttemptName]] = {}  # by the number of the word that said so
+        self._leases: dict[JobId, int] = {}  # of jobs that have one, in ms
         self._works: dict[JobId, Work] = {}
         self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
 
     # ---- from the keeper
 
-    def replace_all(self, claims: list[JobClaims]) -> None:
+    def replace_all(self, claims: list[JobClaims], leases: Mapping[JobId, int] = NO_LEASES) -> None:
         """Everything there is, after an attach."""
+        self._leases = dict(leases)
         self._live.clear()
         self._results.clear()
+        self._waiting.clear()
         self._introduced.clear()
         self.note(claims)
         self.gone = False
@@ -89,20 +97,59 @@ class Desk:
 
     def learn(self, orders: list[JobOrders]) -> list[str]:
         """Keep the work that came along; the directories that what is to start needs."""
-        self._works.update({one.job: one.work for one in orders if one.work is not None})
+        new = {one.job: one.work for one in orders if one.work is not None}
+        self._works |= new
+        self._leases |= {job: work.lease_ms for job, work in new.items() if work.lease_ms is not None}
         works = [self._works[one.job] for one in orders if one.start and one.job in self._works]
         return [work.workdir for work in works if work.workdir is not None]
 
     def obey(self, orders: list[JobOrders], facts: Facts) -> list[JobOrders]:
-        """What the keeper is to be told, each job's work with its first; the rest is refused."""
+        """What the keeper is to be told, each job's work with its first; the rest is refused, or waits."""
         actions = plan(orders, self._works, facts)
         self.note(actions.refuse)
-        return [self._hand_on(one) for one in actions.obey]
+        return [self._hand_on(self._hold(one)) for one in actions.obey]
+
+    def released(self, n: int) -> list[JobOrders]:
+        """What may start, now that the control plane has on disk that word n took it."""
+        starts: dict[JobId, list[Start]] = {}
+        for taken_n in [taken_n for taken_n in self._taken if taken_n <= n]:
+            for name in self._taken.pop(taken_n):
+                start = self._waiting.pop(name, None)
+                if start is not None:
+                    starts.setdefault(name.job, []).append(start)
+        return [self._hand_on(JobOrders(job, None, started, [])) for job, started in starts.items()]
+
+    @property
+    def lease_ms(self) -> int | None:
+        """The shortest lease of what is here; None: nothing runs under one."""
+        if not self._leases:
+            return None
+        jobs = {name.job for name in self._live}
+        return min((lease_ms for job, lease_ms in self._leases.items() if job in jobs), default=None)
 
     def forget(self, jobs: list[JobId]) -> None:
         for job in jobs:
             self._works.pop(job, None)
+            self._leases.pop(job, None)
             self._introduced.pop(job, None)
+
+    def _hold(self, orders: JobOrders) -> JobOrders:
+        """What waits for the word is kept back; what need not wait any longer never started."""
+        withdrawn = [one for one in orders.stop if self._waiting.pop(_name(orders.job, one), None)]
+        if withdrawn:
+            claims = [Claim(one.index, one.attempt, Said.WITHDRAWN) for one in withdrawn]
+            self.note([JobClaims(orders.job, claims)])
+            orders = orders._replace(stop=[one for one in orders.stop if one not in withdrawn])
+        if not orders.start or not self._works[orders.job].waits_for_word:
+            return orders
+        new = {
+            _name(orders.job, one): one for one in orders.start if not self.is_known(_name(orders.job, one))
+        }
+        self._waiting |= new
+        self.take(orders)
+        return orders._replace(
+            start=[one for one in orders.start if _name(orders.job, one) not in self._waiting]
+        )
 
     def _hand_on(self, orders: JobOrders) -> JobOrders:
         if not orders.start:
@@ -118,6 +165,7 @@ class Desk:
         """Everything, for a hello; nothing is unsent after it."""
         self._unsent.clear()
         self._said.clear()
+        self._taken.clear()
         self._urgent = False
         return _grouped({**self._live, **self._results})
 
@@ -167,6 +215,10 @@ class Desk:
         ]
         if ended:
             self._said[n] = ended
+        names = [_name(one.job, claim) for one in claims for claim in one.claims] if self._waiting else []
+        taken = [name for name in names if name in self._waiting]
+        if taken:
+            self._taken[n] = taken
 
     def stored(self, n: int) -> list[AttemptName]:
         """Results that may be forgotten, now that word n is on disk."""
@@ -176,6 +228,10 @@ class Desk:
         for name in names:
             self._results.pop(name, None)
         return names
+
+
+def _name(job: JobId, one: Start | Stop | Claim) -> AttemptName:
+    return AttemptName(job, one.index, one.attempt)
 
 
 def _grouped(claims: dict[AttemptName, Claim]) -> list[JobClaims]:

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from rota.model.amounts import GPU
 from rota.model.ids import JobId
+from rota.model.limits import SUPERSEDED_GRACE_MS
 from rota.model.sync import Claim, JobClaims, JobOrders, Said, Work
+from rota.runtimes.protocol import AttemptName
 
 
 class Facts(NamedTuple):
@@ -14,6 +16,8 @@ class Facts(NamedTuple):
     leaving: bool
     outdated_keeper: bool = False  # it was started before an upgrade: GPUs and containers are beyond it
     has_runtime: bool = True  # for containers
+    has_sandbox: bool = True
+    holds_leases: bool = True
 
 
 class Actions(NamedTuple):
@@ -46,8 +50,21 @@ def veto(work: Work | None, facts: Facts) -> str | None:
     if facts.outdated_keeper and (work.needs.get(GPU) or work.container is not None):
         what = "gives out no GPUs" if work.container is None else "runs no containers"
         return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
+    if work.lease_ms is not None and not facts.holds_leases:
+        return "this node cannot hold run leases"
     if work.container is not None:
         return None if facts.has_runtime else "this node has no container runtime"
+    if work.sandbox is not None and not facts.has_sandbox:
+        return "this node has no bubblewrap that works"
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None
+
+
+def stops_by_grace(orders: JobOrders) -> dict[int | None, list[AttemptName]]:
+    """What is to stop, by how much grace it has at most; None: as its job says."""
+    found: dict[int | None, list[AttemptName]] = {}
+    for one in orders.stop:
+        grace_ms = SUPERSEDED_GRACE_MS if one.superseded else None
+        found.setdefault(grace_ms, []).append(AttemptName(orders.job, one.index, one.attempt))
+    return found

@@ -3,27 +3,25 @@
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import grpc
 import structlog
 
 from rota.agent import containers, dial, logs, outputs, probe
+from rota.agent.conversation import Conversation, Over, Stream
 from rota.agent.desk import Desk
 from rota.agent.gauges import Gauges
-from rota.agent.plan import Facts
+from rota.agent.plan import Facts, stops_by_grace
 from rota.agent.tails import Tails
-from rota.agent.words import Words
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
-from rota.model.sync import Hello
+from rota.model.sync import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -35,7 +33,6 @@ _BACKOFF_FIRST_SECONDS = 0.1
 _BACKOFF_LAST_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
 _TOLD_TO = "it was told to leave"
-Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,6 @@ class Settings:
     container: str | None = None  # which runtime; none is said: whichever there is
     mounts: tuple[str, ...] = ()  # what containers may see of this machine
     container_root: bool = False
-
-
-class _Over(Exception):
-    """This connection is done with."""
 
 
 class Agent:
@@ -110,7 +103,7 @@ class Agent:
         room = Room(said.name, self._machine.capacity, self._machine.gpus, said.keeping, self._engine)
         while True:
             claims = await self._runtime.attach(room)
-            self._desk.replace_all(claims)
+            self._desk.replace_all(claims, self._runtime.leases)
             self._tails.touch(one.job for one in claims)
             await self._drain_outdated()
             async for claims in self._runtime.events():
@@ -150,7 +143,7 @@ class Agent:
         async with dial.channel(self._settings.address, self._identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
-            conversation = _Conversation(stream)
+            conversation = Conversation(stream)
             self._welcomed = False
             hello = self._hello()
             self._desk.said(conversation.words.next_n, hello.inventory)
@@ -161,10 +154,11 @@ class Agent:
                     halves.create_task(self._report(conversation))
                     halves.create_task(self._renew(stub))
                     halves.create_task(self._tell_tails(stub, conversation))
-            except* _Over:
-                pass
-            except* grpc.aio.AioRpcError as group:
-                raise group.exceptions[0] from None
+            except* Over as group:
+                for reason in filter(None, map(str, group.exceptions)):
+                    log.warning("hung up", reason=reason)
+            except* grpc.aio.AioRpcError as errors:
+                raise errors.exceptions[0] from None
 
     def _hello(self) -> Hello:
         return Hello(
@@ -186,7 +180,7 @@ class Agent:
         return {} if self._engine is None else {"container": self._engine.kind}
 
     async def _hear(
-        self, stub: pb_grpc.AgentStub, conversation: "_Conversation", tasks: asyncio.TaskGroup
+        self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup
     ) -> None:
         async for word in conversation.stream:
             self._see_epoch(word.epoch)
@@ -201,12 +195,15 @@ class Agent:
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
+                    heard_ms = conversation.words.heard_ms
+                    if word.orders.renews and heard_ms is not None:
+                        await self._runtime.renew(heard_ms * 1_000_000)
                     await self._obey(word.orders)
                 case "pace":
                     self._gauges.report_seconds = word.pace.report_interval_ms / 1000
                 case _:
                     self._read_out(stub, word, tasks)
-        raise _Over
+        raise Over
 
     def _read_out(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
         """Logs and outputs: begun, or no longer wanted."""
@@ -227,12 +224,9 @@ class Agent:
         """What is to start comes first: nobody waits for the rest."""
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
         for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
-            if one.start:
-                await self._runtime.start(one.job, one.work, one.start)
-            if one.stop:
-                await self._runtime.stop(
-                    [AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop]
-                )
+            await self._pass_on(one)
+        for one in self._desk.released(orders.stored):
+            await self._pass_on(one)
         stored = self._desk.stored(orders.stored)
         if stored:
             await self._runtime.acknowledge(stored)
@@ -241,23 +235,31 @@ class Agent:
             await self._runtime.forget(forgotten)
             self._desk.forget(forgotten)
 
+    async def _pass_on(self, one: JobOrders) -> None:
+        if one.start:
+            await self._runtime.start(one.job, one.work, one.start)
+        for grace_ms, stops in stops_by_grace(one).items():
+            await self._runtime.stop(stops, grace_ms)
+
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
-        return Facts(missing, self._leaving, self._runtime.is_outdated, self._engine is not None)
+        labels = self._runtime.labels
+        can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
+        return Facts(missing, self._leaving, self._runtime.is_outdated, *can)
 
-    async def _report(self, conversation: "_Conversation") -> None:
+    async def _report(self, conversation: Conversation) -> None:
         try:
             async with asyncio.timeout(SUSPECT_MS / 1000):
                 await conversation.welcomed.wait()
         except TimeoutError:
-            raise _Over from None  # it hangs; another call may find one that does not
+            raise Over from None  # it hangs; another call may find one that does not
         while True:
             await self._say_drain(conversation)
-            await self._desk.wait(conversation.beat_seconds)
+            await self._desk.wait(self._beat_seconds(conversation))
             if self._desk.gone:
                 if self._leaving:
                     await self._say_goodbye(conversation)
-                raise _Over  # with a new keeper everything is told anew
+                raise Over  # with a new keeper everything is told anew
             claims = self._desk.take_changes()
             load = self._gauges.take()
             wire_load = None if load is None else wire.load_to_wire(load)
@@ -268,14 +270,19 @@ class Agent:
             else:
                 await conversation.say(pb.FromNode(beat=pb.Beat(load=wire_load)))
 
-    async def _say_drain(self, conversation: "_Conversation") -> None:
+    def _beat_seconds(self, conversation: Conversation) -> float:
+        """At least four times in the shortest lease."""
+        conversation.holds_leases = (lease_ms := self._desk.lease_ms) is not None
+        return min(conversation.beat_seconds, (lease_ms or conversation.beat_seconds * 4000) / 4000)
+
+    async def _say_drain(self, conversation: Conversation) -> None:
         if self._drains_until is None or conversation.drain_said:
             return
         conversation.drain_said = True
         left_ms = max(0, round((self._drains_until - asyncio.get_running_loop().time()) * 1000))
         await conversation.say(pb.FromNode(drain=pb.Drain(reason=_TOLD_TO, within_ms=left_ms)))
 
-    async def _say_goodbye(self, conversation: "_Conversation") -> None:
+    async def _say_goodbye(self, conversation: Conversation) -> None:
         claims = self._desk.take_changes()
         if claims:
             await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
@@ -296,7 +303,7 @@ class Agent:
         finally:
             self._readings.pop(request.id, None)
 
-    async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: "_Conversation") -> None:
+    async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
         await conversation.welcomed.wait()
         self._tails.begin()
         with contextlib.suppress(grpc.aio.AioRpcError):  # an older server keeps none
@@ -321,7 +328,7 @@ class Agent:
         reply = await stub.Renew(pb.RenewRequest(csr=make_request(self._settings.directory)))
         self._identity = store_identity(self._settings.directory, reply.certificate, reply.ca)
         log.info("certificate renewed", until=str(self._identity.expires_at))
-        raise _Over
+        raise Over
 
     async def _explain(self, error: grpc.aio.AioRpcError) -> None:
         details = error.details() or ""
@@ -343,7 +350,7 @@ class Agent:
         seen = self._epoch_seen() if self._desk.epoch is None else self._desk.epoch
         if epoch < seen:
             log.error("orders of an older epoch are refused", epoch=epoch, seen=seen)
-            raise _Over
+            raise Over
         if epoch > seen:
             self._store_epoch(epoch)
         self._desk.epoch = epoch
@@ -355,39 +362,3 @@ class Agent:
             partial.replace(self._epoch_file)
         except OSError as error:  # a full disk: it is known for as long as this agent lives
             log.warning("the epoch cannot be stored", error=error.strerror)
-
-
-class _Conversation:
-    """One connection: its stream, and what was said on it."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.words = Words()
-        self.beat_seconds = BEAT_MS / 1000
-        self.welcomed = asyncio.Event()
-        self.drain_said = False
-
-    async def say(self, word: pb.FromNode) -> None:
-        word.n = self.words.say(_now_ms())
-        try:
-            await self.stream.write(word)
-        except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
-            raise _Over from None
-
-    def begin(self) -> None:
-        if not self.words.welcome(_now_ms()):
-            log.warning("welcomed too late")
-            raise _Over
-        self.welcomed.set()
-
-    def refuse_stale(self, echo: int) -> None:
-        """Hear all anew instead."""
-        waited_ms = self.words.stale_ms(echo, _now_ms())
-        if waited_ms is not None:
-            log.warning("stale orders are refused", seconds=round(waited_ms / 1000, 1))
-            raise _Over
-
-
-def _now_ms() -> int:
-    """Sleep of the machine included: it is time that the server's word took, too."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -8,6 +8,7 @@ class Words:
         self.next_n = 1
         self._said_at_ms: dict[int, int] = {}
         self._last_ms = 0  # when something was last said, or allowed to be
+        self.heard_ms: int | None = None  # when the last word was said that has been heard
 
     def say(self, now_ms: int) -> int:
         """The number of a word that is said now."""
@@ -29,7 +30,7 @@ class Words:
         was said for a while: we slept, and the orders lay waiting.
         """
         for n in [n for n in self._said_at_ms if n <= echo]:
-            del self._said_at_ms[n]
+            self.heard_ms = self._said_at_ms.pop(n)
         unheard_ms = next(iter(self._said_at_ms.values()), now_ms)
         waited_ms = now_ms - min(unheard_ms, self._last_ms)
         return waited_ms if waited_ms > STALE_ORDER_MS else None

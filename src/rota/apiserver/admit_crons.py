@@ -164,4 +164,4 @@ def _refuse_contradictions(cron: Cron) -> None:
         problem = f"all of them begin at once, and overlap = {cron.overlap} lets one run at a time"
         raise BadField("missed", problem, "write once, or overlap = allow")
     if cron.template.kind is not Kind.BATCH:
-        raise BadField("job.kind", f"a {cron.template.kind} job never ends", "write batch, or leave it out")
+        raise BadField("job", f"a {cron.template.kind} job never ends", "write batch, or leave it out")

@@ -12,6 +12,9 @@ from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
+from rota.apiserver.run_modes import run_mode
+from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
+from rota.apiserver.services import refuse_unlike_a_service, service_fields
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -29,7 +32,7 @@ from rota.model.amounts import (
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
-from rota.model.shape import Constraint, Op, Policy, RunMode
+from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
 WORKDIR_MAX = 4096  # Linux' PATH_MAX
@@ -40,7 +43,8 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container", "after", "kind"),
+    *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
+    *("lease", "lease_margin"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -51,6 +55,8 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     spec = _parsed(said, wall_ms)
     refuse_contradictions(spec, wall_ms)
     refuse_uncontainable(spec)
+    refuse_unlike_a_service(said, spec)
+    refuse_open_sandbox(spec)
     return spec
 
 
@@ -79,7 +85,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
-        run=_run_mode(said.get("run", RunMode.AT_LEAST_ONCE)),
+        **run_mode(said),
         recovery=fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery),
         when_unschedulable=fields.one_of(
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
@@ -93,9 +99,11 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
+        sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
         after=afters("after", said.get("after", [])),
+        **service_fields(said),
     )
 
 
@@ -218,11 +226,3 @@ def _resources(value: object) -> dict[str, int]:
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())
     }
-
-
-def _run_mode(value: object) -> RunMode:
-    run = fields.one_of("run", value, RunMode)
-    if run is RunMode.ONE_AT_A_TIME:
-        hint = "write at_least_once, or at_most_once where a second start would do harm"
-        raise BadField("run", "one_at_a_time needs run leases, which nodes do not hold yet", hint)
-    return run

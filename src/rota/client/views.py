@@ -53,12 +53,17 @@ class SpecFields(TypedDict, total=False):
     timeout: str | float | None
     grace: str | float
     run: str
+    lease: str | float
+    lease_margin: str | float
     when_unschedulable: str
     recovery: str
     labels: Mapping[str, str]
     image: str
     container: Mapping[str, Any]
     limits: Mapping[str, str | float]
+    stop_signal: str
+    restart: Mapping[str, Any]
+    check: Mapping[str, Any]
 
 
 def _raw() -> Any:
@@ -96,9 +101,9 @@ class JobStatus:
     state: str
     name: str = ""
     namespace: str = "default"
+    kind: str = "batch"
     reason: str | None = None
     sentence: str = ""
-    kind: str = "batch"
     count: int = 1
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -112,6 +117,9 @@ class JobStatus:
     spec: Mapping[str, Any] | None = None
     placement: Placement | None = None
     warnings: tuple[Warned, ...] = ()
+    healthy: int | None = None  # tasks of a service that its checks find well
+    down: int | None = None  # between two starts
+    restarts: int | None = None  # on their nodes
     raw: Mapping[str, Any] = _raw()
 
     @property
@@ -140,6 +148,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Life:
+    """How an attempt of a service lives: how it is, and how the last of its processes ended."""
+
+    health: str = "up"
+    restarts: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    ended_at_ms: int | None = None
+    why: str | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Task:
     """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
 
@@ -160,6 +181,7 @@ class Task:
     cpu_ms: float | None = None
     peak_memory_bytes: int | None = None
     steps: tuple[Step, ...] = ()
+    life: Life | None = None  # of a service
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = _raw()
 
@@ -354,6 +376,8 @@ def read(view: type[View], answer: Any) -> View:
         )
     if view is Task and "steps" in said:
         said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
+    if view is Task and said.get("life") is not None:
+        said["life"] = read(Life, answer["life"])
     if view is JobStatus and said.get("placement") is not None:
         said["placement"] = read(Placement, answer["placement"])
     if view is JobStatus and "warnings" in said:

@@ -51,13 +51,13 @@ class Mirror(Standing):
         self.accounts = Accounts()
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
+        self.leased: Mapping[JobId, None] = self._sums.leased
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
         self.unfinished = 0
         self.now_ms = 0
-        self.touched: dict[
-            NodeId, None
-        ] = {}  # nodes whose assignment may have changed; emptied by the driver
+        self.read_at_ms = 0
+        self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
         self._lines: dict[Line, list[Turn]] = {}
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
@@ -91,6 +91,7 @@ class Mirror(Standing):
 
     def load(self, records: Iterable[Record]) -> None:
         """Everything at once: each block is looked at when all of its three records are there."""
+        self.read_at_ms = self.now_ms
         blocks: dict[tuple[JobId, int], None] = {}
         for record in sorted(records, key=load_order):
             match record:

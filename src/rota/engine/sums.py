@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from rota.engine.entries import JobEntry, Move
 from rota.model.accounts import Accounts
-from rota.model.ids import NodeId
+from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.namespace import TASKS
 from rota.model.neighbours import Counted, Neighbours
@@ -18,6 +18,7 @@ class Sums:
         self._room = room
         self._accounts = accounts
         self._neighbours = neighbours
+        self.leased: dict[JobId, None] = {}  # jobs that have not ended and whose attempts run under leases
 
     def move(self, job: JobEntry, node: NodeId, move: Move) -> None:
         """Attempts of a job changed what they hold of a node."""
@@ -37,6 +38,8 @@ class Sums:
 
     def begin(self, spec: JobSpec, jobs: Iterable[JobEntry]) -> None:
         """A job has come: where are those its terms name, if nobody had such terms before?"""
+        if spec.lease_ms is not None:
+            self.leased[spec.id] = None
         if not (spec.near or spec.apart or spec.spread):
             return
         for selector in self._neighbours.begin(spec, self._room.width):
@@ -47,6 +50,7 @@ class Sums:
                         column[self._room.slot[node]] += count
 
     def end(self, spec: JobSpec) -> None:
+        self.leased.pop(spec.id, None)
         if spec.near or spec.apart or spec.spread:
             self._neighbours.end(spec)
 

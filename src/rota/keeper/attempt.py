@@ -3,15 +3,19 @@
 import contextlib
 import os
 import resource
+import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from rota.keeper.boxes import Box
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
+from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
+from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode
 
@@ -66,10 +70,13 @@ class Kernel:
         """Whether a child is a zombie; 0: it was not born yet."""
         return pid != 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def bury_stray(self, pid: int) -> None:
-        """An orphan that came to us, or a spawn that failed and was reaped already."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+    def bury_stray(self, pid: int) -> int | None:
+        """An orphan that came to us, or a spawn that failed and was reaped already: then nobody knows how."""
+        try:
+            buried, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        return os.waitstatus_to_exitcode(status) if buried else None
 
     def bury(self, pid: int, started_ns: int) -> Outcome:
         """Take the end of a child that is a zombie."""
@@ -116,6 +123,8 @@ class Running:
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
     box: Box | None = None  # the container it runs in
+    cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
+    kill_by_ns: int | None = None  # a second before its lease ends
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
@@ -123,16 +132,48 @@ class Running:
     halted: bool = False  # no further step is to start
     waits: bool = False  # to be started again, when this node may have a process to spare
     short_since_ns: int = 0  # since when it had none; 0: it has
-    cpu_us: int = 0  # of the steps before
+    cpu_us: int = 0  # of the steps, or the starts, before
     peak_kib: int = 0
+    life: Life | None = None  # of a service
+
+    @property
+    def is_resting(self) -> bool:
+        """A service between two starts: nothing of it runs."""
+        return self.life is not None and self.life.rests_until_ns > 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """What is to be started is not its first process."""
+        return len(self.marks) > 1 or (self.life is not None and self.life.restarts > 0)
 
     @property
     def may_go_on(self) -> bool:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
 
+    def kill_all(self) -> None:
+        """Whoever is left, where they can be reached together."""
+        if self.group:
+            self.group.kill()
+        if self.cell:
+            self.cell.kill()
+
+    def has_left_cell(self) -> bool:
+        """Nobody of it lives on, if it has a cell and goes no further; who stays longest is asked to go."""
+        goes_on = self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0
+        if self.cell is None or goes_on:
+            return True
+        self.cell.kill()
+        return self.cell.is_empty()
+
+    def spares_leader(self, signum: int) -> bool:
+        """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""
+        return self.spec.sandbox is not None and signum == self.spec.stop_signal != signal.SIGKILL
+
     def to_start(self) -> Spec:
         """The job's spec, or that of the step it is at."""
+        if self.life is not None:
+            return replace(self.spec, restarts=self.life.restarts)
         return self.spec.of_step(len(self.marks)) if self.marks else self.spec
 
     def deadline_ns(self) -> int | None:
@@ -140,26 +181,61 @@ class Running:
         limits = [(self.started_ns, self.spec.timeout_ms)]
         if self.marks:
             limits.append((self.step_ns, self.spec.steps[len(self.marks) - 1].timeout_ms))
-        return min((start + ms * 1_000_000 for start, ms in limits if ms is not None), default=None)
+        ends_ns = [start + ms * 1_000_000 for start, ms in limits if ms is not None]
+        return min([*ends_ns, *([] if self.kill_by_ns is None else [self.kill_by_ns])], default=None)
 
     def is_late(self, now_ns: int) -> bool:
         deadline_ns = self.deadline_ns()
         return deadline_ns is not None and now_ns >= deadline_ns
 
+    def too_late(self, now_ns: int) -> str:
+        """How what is late ends."""
+        return "lost" if self.has_lost_lease(now_ns) else "timed_out"
+
+    def has_lost_lease(self, now_ns: int) -> bool:
+        return self.kill_by_ns is not None and now_ns >= self.kill_by_ns
+
+    @property
+    def dies_at_ns(self) -> int:
+        """When its grace is over, or its lease."""
+        return self.kill_at_ns if self.kill_by_ns is None else min(self.kill_at_ns, self.kill_by_ns)
+
+    def must_die(self, now_ns: int) -> bool:
+        return now_ns >= self.dies_at_ns
+
     def begin_step(self, now_ms: int, now_ns: int, written: Extent) -> None:
         """The next one, with nothing left of the one before but what it used and wrote."""
-        if self.outcome:
-            self.cpu_us, self.peak_kib = self.outcome.cpu_us, self.outcome.peak_kib
+        self.begin_again()
         began = self.segment.at
         out_bytes, err_bytes = written.out_bytes - began.out_bytes, written.err_bytes - began.err_bytes
         self.marks.append(Mark(now_ms, max(0, out_bytes), max(0, err_bytes)))
         self.step_ns = now_ns
+
+    def begin_again(self) -> None:
+        """Nothing is left of the process before but what all of them have used."""
+        if self.outcome:
+            self.cpu_us, self.peak_kib = self.outcome.cpu_us, self.outcome.peak_kib
         self.pid, self.asked, self.struck, self.outcome = 0, False, 0, None
-        self.look_at_ns, self.pause_ns, self.short_since_ns = 0, FIRST_LOOK_NS, 0
+        self.look_at_ns, self.pause_ns, self.short_since_ns, self.excess = 0, FIRST_LOOK_NS, 0, None
 
     def begin_end(self, ending: str, now_ns: int) -> None:
         self.ending = ending
         self.kill_at_ns = now_ns + self.spec.grace_ms * 1_000_000
+        self.asked = self.has_lost_lease(now_ns)  # then it is killed at once
+
+    def stop(self, now_ns: int, grace_ms: int | None) -> None:
+        """It is to end, with so much grace at most."""
+        if self.ending is None:
+            self.begin_end("stopped", now_ns)
+        if grace_ms is not None:
+            self.kill_at_ns = min(self.kill_at_ns, now_ns + grace_ms * 1_000_000)
+
+    def rest_of(self, tree: Sequence[tuple[int, int]]) -> list[int]:
+        """Whom its leader has left behind, or who is to go beside it."""
+        if self.ending is None:  # it ended by itself: who has left its group is swept up later
+            return [pid for pid, group in tree if group == self.pid]
+        leader = self.outcome is None
+        return [pid for pid, group in tree if not (leader and group == self.pid)]
 
     def wait_for_node(self, now_ns: int) -> int | None:
         """A step of it could not be started: when to try again; None: no more."""
@@ -167,6 +243,7 @@ class Running:
         if self.ending or now_ns - self.short_since_ns >= SHORT_NS:
             return None
         self.waits, self.pause_ns = True, min(2 * self.pause_ns, SHORT_LOOK_NS)
+        self.pid, self.outcome, self.box = 0, None, None
         self.step_ns = now_ns + self.pause_ns  # the wait is not of its own time, though of the whole's
         return min(self.step_ns, self.deadline_ns() or self.step_ns)
 
@@ -174,7 +251,7 @@ class Running:
         """Whether it is to be tried again now: its end may have come."""
         self.waits = False
         if self.ending is None and self.is_late(now_ns):
-            self.begin_end("timed_out", now_ns)
+            self.begin_end(self.too_late(now_ns), now_ns)
         return self.ending is None
 
     def end_step(self, now_ms: int) -> bool:

@@ -31,11 +31,7 @@ class Book:
             self._memory.specs[job] = spec
             self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
         known = self._memory.specs.get(job)
-        if known is None:
-            return "unknown job"
-        if known.run is Run.ONE_AT_A_TIME:
-            return "this node cannot hold run leases yet"
-        return None
+        return "unknown job" if known is None else None
 
     def begin(self, keys: Sequence[Key], started_ms: int) -> None:
         """They are about to start; OSError if that cannot be written down."""
@@ -52,6 +48,16 @@ class Book:
         goes_on = attempt.end_step(self._kernel.now_ms())
         self._mark(attempt)
         return goes_on
+
+    def note_life(self, attempt: Running) -> None:
+        """How a service lives; told with the next word of it."""
+        assert attempt.life is not None
+        row = self._memory.lives[attempt.key] = attempt.life.row()
+        self._journal.later(lines.life_line(attempt.key, row))
+
+    def tell_life(self, attempt: Running) -> None:
+        self.note_life(attempt)
+        self.started(attempt)
 
     def started(self, attempt: Running) -> None:
         """The attempt, or one more step of it."""
@@ -73,6 +79,7 @@ class Book:
         known = [key for key in keys if self._memory.ended.pop(key, None)]
         for key in known:
             self._memory.steps.pop(key, None)
+            self._memory.lives.pop(key, None)
         if known:
             self._journal.later(lines.ack_line(known))
             self._journal.flush()
@@ -81,6 +88,7 @@ class Book:
         """It is on record as started, and was not."""
         self._memory.started.pop(key, None)
         self._memory.steps.pop(key, None)
+        self._memory.lives.pop(key, None)
         self._journal.later(lines.ack_line([key]))
 
     def state(self, here: Mapping[str, object], live: list[list[object]]) -> bytes:
@@ -88,7 +96,9 @@ class Book:
         memory = self._memory
         head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
         steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
-        text = wire.encode({**head, **here, "jobs": list(memory.specs), "live": live, "steps": steps})
+        lives = [[*key, row] for key, row in memory.lives.items()]
+        told = {"jobs": list(memory.specs), "live": live, "steps": steps, "lives": lives}
+        text = wire.encode({**head, **here, **told})
         return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
 
     def _mark(self, attempt: Running) -> None:
@@ -98,3 +108,5 @@ class Book:
     def _tell_steps(self, key: Key) -> None:
         if marks := self._memory.steps.get(key):
             self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))
+        if row := self._memory.lives.get(key):
+            self._outbox.lived(key, wire.encode([*key, row]))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import wire
+from rota.keeper.reading import Malformed
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
@@ -110,25 +111,19 @@ class Door:
         for line in lines:
             try:
                 self._obey(work, wire.parse(bytes(line)))
-            except wire.Malformed as error:
+            except Malformed as error:
                 self._unsent += wire.error(str(error))
 
     def _obey(self, work: Work, order: wire.Order) -> None:
         match order:
             case wire.Hello():
                 self._unsent += work.state()
-            case wire.Configure():
-                work.configure(order)
-            case wire.Start():
-                work.start(order)
-            case wire.Stop():
-                work.stop(order.attempts)
-            case wire.Ack():
-                work.ack(order.attempts)
             case wire.Forget():
                 self._forget(work, order.jobs)
             case wire.Quit():
                 work.quit()
+            case _:
+                _pass_on(work, order)
 
     def _forget(self, work: Work, jobs: list[str]) -> None:
         live = work.forget(jobs)
@@ -155,6 +150,20 @@ class Door:
             self._waits_for_room = bool(self._unsent)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(self._agent, events)
+
+
+def _pass_on(work: Work, order: wire.Configure | wire.Start | wire.Stop | wire.Ack | wire.Renew) -> None:
+    match order:
+        case wire.Configure():
+            work.configure(order)
+        case wire.Start():
+            work.start(order)
+        case wire.Stop():
+            work.stop(order.attempts, order.grace_ms)
+        case wire.Ack():
+            work.ack(order.attempts)
+        case wire.Renew():
+            work.renew(order.said_ns)
 
 
 def listen(root_fd: int) -> socket.socket:

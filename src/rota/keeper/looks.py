@@ -25,6 +25,14 @@ class Looks:
             heapq.heapify(self._due)
         heapq.heappush(self._due, (when_ns, attempt.key))
 
+    def begin(self, attempt: Running) -> bool:
+        """It has been started; whether it is to be looked at by itself."""
+        deadline_ns = attempt.deadline_ns()
+        if deadline_ns is None or attempt.ending is not None:
+            return False
+        self.at(attempt, deadline_ns)
+        return True
+
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
         return self._due[0][0] - self._now_ns() if self._due else None
@@ -45,20 +53,23 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = signal.SIGTERM
-        elif now >= attempt.kill_at_ns:
+            stop = attempt.spec.stop_signal
+            attempt.struck = 0 if attempt.spares_leader(stop) else stop
+        elif attempt.must_die(now):
             attempt.struck = signal.SIGKILL
         return attempt.struck
 
     def next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
-            self.at(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
+            self.at(attempt, attempt.dies_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
+            return attempt.spec.stop_signal
         self.at(attempt, now + attempt.pause_ns)
         attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
-        if now >= attempt.kill_at_ns:
+        if attempt.must_die(now):
+            if attempt.cell:
+                attempt.cell.kill()
             return signal.SIGKILL
-        self.at(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
+        self.at(attempt, min(attempt.look_at_ns, attempt.dies_at_ns))
         return 0

@@ -9,8 +9,11 @@ from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
-from rota.model.limits import BLOCK_TASKS
+from rota.model.limits import BLOCK_TASKS, LEASE_MARGIN_MS, LEASE_MARGIN_SHARE, LEASE_MS
+from rota.model.sandbox import SANDBOX, Sandbox
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
+    LEASES,
     NO_RULES,
     Constraint,
     Line,
@@ -95,10 +98,21 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
+    sandbox: Sandbox | None = None
+    lease_seconds: float | None = None  # of one_at_a_time; None: as usual
+    lease_margin_seconds: float | None = None
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
 
     @property
     def blocks(self) -> int:
@@ -107,7 +121,22 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @cached_property
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
-        return self.where if self.container is None else (*self.where, RUNTIME)
+        implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX), (self.lease_ms, LEASES))
+        return (*self.where, *(condition for what, condition in implied if what is not None))
+
+    @cached_property
+    def lease_ms(self) -> int | None:
+        """How long an attempt may run without a word of the control plane; None: for ever."""
+        if self.run is not RunMode.ONE_AT_A_TIME:
+            return None
+        return LEASE_MS if self.lease_seconds is None else round(self.lease_seconds * 1000)
+
+    @cached_property
+    def lease_margin_ms(self) -> int:
+        """How much longer than that nobody takes its place."""
+        if self.lease_margin_seconds is not None:
+            return round(self.lease_margin_seconds * 1000)
+        return max(LEASE_MARGIN_MS, round(LEASE_MARGIN_SHARE * (self.lease_ms or 0)))
 
     @cached_property
     def shape(self) -> Shape:

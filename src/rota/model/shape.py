@@ -57,6 +57,9 @@ class Constraint(msgspec.Struct, frozen=True):
                 return value is not None and _parts(value) > _parts(self.values[0])
 
 
+LEASES = Constraint("leases", Op.EXISTS)  # the label of nodes that hold run leases says how
+
+
 def _parts(text: str) -> list[tuple[int, int, str]]:
     """To compare as versions, part by part: 1.10 is more than 1.9; parts that are no numbers by spelling."""
     return [(0, int(part), "") if _WHOLE.fullmatch(part) else (1, 0, part) for part in text.split(".")]

@@ -9,6 +9,8 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.sandbox import Sandbox
+from rota.model.service import SIGTERM, Check, Life, Restart
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
@@ -47,9 +49,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
+    life: Life | None = None  # of a service
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
+
+    def with_life(self, life: Life) -> "Claim":
+        return msgspec.structs.replace(self, life=life)
 
 
 class JobClaims(NamedTuple):
@@ -97,6 +103,16 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    stop_signal: int = SIGTERM
+    restart: Restart | None = None  # of a service
+    check: Check | None = None
+    sandbox: Sandbox | None = None
+    lease_ms: int | None = None  # how long it may run without a word of the control plane
+
+    @property
+    def waits_for_word(self) -> bool:
+        """It is started only when the control plane has on disk that this node took it."""
+        return self.run is not RunMode.AT_LEAST_ONCE
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -115,6 +131,11 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        stop_signal=spec.stop_signal,
+        restart=spec.restart if spec.stays else None,
+        check=spec.check,
+        sandbox=spec.sandbox,
+        lease_ms=spec.lease_ms,
     )
 
 
@@ -128,6 +149,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
+    superseded: bool = False  # it counts no more, and has little grace
 
 
 class JobOrders(NamedTuple):

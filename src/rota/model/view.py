@@ -101,9 +101,17 @@ class NodeView(Protocol):
 
 class View(Protocol):
     @property
+    def read_at_ms(self) -> int:
+        """When all this was read from disk: what happened before, somebody else may have seen."""
+
+    @property
     def jobs(self) -> Mapping[JobId, JobView]: ...
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
+    @property
+    def leased(self) -> Mapping[JobId, None]:
+        """Jobs that have not ended and whose attempts run under leases."""
+
     @property
     def room(self) -> Room: ...
     @property

@@ -47,6 +47,10 @@ class Runtime(Protocol):
         """Why it can start nothing new: what it must write down has no place."""
 
     @property
+    def leases(self) -> Mapping[JobId, int]:
+        """Of jobs that ran here when it was attached: their run leases, in ms."""
+
+    @property
     def labels(self) -> dict[str, str]:
         """What this machine can do for the work, known once attached: how limits are kept."""
 
@@ -59,13 +63,16 @@ class Runtime(Protocol):
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
         """Idempotent by attempt number; `work` once per job and attach."""
 
-    async def stop(self, attempts: list[AttemptName]) -> None:
-        """Gracefully, then by force; what waits is withdrawn."""
+    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
+        """Gracefully, for so long at most, then by force; what waits is withdrawn."""
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         """Their results are stored by the control plane."""
 
     async def forget(self, jobs: list[JobId]) -> None: ...
+
+    async def renew(self, said_ns: int) -> None:
+        """The control plane has heard what was said then, by the boot-time clock: leases count from there."""
 
     async def quit(self) -> None:
         """Stop all work and end."""

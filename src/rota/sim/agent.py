@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from rota.agent.desk import Desk
-from rota.agent.plan import Facts
+from rota.agent.plan import Facts, stops_by_grace
 from rota.agent.words import Words
 from rota.keeper import wire
 from rota.model.amounts import GPU, WHOLE_GPU
@@ -14,7 +14,7 @@ from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
 from rota.sim.host import Door, Host
 from rota.sim.keeper import Keeper
 from rota.sim.network import Stream
-from rota.sim.words import Greeting, Leave, Orders, Reported, Welcome
+from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Welcome
 from rota.sim.world import Act, Process
 
 URGENT_MS = 5
@@ -41,6 +41,7 @@ class Agent(Process):
         self._calls = 0
         self._said_at_ms = 0
         self._report_due = False
+        self._beats = 0  # of several timers the last counts
 
     def start(self) -> None:
         self.begin()
@@ -105,7 +106,8 @@ class Agent(Process):
         assert keeper.work is not None
         keeper.mourned = self._mourn(self.life)
         keeper.hears = self._hearing(self.life)
-        self.desk.replace_all(claims_of_state(json.loads(keeper.work.state())))
+        state = json.loads(keeper.work.state())
+        self.desk.replace_all(claims_of_state(state), state["leases"])
         capacity = self.machine.capacity
         gpus = tuple(str(number) for number in range(capacity.get(GPU, 0) // WHOLE_GPU))
         order = wire.Configure(self.name, capacity, gpus)
@@ -193,7 +195,7 @@ class Agent(Process):
             machine.boot_id,
             "1",
             machine.capacity,
-            machine.labels,
+            {**machine.labels, "leases": "pid-namespace"},
             machine.epoch_seen,
             inventory,
         )
@@ -221,18 +223,26 @@ class Agent(Process):
                     self.world.count("agent: refused stale orders")
                     self.hang_up("its orders are stale")
                 else:
+                    self._renew(word)
                     self._obey(word)
+
+    def _renew(self, orders: Orders) -> None:
+        heard_ms = self.words.heard_ms
+        if orders.renews and heard_ms is not None and self.desk.lease_ms is not None:
+            self.keeper.obey(lambda work: work.renew(heard_ms * 1_000_000))
 
     def _obey(self, orders: Orders) -> None:
         keeper = self.keeper
+        facts = Facts(frozenset(self.desk.learn(orders.jobs)) & self.machine.refuses, self.leaving)
+        for one in self.desk.obey(orders.jobs, facts):
+            self._pass_on(one)
+        for one in self.desk.released(orders.stored):
+            self._pass_on(one)
         stored = self.desk.stored(orders.stored)
         if stored:
             keys = [(str(name.job), name.task, name.attempt) for name in stored]
             self.machine.forgets(keys)
             keeper.obey(lambda work: work.ack(keys))
-        facts = Facts(frozenset(self.desk.learn(orders.jobs)) & self.machine.refuses, self.leaving)
-        for one in self.desk.obey(orders.jobs, facts):
-            self._pass_on(one)
         if orders.forget:
             keeper.obey(lambda work: work.forget(orders.forget))
             self.desk.forget(orders.forget)
@@ -245,9 +255,9 @@ class Agent(Process):
             tasks = [wire.Wanted(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
             order = wire.Start(one.job, spec, tasks)
             keeper.obey(lambda work: work.start(order))
-        if one.stop:
-            keys = [(str(one.job), stop.index, stop.attempt) for stop in one.stop]
-            keeper.obey(lambda work: work.stop(keys))
+        for grace_ms, stops in stops_by_grace(one).items():
+            keys = [(str(name.job), name.task, name.attempt) for name in stops]
+            keeper.obey(lambda work, keys=keys, grace_ms=grace_ms: work.stop(keys, grace_ms))  # type: ignore[misc]
 
     def _report_soon(self) -> None:
         if not self._report_due:
@@ -256,6 +266,7 @@ class Agent(Process):
 
     def _report(self) -> None:
         self._report_due = False
+        self._beat_later()
         if self.stream is None or not self.welcomed or self.desk.gone:
             return
         claims = self.desk.take_changes()
@@ -265,6 +276,21 @@ class Agent(Process):
             n = self.words.say(self._said_at_ms)
             self.desk.said(n, claims)
             self.stream.say_up(Reported(n, claims))
+
+    def _beat_later(self) -> None:
+        """A quarter of the shortest lease after the last one."""
+        self._beats += 1
+        beat, lease_ms = self._beats, self.desk.lease_ms
+        if lease_ms is not None and self.stream is not None and self.welcomed:
+            delay_ms = min(BEAT_MS, lease_ms // 4)
+            self.after(delay_ms, lambda: self._beat() if beat == self._beats else None)
+
+    def _beat(self) -> None:
+        if self.stream is not None and self.welcomed and not self.desk.gone:
+            self.catch_up()
+            self._said_at_ms = self.clock.boot_ms()
+            self.stream.say_up(Beat(self.words.say(self._said_at_ms)))
+            self._beat_later()
 
     def _leave_when_done(self) -> None:
         work = self.keeper.work

@@ -24,6 +24,7 @@ from rota.sim.world import World
 from rota.store.protocol import Batch
 
 OVERLAP_MS = 10_000  # after the nodes of two attempts of one task are well again, one is dead
+THAW_MS = 1_000  # in which a keeper that was frozen kills what holds no lease any more
 GRACE_MS = 15_000  # what a deaf program is given on top, and the time to kill it
 COMMITS_BETWEEN = 50  # reads of the whole disk, which cost much
 
@@ -37,7 +38,7 @@ class Checks:
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[Key, str] = {}
-        self._steps: dict[Key, int] = {}  # the last that was started
+        self._steps: dict[Key, tuple[int, int]] = {}  # the last that was started, after how many restarts
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
         self._once: dict[tuple[str, int], Key] = {}
         self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
@@ -75,10 +76,11 @@ class Checks:
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         begun = self._born.get(key)
-        follows = begun == machine.name and child.step > 1 and self._steps.get(key) == child.step - 1
+        step, restart = self._steps.get(key, (0, 0))
+        follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if begun is not None and not follows:
             raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
-        self._born[key], self._steps[key] = machine.name, child.step
+        self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = self.known.get(f"attempt/{key[0]}/{block}")
         if placed is None or ints(placed, "number")[at] < key[2]:
@@ -92,10 +94,13 @@ class Checks:
         self._use(machine, spec, child)
         self._deadlines.born(machine, child, spec)
         live = self._live.setdefault(task, {})
+        if key in live:
+            raise Broken(f"{name} was started again on {machine.name} while it ran")
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
             self._twice[task] = None
+            self._look_at_leases(task, live, spec)
 
     def _look_at_twins(self, machine: Machine, key: Key) -> None:
         """Of a system job one task is for each node."""
@@ -127,15 +132,29 @@ class Checks:
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
 
+    def live_tasks(self) -> set[tuple[str, int]]:
+        return set(self._live)
+
     def look(self) -> None:
         """Once a second."""
         self.nodes.look()
         self._deadlines.look()
         self._look_at_overlaps()
 
+    def _look_at_leases(self, task: tuple[str, int], live: dict[Key, Machine], spec: JobSpec | None) -> None:
+        """Under leases one lives at a time; only who was frozen in between has a second to notice."""
+        if spec is None or spec.run is not RunMode.ONE_AT_A_TIME:
+            return
+        *older, newest = sorted(live, key=lambda key: key[2])
+        awake = [key for key in older if not live[key].keeper.has_slept_within(THAW_MS)]
+        if awake:
+            names = ", ".join(f"{key[2]} on {live[key].name}" for key in (*awake, newest))
+            raise Broken(f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}")
+
     def _look_at_overlaps(self) -> None:
         """Two attempts of one task may live only while one of their nodes is not well."""
         for task, since_ms in list(self._twice.items()):
+            self._look_at_leases(task, self._live[task], self.known.get(f"job/{task[0]}/spec"))
             well = all(self.nodes.is_well(machine) for machine in self._live[task].values())
             if not well:
                 self._twice[task] = None
@@ -191,7 +210,7 @@ class Checks:
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         for index, state in self._states(spec):
             name = f"task {index} of job {spec.id}"
-            tries = 1 + (spec.retries if spec.run is RunMode.AT_LEAST_ONCE else 0)
+            tries = 1 + (spec.retries if spec.run is not RunMode.AT_MOST_ONCE else 0)
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
                 raise Broken(f"{name} is said to have succeeded and never did")
             if state is TaskState.CANCELED and not was_canceled:

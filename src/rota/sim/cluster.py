@@ -10,14 +10,14 @@ from rota.model.node import NodeSpec
 from rota.model.plan import Record
 from rota.scheduler.round import Settings
 from rota.sim.checks import Checks
-from rota.sim.election import Election
+from rota.sim.election import TTL_MS, Election
 from rota.sim.events import Events
 from rota.sim.host import Door
 from rota.sim.load import NodeGroup
 from rota.sim.machine import Machine
 from rota.sim.medium import Medium
 from rota.sim.network import Network
-from rota.sim.server import Server
+from rota.sim.server import Server, Times
 from rota.sim.subscribers import Subscriber
 from rota.sim.users import Users
 from rota.sim.world import World
@@ -40,8 +40,9 @@ class Cluster:
         self.network = Network(world)
         self.medium = Medium(world, self.network)
         self.checks = Checks(world)
+        times = Times(size.lost_ms, TTL_MS if size.servers > 1 else 0)
         self.servers = [
-            Server(world, f"server-{n}", self.medium, size.lost_ms, size.placement)
+            Server(world, f"server-{n}", self.medium, times, size.placement)
             for n in range(1, size.servers + 1)
         ]
         self.election = Election(world, self.network, self.medium, self.servers)

@@ -1,5 +1,7 @@
 """Who leads: a key in the store with a lease, as etcd keeps it, and servers that stand for it."""
 
+from collections.abc import Callable
+
 from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.server import RESTART_MS, Server
@@ -25,6 +27,7 @@ class Election:
         self._renewed_at_ms: dict[str, int] = {}
         for server in servers:
             server.deposed = self._restarts(server)
+            server.may_renew = self._surely_leads(server)
 
     def start(self, server: Server) -> None:
         if server.alive:
@@ -52,6 +55,15 @@ class Election:
 
     def _restarts(self, server: Server) -> Act:
         return lambda: self.world.after(RESTART_MS, lambda: self.start(server))
+
+    def _surely_leads(self, server: Server) -> Callable[[], bool]:
+        """By its own clock nobody else can have taken over."""
+
+        def surely_leads() -> bool:
+            alone = len(self.servers) == 1
+            return alone or server.clock.boot_ms() - self._renewed_at_ms[server.name] < STEP_DOWN_MS
+
+        return surely_leads
 
     def _campaign(self, server: Server) -> None:
         free = self._holder is None or self.world.now_ms >= self._expires_at_ms

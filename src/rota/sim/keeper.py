@@ -19,6 +19,7 @@ class Keeper(Process):
         self.hears: Callable[[bytes], None] | None = None  # the agent that is attached
         self._looks = self._mails = 0  # of several timers the last counts
         self.mourned: Callable[[], None] = lambda: None
+        self.thawed_at_ms: int | None = None
 
     def start(self) -> bool:
         """False: it cannot write its journal."""
@@ -48,7 +49,24 @@ class Keeper(Process):
             super().end()
             self.work = None
             self.hears = None
+            self._end_leased()
             self.mourned()
+
+    def thaw(self) -> None:
+        self.thawed_at_ms = self.world.now_ms
+        super().thaw()
+
+    def has_slept_within(self, ms: int) -> bool:
+        woke_ms = self.thawed_at_ms
+        return self.frozen or (woke_ms is not None and self.world.now_ms - woke_ms <= ms)
+
+    def _end_leased(self) -> None:
+        """What runs under a lease dies with its keeper."""
+        children = self.machine.processes.children
+        for pid, child in list(children.items()):
+            if child.leased and child.status is None:
+                self.machine.died(self.machine.name, child)
+                del children[pid]
 
     def obey(self, act: Callable[[Work], object]) -> None:
         """An order of the agent, over the socket."""
@@ -102,7 +120,7 @@ class Keeper(Process):
 
     def _look_later(self) -> None:
         """When the warden would look next."""
-        due_ns = None if self.work is None else self.work.due_in_ns()
+        due_ns = None if self.work is None else self.work.looks.due_in_ns()
         if due_ns is not None:
             self._looks += 1
             look = self._looks
@@ -110,7 +128,7 @@ class Keeper(Process):
 
     def _tend(self) -> None:
         assert self.work is not None
-        for key, was_gone in self.work.take_due().items():
+        for key, was_gone in self.work.looks.take().items():
             self.work.tend(key, was_gone=was_gone, tree=[])
         self.work.fill()
         self.work.keep_up()

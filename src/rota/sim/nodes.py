@@ -43,6 +43,11 @@ class Nodes:
         if well_at_ms is not None and now_ms - well_at_ms < CLOCKS * self.lost_ms:
             raise Broken(f"{node} is said to be lost {now_ms - well_at_ms} ms after it was well")
 
+    def lose_lease(self, node: str, key: Key) -> None:
+        """Also for what befell those who should have renewed it; but not for nothing."""
+        if not any(kind.startswith("fault: ") for kind in self._world.counts):
+            raise Broken(f"attempt {key[2]} of task {key[1]} of job {key[0]} was lost on {node} for nothing")
+
     def lose(self, node: str, key: Key, *, is_asked: bool) -> None:
         """An attempt is written to be lost there; `is_asked`: though the node could say what it knows."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"

@@ -155,7 +155,12 @@ class Records:
             node = attempts.nodes[ints(attempts, "node")[at]]
             status = fresh.get(f"node/{node}/status")
             is_asked = status is None or status.state not in (NodeState.LOST, NodeState.LEFT)
-            self._nodes.lose(node, (now.job, now.block * BLOCK_TASKS + at, number), is_asked=is_asked)
+            key = (now.job, now.block * BLOCK_TASKS + at, number)
+            spec = self.known.get(f"job/{now.job}/spec")
+            if spec is not None and spec.lease_ms is not None:
+                self._nodes.lose_lease(node, key)
+            else:
+                self._nodes.lose(node, key, is_asked=is_asked)
 
     def _compare_attempts(
         self, before: AttemptBlock | None, now: AttemptBlock, fresh: dict[str, Any]

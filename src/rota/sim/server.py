@@ -1,6 +1,7 @@
 """A control plane's process: hears nodes and whoever watches, and speaks to them after each commit."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from rota.clusters import assign
 from rota.controllers import after, cron, system
@@ -21,7 +22,7 @@ from rota.sim.medium import Medium
 from rota.sim.network import Stream
 from rota.sim.session import Session
 from rota.sim.watching import Watching
-from rota.sim.words import Greeting, Leave, Orders, Reported, Watch, Welcome
+from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Watch, Welcome
 from rota.sim.world import World
 from rota.watcher import liveness, sessions
 
@@ -33,9 +34,21 @@ def _utc(_: str) -> Offset:
     return lambda _: 0
 
 
+class Times(NamedTuple):
+    """How long a node may be silent, and how long another may believe to lead."""
+
+    lost_ms: int
+    ttl_ms: int = 0
+
+
 class Server(Engine):
     def __init__(
-        self, world: World, name: str, medium: Medium, lost_ms: int, placement: Settings | None = None
+        self,
+        world: World,
+        name: str,
+        medium: Medium,
+        times: Times,
+        placement: Settings | None = None,
     ) -> None:
         reconcilers = [
             assign.RECONCILER,
@@ -46,11 +59,13 @@ class Server(Engine):
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,
-            liveness.reconciler(lost_ms),
+            liveness.reconciler(times.lost_ms, times.ttl_ms),
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)
         self._sessions: dict[NodeId, Session] = {}
+        self._ttl_ms = times.ttl_ms
+        self.may_renew: Callable[[], bool] = lambda: True
         self._deaf = False  # it has just woken: what it says may answer what was said long ago
 
     # ---- its life
@@ -154,7 +169,8 @@ class Server(Engine):
             return "not leading", f"{self.name} does not lead"
         if greeting.node not in self.mirror.nodes:
             return "unknown", "the node is not known here"
-        reason = sessions.unwelcome(self.mirror, greeting.node, greeting.hello, self.epoch, self.now().ms)
+        times = {"now_ms": self.now().ms, "ttl_ms": self._ttl_ms}
+        reason = sessions.unwelcome(self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times)
         kind = "ahead" if greeting.hello.epoch_seen > self.epoch else "elsewhere"
         return None if reason is None else (kind, reason)
 
@@ -191,6 +207,12 @@ class Server(Engine):
                     stored,
                     lambda error: self._drop(session, str(error)),
                 )
+            case Beat():
+                session.heard_n = max(session.heard_n, word.n)
+                session.busy = False
+                session.echo_due = True
+                self._speak_to(session)
+                self._next_word(session)
             case Leave():
                 self.ask(
                     "watcher",
@@ -260,14 +282,14 @@ class Server(Engine):
             self._speak_to(session)
 
     def _speak_to(self, session: Session) -> None:
-        news = session.orders or session.forget or session.stored_n > session.stored_told
+        news = session.orders or session.forget or session.stored_n > session.stored_told or session.echo_due
         if session.over or not session.greeted or not news:
             return
         orders, session.orders = session.orders, []
         forget, session.forget = session.forget, []
-        session.stored_told = session.stored_n
+        session.stored_told, session.echo_due = session.stored_n, False
         echo = self._heard_n(session)
-        session.stream.say_down(Orders(self.epoch, echo, session.stored_n, orders, forget))
+        session.stream.say_down(Orders(self.epoch, echo, session.stored_n, orders, forget, self.may_renew()))
 
     def _heard_n(self, session: Session) -> int:
         if session.stream.heard and not self._deaf:

@@ -3,7 +3,7 @@
 from rota.model.ids import JobId
 from rota.model.sync import JobOrders
 from rota.sim.network import Stream
-from rota.sim.words import Greeting, Leave, Reported
+from rota.sim.words import Beat, Greeting, Leave, Reported
 from rota.watcher import sessions
 
 
@@ -17,9 +17,10 @@ class Session:
         self.heard_n = greeting.n
         self.stored_n = 0
         self.stored_told = 0
+        self.echo_due = False
         self.busy = True  # a word of it is being decided
         self.greeted = False
-        self.words: list[Reported | Leave] = []
+        self.words: list[Reported | Beat | Leave] = []
         self.orders: list[JobOrders] = []
         self.forget: list[JobId] = []
         self.over = False

@@ -20,6 +20,12 @@ class Reported(NamedTuple):
     claims: list[JobClaims]
 
 
+class Beat(NamedTuple):
+    """Said one by one only where leases are held, which count from it."""
+
+    n: int
+
+
 class Leave(NamedTuple):
     reason: str
 
@@ -34,6 +40,7 @@ class Orders(NamedTuple):
     stored: int
     jobs: list[JobOrders]
     forget: list[JobId]
+    renews: bool = True  # leases count from when the echoed word was said
 
 
 class Watch(NamedTuple):

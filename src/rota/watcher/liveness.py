@@ -5,18 +5,25 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
-from rota.model.limits import LOST_MS, SUSPECT_MS
+from rota.model.limits import LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
 from rota.model.node import Link, NodeStatus
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.view import NodeView, View
+from rota.watcher.leases import expire, terms_ms
 from rota.watcher.sessions import gone, withdraw
 
 NAME = "liveness"
+FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspected sooner
 
 
-def reconciler(lost_ms: int = LOST_MS) -> Reconciler:
+def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
+    """`ttl_ms`: how long another may believe to lead after we do; a server alone has nobody to fear."""
+
     def decide(view: View, key: str, now: Instant) -> Plan:
-        return judge(view, NodeId(key), now, lost_ms)
+        node = NodeId(key)
+        if node not in view.nodes:
+            return NOTHING
+        return _both(judge(view, node, now, lost_ms), expire(view, node, now, ttl_ms))
 
     return Reconciler(NAME, "watcher", _wakes, decide, lambda view: list(view.nodes))
 
@@ -30,7 +37,7 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
     if entry is None or entry.status is None:
         return NOTHING
     silent_ms = now.ms - entry.heard_at_ms
-    suspect_ms = min(SUSPECT_MS, lost_ms // 2)
+    suspect_ms = min(SUSPECT_MS, lost_ms // 2, *terms_ms(view, node))
     heard = entry.link is not Link.DOWN and silent_ms < suspect_ms
     match entry.status.state:
         case NodeState.READY if heard:
@@ -39,7 +46,7 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
             broken = entry.link is Link.DOWN
             reason = "its connection broke" if broken else f"silent for {silent_ms // 1000} s"
             return _suspect(view, entry, reason, now, lost_ms)
-        case NodeState.SUSPECT | NodeState.LOST if heard and entry.link is Link.UP:
+        case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return gone(view, node, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
@@ -47,6 +54,17 @@ def judge(view: View, node: NodeId, now: Instant, lost_ms: int) -> Plan:
             return look_again(entry.heard_at_ms + lost_ms)
         case NodeState.LOST | NodeState.LEFT:
             return NOTHING
+
+
+def _both(one: Plan, other: Plan) -> Plan:
+    """A block of tasks has one run mode: what is under a lease is written by the second alone."""
+    wakes = [plan.wake_at_ms for plan in (one, other) if plan.wake_at_ms is not None]
+    return Plan(
+        (*one.puts, *other.puts),
+        events=(*one.events, *other.events),
+        why="; ".join(filter(None, (one.why, other.why))),
+        wake_at_ms=min(wakes, default=None),
+    )
 
 
 def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:

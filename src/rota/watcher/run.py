@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -57,12 +57,19 @@ class Session:
     stored_n: int = 0
     stored_told: int = 0
     report_ms: int = 0  # how often it was told to say how busy it is
+    echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
 
     def say(self, word: pb.ToNode) -> None:
         self.words.append(word)
         self.wake.set()
+
+    def hear(self, word: pb.FromNode) -> None:
+        self.heard_n = word.n
+        if word.holds_leases:
+            self.echo_due = True
+            self.wake.set()
 
     async def something_to_say(self) -> None:
         """An acknowledgement alone is not urgent: it waits a moment for company."""
@@ -89,8 +96,12 @@ class AgentDoor(pb_grpc.AgentServicer):
         lost_ms: int = LOST_MS,
         pace: Bounds = BOUNDS,
         tails: TailStore | None = None,
+        *,
+        may_renew: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_renew`: whether nobody else can lead by now; a server alone always does."""
         self._engine = engine
+        self._may_renew = may_renew
         self._pace = pace
         self._authority = authority
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
@@ -203,7 +214,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
-            self._engine.mirror, node, word, self._engine.epoch, self._engine.now_ms()
+            self._engine.mirror, node, word, epoch=self._engine.epoch, now_ms=self._engine.now_ms()
         )
         if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -230,8 +241,8 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
         node = session.node
         async for word in words:
-            session.heard_n = word.n
             self._notice(node)
+            session.hear(word)
             if self._set_pace(session):
                 pace = pb.Pace(report_interval_ms=session.report_ms)
                 session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
@@ -287,8 +298,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             forget, session.forget = session.forget, []
             for word in words:
                 await context.write(word)
-            if orders or forget or session.stored_n > session.stored_told:
+            if orders or forget or session.echo_due or session.stored_n > session.stored_told:
                 session.stored_told = session.stored_n
+                session.echo_due = False
                 await context.write(self._orders(session, orders, forget))
 
     def _orders(self, session: Session, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
@@ -299,6 +311,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 stored=session.stored_n,
                 jobs=[wire.orders_to_wire(one) for one in orders],
                 forget=forget,
+                renews=self._may_renew(),
             ),
         )
 

@@ -23,11 +23,14 @@ from rota.model.sync import (
 )
 from rota.model.view import JobView, NodeView, View
 from rota.watcher.claims import Ledger
+from rota.watcher.leases import holds_any
 
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 
 
-def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) -> str | None:
+def unwelcome(
+    view: View, node: NodeId, word: Hello, *, epoch: int, now_ms: int, ttl_ms: int = 0
+) -> str | None:
     """Why this node cannot be greeted now: it follows a newer leader, or another machine bears its name.
 
     A session is a machine and its boot: while the one that was greeted answers, no other is.
@@ -36,6 +39,10 @@ def unwelcome(view: View, node: NodeId, word: Hello, epoch: int, now_ms: int) ->
         return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
     entry = view.nodes[node]
     before = entry.status
+    if before is not None and before.boot_id != word.boot_id and holds_any(view, node, now_ms, ttl_ms):
+        return (
+            f"node {entry.spec.name} may still run something under a lease, before its restart or elsewhere"
+        )
     answers = entry.link is Link.UP and now_ms - entry.heard_at_ms < SUSPECT_MS
     if (
         before is None
@@ -76,7 +83,7 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
     ledger.hear(word.claims)
     events = ledger.events(entry.spec.name)
     why = f"node {entry.spec.name} reported"
-    return Plan(ledger.puts(), events=events, why=why, fenced=bool(_ended(word.claims)))
+    return Plan(ledger.puts(), events=events, why=why, fenced=_counts(word.claims))
 
 
 def drain(view: View, node: NodeId, reason: str, within_ms: int) -> Plan:
@@ -110,7 +117,7 @@ def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
 
 
 def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) -> Plan:
-    """A node is lost or has left: so has everything on it."""
+    """A node is lost or has left: so has everything on it that holds no lease."""
     entry = view.nodes[node]
     assert entry.status is not None
     state = step(NODE, entry.status.state, event)
@@ -118,6 +125,8 @@ def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) 
     ledger = Ledger(view, node)
     sentence = f"node {entry.spec.name} {'left' if state is NodeState.LEFT else 'was lost'}: {reason}"
     for (job, index), attempt in sorted(entry.assigned.items()):
+        if view.jobs[job].spec.lease_ms is not None:
+            continue  # it may run there until its lease ends
         claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence)
         ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
     told = Event(f"node.{state.value}", sentence, node=node, state=state.value)
@@ -175,7 +184,7 @@ class Told:
                 self._start(found, view, name)
         for job, index, attempt in list(self._live):
             if assigned.get((job, index)) != attempt:
-                self._stop(found, (job, index, attempt))
+                self._stop(found, (job, index, attempt), superseded=True)
         return list(found.values())
 
     def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
@@ -191,11 +200,18 @@ class Told:
         found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
         self._live[name] = None
 
-    def _stop(self, found: dict[JobId, JobOrders], name: Name) -> None:
+    def _stop(self, found: dict[JobId, JobOrders], name: Name, *, superseded: bool = False) -> None:
         if name not in self._stopping:
             job_id, index, attempt = name
-            found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt))
+            orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
+            orders.stop.append(Stop(index, attempt, superseded))
             self._stopping[name] = None
+
+
+def _counts(claims: list[JobClaims]) -> bool:
+    """Whether the node will do something on our word that this is stored: forget a result, or start."""
+    told = (claim.said for one in claims for claim in one.claims)
+    return any(said >= SAID_FIRST_END or said == Said.ACCEPTED for said in told)
 
 
 def _ended(claims: list[JobClaims]) -> list[Name]:

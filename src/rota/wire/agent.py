@@ -8,6 +8,8 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.sandbox import Sandbox
+from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 from rota.model.sync import (
@@ -25,6 +27,14 @@ from rota.model.sync import (
     Work,
 )
 from rota.wire.generated import agent_pb2 as pb
+from rota.wire.service import (
+    check_from_wire,
+    check_to_wire,
+    life_from_wire,
+    life_to_wire,
+    restart_from_wire,
+    restart_to_wire,
+)
 
 PROTOCOL = 1
 _MARK = StepMark.__struct_fields__
@@ -50,6 +60,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         peak_kib=[claim.peak_kib for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
+        lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
 
 
@@ -86,6 +97,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = msgspec.structs.replace(claims[place], reason=reason)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
+    for place, life in job.lives.items():
+        claims[place] = claims[place].with_life(life_from_wire(life))
     return JobClaims(JobId(job.job), claims)
 
 
@@ -196,13 +209,15 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
         start_gpus=[start.gpus for start in orders.start] if any(s.gpus for s in orders.start) else (),
         stop_index=[stop.index for stop in orders.stop],
         stop_attempt=[stop.attempt for stop in orders.stop],
+        stop_superseded=[stop.superseded for stop in orders.stop],
     )
 
 
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
     gpus = orders.start_gpus or [0] * len(orders.start_index)
     starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
-    stops = zip(orders.stop_index, orders.stop_attempt, strict=True)
+    superseded = orders.stop_superseded or [False] * len(orders.stop_index)  # an older server says nothing
+    stops = zip(orders.stop_index, orders.stop_attempt, superseded, strict=True)
     return JobOrders(
         JobId(orders.job),
         _work_from_wire(orders.work) if orders.HasField("work") else None,
@@ -222,11 +237,16 @@ def _work_to_wire(work: Work) -> pb.Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms,
         run=work.run.value,
+        lease_ms=work.lease_ms,
         log_bytes=work.log_bytes,
         limits=work.limits,
         steps=[_step_to_wire(step) for step in work.steps],
         files=work.files,
         container=None if work.container is None else _container_to_wire(work.container),
+        stop_signal=work.stop_signal,
+        restart=None if work.restart is None else restart_to_wire(work.restart),
+        check=None if work.check is None else check_to_wire(work.check),
+        sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
     )
 
 
@@ -251,11 +271,18 @@ def _work_from_wire(work: pb.Work) -> Work:
         grace_ms=work.grace_ms,
         timeout_ms=work.timeout_ms if work.HasField("timeout_ms") else None,
         run=RunMode(work.run),
+        lease_ms=work.lease_ms if work.HasField("lease_ms") else None,
         log_bytes=work.log_bytes if work.HasField("log_bytes") else None,
         limits=dict(work.limits),
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
         container=_container_from_wire(work.container) if work.HasField("container") else None,
+        stop_signal=work.stop_signal or SIGTERM,
+        restart=restart_from_wire(work.restart) if work.HasField("restart") else None,
+        check=check_from_wire(work.check) if work.HasField("check") else None,
+        sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
+        if work.HasField("sandbox")
+        else None,
     )
 
 

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "hello", "report", "beat", "leave", "drain")
+    __slots__ = ("n", "holds_leases", "hello", "report", "beat", "leave", "drain")
     N_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_LEASES_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     n: int
+    holds_leases: bool
     hello: Hello
     report: Report
     beat: Beat
     leave: Leave
     drain: Drain
-    def __init__(self, n: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
@@ -85,7 +87,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class JobClaims(_message.Message):
-    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps")
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "lives")
     class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +102,13 @@ class JobClaims(_message.Message):
         key: int
         value: StepMarks
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[StepMarks, _Mapping]] = ...) -> None: ...
+    class LivesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Life
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Life, _Mapping]] = ...) -> None: ...
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +122,7 @@ class JobClaims(_message.Message):
     PEAK_KIB_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: _containers.RepeatedScalarFieldContainer[int]
     attempt: _containers.RepeatedScalarFieldContainer[int]
@@ -126,7 +136,24 @@ class JobClaims(_message.Message):
     peak_kib: _containers.RepeatedScalarFieldContainer[int]
     reasons: _containers.ScalarMap[int, str]
     steps: _containers.MessageMap[int, StepMarks]
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ...) -> None: ...
+    lives: _containers.MessageMap[int, Life]
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., lives: _Optional[_Mapping[int, Life]] = ...) -> None: ...
+
+class Life(_message.Message):
+    __slots__ = ("restarts", "exit_code", "signal", "ended_at_ms", "health", "why")
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    restarts: int
+    exit_code: int
+    signal: int
+    ended_at_ms: int
+    health: str
+    why: str
+    def __init__(self, restarts: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., health: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StepMarks(_message.Message):
     __slots__ = ("started_at_ms", "ended_at_ms", "exit_code", "signal", "out_offset", "err_offset")
@@ -227,19 +254,21 @@ class Pace(_message.Message):
     def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
-    __slots__ = ("echo", "stored", "jobs", "forget")
+    __slots__ = ("echo", "stored", "jobs", "forget", "renews")
     ECHO_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    RENEWS_FIELD_NUMBER: _ClassVar[int]
     echo: int
     stored: int
     jobs: _containers.RepeatedCompositeFieldContainer[JobOrders]
     forget: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ...) -> None: ...
+    renews: bool
+    def __init__(self, echo: _Optional[int] = ..., stored: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[JobOrders, _Mapping]]] = ..., forget: _Optional[_Iterable[str]] = ..., renews: bool = ...) -> None: ...
 
 class JobOrders(_message.Message):
-    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "start_gpus")
+    __slots__ = ("job", "work", "start_index", "start_attempt", "start_firm", "stop_index", "stop_attempt", "stop_superseded", "start_gpus")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     START_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +276,7 @@ class JobOrders(_message.Message):
     START_FIRM_FIELD_NUMBER: _ClassVar[int]
     STOP_INDEX_FIELD_NUMBER: _ClassVar[int]
     STOP_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STOP_SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     START_GPUS_FIELD_NUMBER: _ClassVar[int]
     job: str
     work: Work
@@ -255,11 +285,12 @@ class JobOrders(_message.Message):
     start_firm: _containers.RepeatedScalarFieldContainer[bool]
     stop_index: _containers.RepeatedScalarFieldContainer[int]
     stop_attempt: _containers.RepeatedScalarFieldContainer[int]
+    stop_superseded: _containers.RepeatedScalarFieldContainer[bool]
     start_gpus: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., stop_superseded: _Optional[_Iterable[bool]] = ..., start_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "sandbox", "stop_signal", "restart", "check")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +333,11 @@ class Work(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -316,7 +352,48 @@ class Work(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     files: _containers.ScalarMap[str, bytes]
     container: Container
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ...) -> None: ...
+    lease_ms: int
+    sandbox: Sandbox
+    stop_signal: int
+    restart: Restart
+    check: Check
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
+
+class Restart(_message.Message):
+    __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    within_ms: int
+    delay_ms: int
+    delay_max_ms: int
+    def __init__(self, attempts: _Optional[int] = ..., within_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., delay_max_ms: _Optional[int] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("argv", "port", "path", "code_from", "code_to", "interval_ms", "timeout_ms", "after_ms", "failures", "successes")
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CODE_FROM_FIELD_NUMBER: _ClassVar[int]
+    CODE_TO_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSES_FIELD_NUMBER: _ClassVar[int]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    port: int
+    path: str
+    code_from: _containers.RepeatedScalarFieldContainer[int]
+    code_to: _containers.RepeatedScalarFieldContainer[int]
+    interval_ms: int
+    timeout_ms: int
+    after_ms: int
+    failures: int
+    successes: int
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., path: _Optional[str] = ..., code_from: _Optional[_Iterable[int]] = ..., code_to: _Optional[_Iterable[int]] = ..., interval_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., after_ms: _Optional[int] = ..., failures: _Optional[int] = ..., successes: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("name", "argv", "env", "timeout_ms")
@@ -352,6 +429,14 @@ class Container(_message.Message):
     workdir: str
     pull: str
     def __init__(self, image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., workdir: _Optional[str] = ..., pull: _Optional[str] = ...) -> None: ...
+
+class Sandbox(_message.Message):
+    __slots__ = ("network", "writable")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    network: bool
+    writable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, network: bool = ..., writable: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Mount(_message.Message):
     __slots__ = ("source", "target", "read_only")

@@ -1,0 +1,53 @@
+"""One connection to the control plane: its stream, and what was said on it when. [I/O]"""
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+
+from rota.agent.words import Words
+from rota.model.limits import BEAT_MS
+from rota.wire.generated import agent_pb2 as pb
+
+Stream = grpc.aio.StreamStreamCall[Any, Any]
+
+
+class Over(Exception):
+    """This connection is done with; where that is odd, the text says why."""
+
+
+class Conversation:
+    """One connection: its stream, and what was said on it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.words = Words()
+        self.beat_seconds = BEAT_MS / 1000
+        self.welcomed = asyncio.Event()
+        self.drain_said = False
+        self.holds_leases = False  # what is said from here on is to be echoed
+
+    async def say(self, word: pb.FromNode) -> None:
+        word.n = self.words.say(_now_ms())
+        word.holds_leases = self.holds_leases
+        try:
+            await self.stream.write(word)
+        except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
+            raise Over from None
+
+    def begin(self) -> None:
+        if not self.words.welcome(_now_ms()):
+            raise Over("welcomed too late")
+        self.welcomed.set()
+
+    def refuse_stale(self, echo: int) -> None:
+        """Hear all anew instead."""
+        waited_ms = self.words.stale_ms(echo, _now_ms())
+        if waited_ms is not None:
+            raise Over(f"stale orders are refused: they took {waited_ms / 1000:.1f} s")
+
+
+def _now_ms() -> int:
+    """Sleep of the machine included: it is time that the server's word took, too."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

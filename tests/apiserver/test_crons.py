@@ -1,0 +1,230 @@
+"""Crons as users ask for them: what is accepted, refused, paused, run at once and forgotten."""
+
+from typing import Any
+
+import pytest
+
+from rota.apiserver import admit_crons
+from rota.apiserver.access import Caller
+from rota.controllers import cron as controller
+from rota.engine.mirror import Mirror
+from rota.engine.zones import zone
+from rota.identity.tokens import Role
+from rota.model.cron import Cron, Missed
+from rota.model.errors import Conflict, NotAllowed, NotFound, Rejected
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, JobStatus, JobWish
+from rota.model.lifecycle import JobState
+from rota.model.limits import CRON_MISSED_MAX, CRON_MISSED_MS
+from rota.model.plan import NOTHING, Instant
+from tests.apiserver.builders import ADA
+from tests.apiserver.test_admission import applied
+
+NOON_MS = 1_763_294_400_000  # 2025-11-16T12:00:00Z
+MINUTE_MS = 60_000
+REF = ("default", "tick")
+BODY = {"name": "tick", "schedule": "*/5 * * * *", "job": {"command": ["work"], "cpu": 0.5}}
+
+
+def at(minutes: float = 0) -> Instant:
+    """So many minutes after noon."""
+    return Instant(round(minutes * MINUTE_MS), NOON_MS + round(minutes * MINUTE_MS))
+
+
+def created(**fields: Any) -> Mirror:
+    mirror = Mirror()
+    return applied(mirror, admit_crons.create(mirror, BODY | fields, ADA, zone, at()))
+
+
+def looked(mirror: Mirror, minutes: float) -> list[str]:
+    """The names of the jobs that begin."""
+    plan = controller.reconciler(zone).decide(mirror, "default/tick", at(minutes))
+    applied(mirror, plan)
+    return [one.name for one in plan.puts if isinstance(one, JobSpec)]
+
+
+def test_a_run_is_a_job_of_its_template_named_after_its_instant() -> None:
+    mirror = created(zone="Europe/Zurich")
+    assert looked(mirror, 4.9) == []
+    assert looked(mirror, 5) == ["tick@20251116T1205Z"]
+    spec = mirror.jobs[JobId("1")].spec
+
+    assert (spec.command, spec.needs, spec.user) == (("work",), {"cpu": 500}, ADA.name)
+    assert spec.labels == {"cron": "tick"}
+    assert spec.env == {"ROTA_CRON_INSTANT": "2025-11-16T12:05:00Z"}
+    assert mirror.counters.jobs == 1
+
+
+def test_an_instant_is_dealt_with_once_however_often_it_is_looked_at() -> None:
+    mirror = created()
+
+    assert looked(mirror, 5) == ["tick@20251116T1205Z"]
+    assert looked(mirror, 5) == []
+    assert looked(mirror, -60) == []
+    assert looked(mirror, 5.5) == []
+
+
+def test_it_is_looked_at_soon_also_when_its_instant_is_far_away() -> None:
+    mirror = created(schedule="@yearly")
+    plan = controller.reconciler(zone).decide(mirror, "default/tick", at(1))
+
+    assert plan.puts == ()
+    assert plan.wake_at_ms is not None
+    assert plan.wake_at_ms - at(1).ms <= MINUTE_MS
+
+
+@pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("all", 3)])
+def test_what_was_missed_is_dealt_with_by_its_rule(missed: str, runs: int) -> None:
+    mirror = created(missed=missed, overlap="allow")
+
+    assert len(looked(mirror, 19)) == runs
+    status = mirror.cron_statuses["default/tick"]
+    assert status.skipped == 3 - runs
+    assert status.last_ms == at(15).wall_ms
+
+
+def test_a_clock_that_jumps_by_years_begins_no_more_than_is_allowed() -> None:
+    mirror = created(schedule="* * * * *", missed="all", overlap="allow")
+    runs = looked(mirror, 3 * 366 * 24 * 60)
+    month = CRON_MISSED_MS // MINUTE_MS
+
+    assert len(runs) == CRON_MISSED_MAX
+    assert mirror.cron_statuses["default/tick"].skipped == month - CRON_MISSED_MAX
+
+
+def test_a_run_that_has_not_ended_is_left_alone_or_replaced() -> None:
+    kept, replaced = created(), created(overlap="replace")
+    for mirror in (kept, replaced):
+        looked(mirror, 5)
+
+    assert looked(kept, 10) == []
+    assert kept.cron_statuses["default/tick"].reason == "job 1 of an earlier run has not ended"
+    assert looked(replaced, 10) == ["tick@20251116T1210Z"]
+    wish = replaced.jobs[JobId("1")].wish
+    assert wish is not None
+    assert wish.cancel
+    assert wish.reason == "replaced by tick@20251116T1210Z"
+
+
+def test_only_the_last_ended_runs_are_kept() -> None:
+    mirror = created(history=2)
+    for number in range(1, 6):
+        looked(mirror, 5 * number)
+        mirror.apply(JobStatus(JobId(str(number)), JobState.SUCCEEDED))
+    looked(mirror, 30)
+
+    assert sorted(mirror.jobs) == ["4", "5", "6"]
+    assert [run.job for run in mirror.cron_statuses["default/tick"].runs] == ["4", "5", "6"]
+
+
+def test_a_paused_cron_rests_and_makes_nothing_up() -> None:
+    mirror = created(missed="all", overlap="allow")
+    applied(mirror, admit_crons.pause(mirror, REF, ADA))
+    assert controller.reconciler(zone).decide(mirror, "default/tick", at(30)) is NOTHING
+    applied(mirror, admit_crons.resume(mirror, REF, ADA, at(31)))
+
+    assert looked(mirror, 32) == []
+    assert looked(mirror, 35) == ["tick@20251116T1235Z"]
+
+
+def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
+    mirror = created()
+    applied(mirror, admit_crons.pause(mirror, REF, ADA))
+    plan = admit_crons.run(mirror, REF, ADA, at(1.2))
+    applied(mirror, plan)
+
+    assert plan.answer == "1"
+    assert mirror.jobs[JobId("1")].spec.name == "tick@20251116T120112Z"
+    with pytest.raises(Conflict, match="job 1 of an earlier run has not ended"):
+        admit_crons.run(mirror, REF, ADA, at(2))
+
+
+def test_another_schedule_counts_from_now() -> None:
+    mirror = created(missed="all", overlap="allow")
+    body = {"schedule": "* * * * *", "job": {"command": ["other"]}}
+    applied(mirror, admit_crons.change(mirror, REF, body, ADA, zones=zone, now=at(3.5)))
+
+    assert looked(mirror, 3.9) == []
+    assert looked(mirror, 4) == ["tick@20251116T1204Z"]
+    assert mirror.crons["default/tick"].missed is Missed.ONCE
+    assert mirror.crons["default/tick"].created_at_ms == at().wall_ms
+
+
+def test_a_deleted_cron_is_gone_and_its_jobs_are_not() -> None:
+    mirror = created()
+    looked(mirror, 5)
+    applied(mirror, admit_crons.delete(mirror, REF, ADA))
+
+    assert not mirror.crons
+    assert not mirror.cron_statuses
+    assert list(mirror.jobs) == ["1"]
+    with pytest.raises(NotFound):
+        admit_crons.pause(mirror, REF, ADA)
+
+
+def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
+    mirror = created()
+    mirror.apply(
+        Cron("default", "tick", "* * * * *", mirror.crons["default/tick"].template, zone="Gone/Away")
+    )
+    reconciler = controller.reconciler(zone)
+    first = reconciler.decide(mirror, "default/tick", at(5))
+    applied(mirror, first)
+    again = reconciler.decide(mirror, "default/tick", at(6))
+
+    assert "Gone/Away" in (mirror.cron_statuses["default/tick"].reason or "")
+    assert first.wake_at_ms is not None
+    assert again.puts == ()
+    assert again.wake_at_ms is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"schedule": "99 * * * *"}, "schedule: '99' is no minute"),
+        ({"schedule": None}, "schedule: is not a text"),
+        ({"zone": "Nowhere"}, "zone: 'Nowhere' is not a time zone known here"),
+        ({"overlap": "wait"}, "overlap: is not one of them"),
+        ({"missed": "some"}, "missed: is not one of them"),
+        ({"missed": "all"}, "missed: all of them begin at once, and overlap = skip lets one run at a time"),
+        ({"history": -1}, "history: -1 is out of range"),
+        ({"name": "a@b"}, "name: 'a@b' is not a name"),
+        ({"name": "a" * 120}, "name: is 120 characters long"),
+        ({"job": None}, "job: is not the table of a job"),
+        ({"job": {}}, "command: is missing"),
+        ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: does not belong into a cron's job"),
+        ({"job": {"command": ["a"], "name": "b"}}, "job.name: does not belong into a cron's job"),
+        ({"job": {"command": ["a"], "kind": "system"}}, "job: a system job never ends"),
+        ({"every": "5m"}, "every: is not a known field"),
+    ],
+)
+def test_what_makes_no_cron_is_refused_with_its_field(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        created(**fields)
+
+    assert refused.value.detail == problem
+    assert refused.value.hint
+
+
+def test_a_cron_belongs_to_its_namespace() -> None:
+    mirror = created(namespace="lab")
+    other = Caller("eve", Role.SUBMITTER, ("default",))
+    with pytest.raises(NotFound):
+        admit_crons.pause(mirror, ("lab", "tick"), other)
+    with pytest.raises(NotAllowed):
+        admit_crons.create(mirror, BODY | {"namespace": "lab"}, other, zone, at())
+    with pytest.raises(NotAllowed):
+        admit_crons.run(mirror, ("lab", "tick"), Caller("vi", Role.VIEWER, ("lab",)), at())
+
+    assert admit_crons.create(mirror, BODY, other, zone, at()).answer == "default/tick"
+
+
+def test_a_wish_that_tasks_restart_is_kept_when_a_run_is_replaced() -> None:
+    mirror = created(overlap="replace")
+    looked(mirror, 5)
+    mirror.apply(JobWish(JobId("1"), restart={0: 1}))
+    looked(mirror, 10)
+    wish = mirror.jobs[JobId("1")].wish
+
+    assert wish is not None
+    assert wish.restart == {0: 1}

@@ -1,0 +1,208 @@
+"""Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.keeper.process.cells import Cells
+from rota.testing.processes import zombies_of
+from tests.keeper.conftest import Agent, Keeper, wait_until
+
+LEASE_MS = 3000
+ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": LEASE_MS}
+can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may make no pid namespaces")
+BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
+
+
+class PowerlessKeeper(Keeper):
+    """As an unprivileged user's, whoever runs the tests."""
+
+    def command(self) -> list[str]:
+        first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
+        return [sys.executable, "-c", f"{first}; os.execv(sys.argv[1], sys.argv[1:])", *super().command()]
+
+
+@pytest.fixture
+def powerless(tmp_path: Path) -> Iterator[Keeper]:
+    keeper = PowerlessKeeper(tmp_path)
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+def now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def renew(agent: Agent, said_ns: int | None = None) -> None:
+    agent.send(op="renew", said_ns=now_ns() if said_ns is None else said_ns)
+
+
+def begin(agent: Agent, *argv: str, **spec: Any) -> None:
+    renew(agent)
+    agent.start("7", *argv, **ONE | spec)
+    agent.wait_started()
+
+
+class Inside:
+    """Whoever is in the pid namespaces that this keeper has made: dead ones aside, marked or not."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        own = os.readlink("/proc/self/ns/pid")
+        self._namespaces = {_namespace(pid) for pid in keeper.work()} - {own, None}
+        assert self._namespaces
+
+    def pids(self) -> list[int]:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [pid for pid in pids if _namespace(pid) in self._namespaces and _state(pid) not in (None, "Z")]
+
+    def first(self) -> int:
+        """Who waits for the keeper's end."""
+        numbers = {pid: Path(f"/proc/{pid}/status").read_text() for pid in self.pids()}
+        (pid,) = (pid for pid, text in numbers.items() if re.search(r"NSpid:.*\t1\n", text))
+        return pid
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:  # it has ended
+        return None
+
+
+def _state(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+@can_hold
+def test_a_keeper_says_that_it_can_hold_leases(keeper: Keeper) -> None:
+    assert keeper.agent().hello()["labels"]["leases"] == "pid-namespace"
+
+
+def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None:
+    agent = powerless.agent()
+    state = agent.hello()
+    renew(agent)
+    agent.start("7", "true", **ONE)
+
+    assert "leases" not in state["labels"]
+    assert agent.wait_refused() == [["7", 0, 1, "this node cannot hold run leases"]]
+
+
+@can_hold
+def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> None:
+    begin(agent, "sh", "-c", "echo $ROTA_ATTEMPT; exit 3")
+
+    assert agent.wait_ended()[0][:6] == ["7", 0, 1, "exited", 3, None]
+    assert keeper.output("7") == "1\n"
+    assert keeper.work() == []
+
+
+@can_hold
+def test_a_stop_is_heard_by_the_work_and_does_not_use_up_the_grace(keeper: Keeper, agent: Agent) -> None:
+    script = "trap 'echo heard; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    begin(agent, "sh", "-c", script, grace_ms=60_000, lease_ms=60_000)
+    wait_until(lambda: keeper.output("7") == "ready\n", "the trap is set")
+    agent.stop(["7", 0, 1])
+
+    assert agent.wait_ended()[0][3:6] == ["stopped", 0, None]
+    assert keeper.output("7") == "ready\nheard\n"
+    assert keeper.work() == []
+
+
+@can_hold
+def test_without_a_renewal_it_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
+    said_ns = now_ns()
+    begin(agent, "sh", "-c", f"trap '' TERM; {BESIDE} while :; do sleep 0.05; done", grace_ms=600_000)
+    inside = Inside(keeper)
+    (row,) = agent.wait_ended()
+    ended_ns = now_ns()
+
+    assert row[3] == "lost"
+    assert row[-1] == "its run lease of 3 s ran out: the control plane did not answer"
+    assert ended_ns - said_ns < LEASE_MS * 1_000_000
+    assert inside.pids() == []
+
+
+@can_hold
+def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, agent: Agent) -> None:
+    begin(agent, "sleep", "600")
+    first_ns = now_ns()
+    while now_ns() < first_ns + 2 * LEASE_MS * 1_000_000:
+        renew(agent)
+        renew(agent, first_ns)
+        time.sleep(0.2)
+
+    assert agent.ended == []
+    assert keeper.work()
+
+
+@can_hold
+def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent: Agent) -> None:
+    """The keeper slept through its end, and the renewal waits for it when it wakes."""
+    begin(agent, "sleep", "600")
+    keeper.process.send_signal(signal.SIGSTOP)
+    asleep_ns = now_ns()
+    wait_until(lambda: now_ns() > asleep_ns + LEASE_MS * 1_000_000, "the end of the lease")
+    renew(agent)
+    keeper.process.send_signal(signal.SIGCONT)
+
+    assert agent.wait_ended()[0][3] == "lost"
+
+
+@can_hold
+def test_what_is_ordered_without_a_fresh_word_is_not_started(agent: Agent) -> None:
+    renew(agent, now_ns() - LEASE_MS * 1_000_000)
+    agent.start("7", "true", **ONE)
+
+    assert agent.wait_refused() == [["7", 0, 1, "its run lease ran out before it could start"]]
+
+
+@can_hold
+def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
+    begin(agent, "sh", "-c", f"{BESIDE} sleep 600")
+    inside = Inside(keeper)
+    wait_until(lambda: len(inside.pids()) >= 4, "the first one, the shell, and both sleep")
+    keeper.kill()
+
+    wait_until(lambda: inside.pids() == [], "nobody is left")
+
+
+@can_hold
+def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
+    script = "for i in 1 2 3; do (sh -c 'sleep 0.2; echo bye' &); done; exec sleep 600"
+    begin(agent, "sh", "-c", script, lease_ms=60_000)
+    inside = Inside(keeper)
+
+    wait_until(lambda: keeper.output("7") == 3 * "bye\n", "the orphans say good-bye")
+    wait_until(lambda: len(inside.pids()) == 2, "the first process and the last sleep are left")
+    assert zombies_of(inside.first()) == []
+
+
+@can_hold
+def test_the_steps_of_an_attempt_share_a_cell_and_its_end(keeper: Keeper, agent: Agent) -> None:
+    steps = [{"name": name, "argv": ["sh", "-c", "readlink /proc/self/ns/pid"]} for name in ("one", "two")]
+    begin(agent, "true", steps=steps)
+    (row,) = agent.wait_ended()
+    first, second = keeper.output("7").split()
+
+    assert row[3:5] == ["exited", 0]
+    assert first == second != os.readlink("/proc/self/ns/pid")
+    assert keeper.work() == []
+
+
+def test_a_lease_is_asked_for_in_milliseconds(agent: Agent) -> None:
+    agent.start("7", "true", run="one_at_a_time")
+
+    assert "spec.lease_ms" in agent.receive_op("error")["reason"]

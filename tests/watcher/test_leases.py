@@ -1,0 +1,106 @@
+"""What runs under a lease is replaced when it surely runs no more, whatever becomes of its node before."""
+
+from typing import Any
+
+from rota.engine.mirror import Mirror
+from rota.model.lifecycle import AttemptState, NodeState
+from rota.model.limits import LEASE_MARGIN_MS, LEASE_MS, LOST_MS
+from rota.model.node import Link
+from rota.model.plan import Plan
+from rota.model.shape import RunMode
+from rota.model.sync import Said
+from rota.testing.builders import add_job, add_node, apply, at, hello, job_spec
+from rota.watcher import liveness, sessions
+from tests.watcher.placed import ONE, A, place, say, states
+
+TERM_MS = LEASE_MS + LEASE_MARGIN_MS
+
+
+def running(**spec: Any) -> Mirror:
+    mirror = Mirror()
+    add_node(mirror, "a", {"cpu": 1000}, labels={"leases": "pid-namespace"})
+    add_job(mirror, job_spec(run=RunMode.ONE_AT_A_TIME, **spec))
+    place(mirror)
+    say(mirror, Said.RUNNING, (0, 1))
+    mirror.connect(A, Link.DOWN)
+    return mirror
+
+
+def decided(mirror: Mirror, ms: int, *, lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Plan:
+    """By the whole reconciler, until it rests."""
+    reconciler = liveness.reconciler(lost_ms, ttl_ms)
+    plan = apply(mirror, reconciler.decide(mirror, A, at(ms)))
+    return plan if not plan.puts else decided(mirror, ms, lost_ms=lost_ms, ttl_ms=ttl_ms)
+
+
+def test_it_is_replaced_after_its_lease_and_the_margin_though_its_node_is_only_suspect() -> None:
+    mirror = running()
+    early = decided(mirror, TERM_MS - 1)
+    assert states(mirror) == [AttemptState.RUNNING]
+    assert early.wake_at_ms == TERM_MS
+
+    decided(mirror, TERM_MS)
+    assert states(mirror) == [AttemptState.LOST]
+    status = mirror.nodes[A].status
+    assert status is not None
+    assert status.state is NodeState.SUSPECT
+    assert mirror.jobs[ONE].statuses[0].reasons == {0: "its run lease ran out: node a was silent for 23 s"}
+
+
+def test_it_is_not_replaced_before_though_its_node_is_lost() -> None:
+    mirror = running()
+    plan = decided(mirror, 10_000, lost_ms=10_000)
+
+    status = mirror.nodes[A].status
+    assert status is not None
+    assert status.state is NodeState.LOST
+    assert states(mirror) == [AttemptState.RUNNING]
+    assert plan.wake_at_ms == TERM_MS
+
+
+def test_a_node_that_left_may_have_left_something_behind() -> None:
+    mirror = running()
+    apply(mirror, sessions.leave(mirror, A, "told to", at(1)))
+
+    assert states(mirror) == [AttemptState.RUNNING]
+    decided(mirror, TERM_MS)
+    assert states(mirror) == [AttemptState.LOST]
+
+
+def test_a_new_leader_waits_as_long_as_the_one_before_may_have_renewed() -> None:
+    mirror = running()
+    decided(mirror, TERM_MS + 9_999, ttl_ms=10_000)
+    assert states(mirror) == [AttemptState.RUNNING]
+
+    decided(mirror, TERM_MS + 10_000, ttl_ms=10_000)
+    assert states(mirror) == [AttemptState.LOST]
+
+
+def test_lease_and_margin_are_the_jobs_own() -> None:
+    mirror = running(lease_seconds=3.0, lease_margin_seconds=1.0)
+    decided(mirror, 3_999)
+    assert states(mirror) == [AttemptState.RUNNING]
+
+    decided(mirror, 4_000)
+    assert states(mirror) == [AttemptState.LOST]
+
+
+def test_a_node_silent_for_longer_than_a_lease_gets_no_more_work() -> None:
+    mirror = running(lease_seconds=3.0)
+    mirror.connect(A, Link.UP)
+    decided(mirror, 6_000)
+
+    status = mirror.nodes[A].status
+    assert status is not None
+    assert status.state is NodeState.SUSPECT
+
+
+def test_another_boot_is_turned_away_until_what_it_held_has_no_lease() -> None:
+    mirror = running()
+    rebooted = hello("a", boot_id="another")
+
+    refusal = sessions.unwelcome(mirror, A, rebooted, epoch=1, now_ms=TERM_MS - 1)
+    assert refusal is not None
+    assert "lease" in refusal
+    assert sessions.unwelcome(mirror, A, rebooted, epoch=1, now_ms=TERM_MS) is None
+    assert sessions.unwelcome(mirror, A, hello("a"), epoch=1, now_ms=1) is None
