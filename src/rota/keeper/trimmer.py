@@ -27,6 +27,7 @@ class Trimmer:
 
     def __init__(self, root: str, work: Work, outputs: Outputs) -> None:
         self._work = work
+        self._outputs = outputs
         self._caps = Caps(work, outputs)
         self._retention = Retention(root, work, outputs)
         self._space = Space(root, work, outputs)
@@ -43,7 +44,9 @@ class Trimmer:
                 self._retention.look()
                 took = time.monotonic() - began
                 retain_at = time.monotonic() + max(RETAIN_SECONDS, RETAIN_SHARE * took)
-            time.sleep(LOOK_SECONDS if self._work.running else IDLE_SECONDS)
+            if self._work.running or self._outputs.taken.wait(IDLE_SECONDS):  # what starts is soon looked at
+                self._outputs.taken.clear()
+                time.sleep(LOOK_SECONDS)
 
 
 class Caps:

@@ -109,4 +109,4 @@ LEASE_MARGIN_MS_MIN = 1_000  # what a commit may take
 HEARTBEAT_MS = 5_000  # at most a third of the grace
 STALE_ORDER_MS = 5_000  # a node refuses orders that answer a word it said longer ago than this
 EVENTS_KEPT_MS = 24 * 3600 * 1000  # how far back a subscriber may resume
-EVENTS_IN_MEMORY = 20_000  # the latest, served without the store; up to twice as many: 15 MB
+EVENTS_IN_MEMORY = 5_000  # the latest, up to twice as many: served without the store

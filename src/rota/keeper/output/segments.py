@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -63,6 +64,7 @@ class Outputs:
         self._spares = Spares(f"{root}/spare/logs", f"{root}/logs", _make_shelf)
         self._late: set[str] = set()  # jobs with unwritten lines
         self._held: set[bytes] = set()  # segments of live attempts, by path
+        self.taken = threading.Event()  # since somebody last cleared it
 
     def take(self, keys: Sequence[Key]) -> list[Segment]:
         """A segment for each attempt, on record; OSError if they cannot be recorded, and none is taken."""
@@ -73,6 +75,7 @@ class Outputs:
             taken.extend(map(self._take, keys))
             for job in dict.fromkeys(key[0] for key in keys):
                 self._write(job)
+            self.taken.set()
         except OSError:
             for key, segment in zip(keys, taken, strict=False):
                 self.give_back(key, segment, Measure(segment.at, is_final=True))
