@@ -91,7 +91,7 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
         raise Conflict("a job is deleted by its id", hint=f"the id of {ref[:60]} is {job.spec.id}")
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
-    parts = ("spec", "wish", "cluster", "status", "verdict")
+    parts = ("spec", "wish", "cluster", "status", "verdict", "answers")
     blocks = {"task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{job.spec.id}/{part}" for part in parts]
     keys += [f"{kind}/{job.spec.id}/{block}" for kind, known in blocks.items() for block in known]

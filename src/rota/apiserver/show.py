@@ -72,6 +72,7 @@ def counts(entry: JobEntry) -> dict[str, int]:
         "offered": tasks[Phase.OFFERED],
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
+        "unresolved": tasks[Phase.UNRESOLVED],
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
         "canceled": tasks[Phase.CANCELED] + (pending if ended else 0),
@@ -88,9 +89,11 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
         return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
     canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
     if count == 1:
-        return canceling + ("runs." if numbers["running"] else "waits to be started.")
+        waits = "waits for its controller." if numbers["unresolved"] else "waits to be started."
+        return canceling + ("runs." if numbers["running"] else waits)
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
     parts = {"run": numbers["running"], "wait": waiting, "succeeded": numbers["succeeded"]}
+    parts["wait for their controller"] = numbers["unresolved"]
     parts["ended otherwise"] = count - sum(parts.values())
     said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
     return f"{canceling}of {count} tasks {said}."

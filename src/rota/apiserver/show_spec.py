@@ -44,12 +44,21 @@ def spec(wanted: JobSpec) -> Json:
         "run": wanted.run.value,
         "when_unschedulable": wanted.when_unschedulable.value,
         "recovery": wanted.recovery.value,
+        **({} if wanted.owner is None else _controller(wanted)),
         "labels": wanted.labels,
         **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
         **({} if wanted.container is None else _container(wanted.container)),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
+    }
+
+
+def _controller(wanted: JobSpec) -> Json:
+    return {
+        "controller": wanted.controller,
+        "when_no_controller": wanted.when_no_controller.value,
+        "controller_wait": wanted.controller_wait_seconds,
     }
 
 

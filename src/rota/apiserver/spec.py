@@ -10,6 +10,7 @@ from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
+from rota.apiserver.recovery import recovery
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -26,7 +27,7 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Recovery, Unschedulable
+from rota.model.job import JobSpec, Unschedulable
 from rota.model.shape import Constraint, Op, Policy, RunMode
 from rota.model.steps import Step
 
@@ -38,7 +39,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "controller", "when_no_controller", "controller_wait"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -77,7 +78,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
         run=_run_mode(said.get("run", RunMode.AT_LEAST_ONCE)),
-        recovery=fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery),
+        **recovery(said),
         when_unschedulable=fields.one_of(
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
         ),

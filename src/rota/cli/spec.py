@@ -104,7 +104,16 @@ _OPTIONS = (
     ),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
-    click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
+    click.option(
+        "--recovery",
+        metavar="OWNER",
+        help="Who deals with lost tasks: scheduler, controller, cancel or none. [default: scheduler]",
+    ),
+    click.option(
+        "--controller", metavar="NAME", help="The controller that does, with --recovery controller."
+    ),
+    click.option("--when-no-controller", metavar="WHAT", help="wait or scheduler, while it is away."),
+    click.option("--controller-wait", metavar="TIME", help="How long it may be away. [default: 60s]"),
 )
 # Flags whose value goes into the spec as it is, under the spec's own name for it.
 _PLAIN = {
@@ -128,6 +137,9 @@ _PLAIN = {
     "run_mode": "run",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
+    "controller": "controller",
+    "when_no_controller": "when_no_controller",
+    "controller_wait": "controller_wait",
     "image": "image",
 }
 # Flags that may be repeated: together they replace what the file says.

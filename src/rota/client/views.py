@@ -53,6 +53,9 @@ class SpecFields(TypedDict, total=False):
     run: str
     when_unschedulable: str
     recovery: str
+    controller: str
+    when_no_controller: str
+    controller_wait: str | float
     labels: Mapping[str, str]
     image: str
     container: Mapping[str, Any]

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from rota.controllers.ending import ending
-from rota.controllers.retry import judge
+from rota.controllers.owner import Asked, Block, ask_owner
+from rota.controllers.retry import Verdict, judge
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -23,6 +24,7 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
@@ -39,6 +41,8 @@ def wakes(record: Record) -> Iterable[str]:
             return (record.job,)
         case StatusBlock():
             return (f"{record.job}/{record.block}",)
+        case JobAnswers():
+            return {f"{record.id}/{index // BLOCK_TASKS}": None for index in record.words}
         case _:
             return ()
 
@@ -55,7 +59,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(job_id))
     if job is None or (job.status is not None and job.status.ended):
         return NOTHING
-    return settle(job, int(block), now) if block else look(job, now)
+    return settle(view, job, int(block), now) if block else look(job, now)
 
 
 def look(job: JobView, now: Instant) -> Plan:
@@ -77,13 +81,17 @@ def look(job: JobView, now: Instant) -> Plan:
     return NOTHING
 
 
-def settle(job: JobView, block: int, now: Instant) -> Plan:
+def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     """Attempts of a block that ended -> what becomes of their tasks."""
     attempt, status = job.attempts[block], job.statuses[block]
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     positions = _unsettled(task, attempt, status)
     if not positions:
         return NOTHING
+    asked = ask_owner(view, job, Block(task, attempt, status), positions, now)
+    positions = [position for position in positions if position not in asked.losses]
+    if not positions and asked.losses == task.losses:
+        return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
     reasons = dict(task.reasons)
     again: list[int] = []
@@ -91,17 +99,18 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
     for position in positions:
         if status.state[position] != _SUCCEEDED:
-            ended = _end_of(attempt, position, AttemptState(status.state[position]))
-            event = _settle_one(job.spec, draft, position, ended, now)
+            verdict = _verdict(job.spec, Block(draft.record, attempt, status), position, asked)
+            event = _settle_one(draft, position, verdict, now)
             if event is TaskEvent.AGAIN:
                 again.append(block * BLOCK_TASKS + position)
             if position in status.reasons:
                 reasons[position] = status.reasons[position]
     events = () if not again else (_again_event(job, again),)
     return Plan(
-        (draft.done(reasons=reasons),),
-        events=events,
-        why=f"{len(positions)} tries of job {job.spec.id} ended",
+        (draft.done(reasons=reasons, losses=asked.losses),),
+        events=(*asked.events, *events),
+        why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
+        wake_at_ms=asked.wake_at_ms,
     )
 
 
@@ -135,12 +144,19 @@ def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> Attemp
     return AttemptState.STOPPED if gave_way else ended
 
 
-def _settle_one(
-    spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState, now: Instant
-) -> TaskEvent:
+def _verdict(spec: JobSpec, block: Block, position: int, asked: Asked) -> Verdict:
+    """Its owner's, where it has one that was asked."""
+    if position in asked.words:
+        return Verdict(asked.words[position])
+    task, attempt, status = block
+    ended = _end_of(attempt, position, AttemptState(status.state[position]))
+    wanted = task.state[position] == TaskState.WANTED
+    return judge(spec, ended, ints(task, "failures")[position], wanted)
+
+
+def _settle_one(draft: Draft[TaskBlock], position: int, verdict: Verdict, now: Instant) -> TaskEvent:
     before = TaskState(draft["state"][position])
     tries = int(draft["wanted"][position])
-    verdict = judge(spec, ended, int(draft["failures"][position]), before is TaskState.WANTED)
     event = verdict.event
     if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         event = TaskEvent.SPENT
@@ -170,7 +186,8 @@ def _unwant(job: JobView) -> Plan:
     assert job.wish is not None
     status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
     blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    why = f"job {job.spec.id} is canceled; of its tasks {job.tally.live} have to be stopped"
+    running = job.tally.live - job.tally.unresolved
+    why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"
     event = Event("job.canceling", why, job=job.spec.id)
     return Plan((status, *blocks), events=(event,), why=why)
 
@@ -184,7 +201,8 @@ def _unwant_block(job: JobView, block: int) -> TaskBlock:
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
-    return draft.done()
+    draft["state"][list(task.losses)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    return draft.done(losses={})
 
 
 def _result(job: JobView) -> JobEvent:

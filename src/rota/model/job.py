@@ -8,7 +8,8 @@ import msgspec
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
-from rota.model.limits import BLOCK_TASKS
+from rota.model.limits import BLOCK_TASKS, CONTROLLER_WAIT_SECONDS
+from rota.model.recovery import Absence
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -93,10 +94,18 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    controller: str = ""  # where that recovers it: the subscriber, of the same user
+    when_no_controller: Absence = Absence.WAIT
+    controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def owner(self) -> str | None:
+        """The subscriber that alone says what becomes of lost tasks."""
+        return f"{self.user}:{self.controller}" if self.recovery is Recovery.CONTROLLER else None
 
     @property
     def blocks(self) -> int:

@@ -10,6 +10,7 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -19,6 +20,7 @@ Record = (
     | JobCluster
     | JobStatus
     | JobVerdict
+    | JobAnswers
     | SubmitKey
     | Counters
     | TaskBlock
@@ -35,6 +37,7 @@ Record = (
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
     JobSpec: "apiserver",
     JobWish: "apiserver",
+    JobAnswers: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
     NodeSpec: "apiserver",

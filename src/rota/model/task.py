@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key
+from rota.model.recovery import Loss
 
 
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +27,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: bytes  # tries that count against the job's retries
     not_before: bytes  # cluster time from which the wanted try may be placed
     reasons: dict[int, str] = {}  # position in the block -> sentence
+    losses: dict[int, Loss] = {}  # position -> what its controller is to decide
 
     @property
     def key(self) -> Key:

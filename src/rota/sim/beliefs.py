@@ -46,7 +46,14 @@ def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
 def _records(mirror: Mirror) -> Iterable[Record]:
     """Everything a mirror holds."""
     for job in mirror.jobs.values():
-        one: tuple[Record | None, ...] = (job.spec, job.wish, job.cluster, job.status, job.verdict)
+        one: tuple[Record | None, ...] = (
+            job.spec,
+            job.wish,
+            job.cluster,
+            job.status,
+            job.verdict,
+            job.answers,
+        )
         yield from (record for record in one if record is not None)
         yield from job.tasks.values()
         yield from job.attempts.values()

@@ -10,6 +10,7 @@ from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict,
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import Event, Record
+from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -19,6 +20,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "cluster"): JobCluster,
     ("job", "status"): JobStatus,
     ("job", "verdict"): JobVerdict,
+    ("job", "answers"): JobAnswers,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,

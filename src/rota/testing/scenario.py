@@ -3,11 +3,13 @@
 import shlex
 
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Recovery
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
+from rota.model.recovery import Absence
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.scheduler.explain import why
@@ -99,6 +101,20 @@ class _Story:
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
 
+    def do_say(self, word: str, ref: str, attempt: str) -> None:
+        """What the job's controller says of a lost attempt of a task."""
+        job, _, index = ref.partition(".")
+        try:
+            self._stage.answer(JobId(job), int(index), int(attempt), word)
+        except Rejected as refusal:
+            self._told.append(f"refused: {refusal}")
+
+    def do_watch(self, owner: str) -> None:
+        self._stage.watch(owner)
+
+    def do_unwatch(self, owner: str) -> None:
+        self._stage.hang_up(owner)
+
     # ---- the control plane
 
     def do_wait(self, duration: str) -> None:
@@ -152,12 +168,21 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
             case "run":
                 fields[key] = RunMode(value)
+            case "recovery" | "when_no_controller" | "controller":
+                fields |= _recovery(key, value)
             case "where":
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
             case _:
                 assert key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _recovery(key: str, value: str) -> dict[str, object]:
+    if key == "controller":
+        user, _, name = value.partition(":")
+        return {"user": user, key: name}
+    return {key: Recovery(value) if key == "recovery" else Absence(value)}
 
 
 def _amounts(given: dict[str, str]) -> dict[str, int]:

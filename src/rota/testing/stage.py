@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from rota.apiserver import admit_loss
+from rota.apiserver.access import Caller
 from rota.clusters import assign
 from rota.controllers import batch
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.identity.tokens import Role
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -152,6 +155,21 @@ class Stage:
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def answer(self, job: JobId, index: int, attempt: int, word: str) -> None:
+        """The controller of a job says what becomes of a lost task; refused with what is raised."""
+        spec = self.mirror.jobs[job].spec
+        caller = Caller(spec.user, Role.SUBMITTER, (spec.namespace,))
+        said = admit_loss.Said(spec.controller, job, (index,), attempt, word)
+        self.ask("apiserver", lambda view, _: admit_loss.resolve(view, said, caller))
+        self.settle()
+
+    def watch(self, owner: str) -> None:
+        """A controller connects."""
+        self.mirror.presence.came(owner)
+
+    def hang_up(self, owner: str) -> None:
+        self.mirror.presence.went(owner, self.now_ms)
 
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))
