@@ -24,6 +24,7 @@ from rota.model.job import (
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.plan import OWNERS, Event, Record
 from rota.model.recovery import Answer, JobAnswers, Loss, Word
 from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
@@ -76,6 +77,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     Namespace("films", {"cpu": 5000}, weight=2),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
+    ReportPace(2_000, 30_000),
     msgspec.structs.replace(
         decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),
         reasons={3: "exit code 2"},

@@ -3,10 +3,10 @@
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from rota.apiserver.show import has_ended
 from rota.apiserver.show_tasks import Placed, attempts_of
@@ -47,6 +47,21 @@ class Wanted:
     streams: tuple[str, ...] = STREAMS
     offset: int = 0  # of text only
     follow: bool = False
+    heard: Mapping[tuple[int, str], "Heard"] = field(default_factory=dict)  # by index and stream
+
+    def begins_at(self, begun: "Begun", stream: str) -> int | None:
+        """The first byte of an attempt's stream that is wanted; None: nothing of it."""
+        heard = self.heard.get((begun.index, stream))
+        if heard is None or heard.attempt < begun.attempt:
+            return 0
+        return heard.offset if heard.attempt == begun.attempt else None
+
+
+class Heard(NamedTuple):
+    """How far a stream of a task was read before: nothing of earlier attempts is wanted again."""
+
+    attempt: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,8 @@ class Logs:
         async with asyncio.TaskGroup() as readers, aclosing(self._begun(wanted)) as found:
             async for begun in found:
                 for stream in wanted.streams:
+                    if wanted.begins_at(begun, stream) is None:
+                        continue
                     await slots.acquire()
                     for key in [key for key, reader in before.items() if reader.done()]:
                         del before[key]
@@ -121,9 +138,10 @@ class Logs:
                 offset = 0
 
     async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
-        next_offset = 0
+        next_offset = wanted.begins_at(begun, stream) or 0
+        request = _request(wanted, begun, stream, next_offset)
         try:
-            async with aclosing(self._pieces(begun.node, _request(wanted, begun, stream, 0))) as pieces:
+            async with aclosing(self._pieces(begun.node, request)) as pieces:
                 async for piece in pieces:
                     for chunk in _chunks(begun, stream, piece):
                         await write(chunk)

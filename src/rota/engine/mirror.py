@@ -18,6 +18,7 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers, Presence
@@ -43,6 +44,7 @@ class Mirror:
         self._sums = Sums(self.room, self.accounts, self.neighbours)
         self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
+        self.pace = ReportPace()
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.presence = Presence()
@@ -66,6 +68,7 @@ class Mirror:
             StatusBlock: self._set_block,
             SubmitKey: self._set_submit_key,
             Counters: self._set_counters,
+            ReportPace: self._set_pace,
             NodeSpec: self._set_node_spec,
             NodeWish: self._set_node_wish,
             NodeStatus: self._set_node_status,
@@ -195,6 +198,9 @@ class Mirror:
 
     def _set_counters(self, record: Counters) -> None:
         self.counters = record
+
+    def _set_pace(self, record: ReportPace) -> None:
+        self.pace = record
 
     def _set_node_spec(self, record: NodeSpec) -> None:
         self._node(record.id).spec = record
@@ -366,7 +372,7 @@ class Mirror:
 
 def _load_order(record: Record) -> int:
     match record:
-        case JobSpec() | NodeSpec() | Counters() | Cluster() | Namespace() | Subscriber():
+        case JobSpec() | NodeSpec() | Counters() | ReportPace() | Cluster() | Namespace() | Subscriber():
             return 0
         case JobWish() | JobCluster() | JobStatus() | JobVerdict() | JobAnswers():
             return 1

@@ -10,6 +10,7 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -23,6 +24,7 @@ Record = (
     | JobAnswers
     | SubmitKey
     | Counters
+    | ReportPace
     | TaskBlock
     | AttemptBlock
     | StatusBlock
@@ -40,6 +42,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobAnswers: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
+    ReportPace: "apiserver",
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",

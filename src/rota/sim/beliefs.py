@@ -6,11 +6,24 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters
+from rota.model.pace import ReportPace
 from rota.model.plan import Record
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
-_HELD = ("job", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace", "meta")
+_HELD = (
+    "job",
+    "task",
+    "attempt",
+    "status",
+    "node",
+    "submit",
+    "subscriber",
+    "cluster",
+    "namespace",
+    "meta",
+    "pace",
+)
 
 
 def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
@@ -66,6 +79,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.namespaces.values()
     if mirror.counters != Counters():
         yield mirror.counters
+    if mirror.pace != ReportPace():
+        yield mirror.pace
 
 
 def _derived(mirror: Mirror) -> dict[str, Any]:

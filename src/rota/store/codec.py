@@ -9,6 +9,7 @@ from rota.model.cluster import Cluster
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.plan import Event, Record
 from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
@@ -32,6 +33,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
     ("meta", ""): Counters,
+    ("pace", ""): ReportPace,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
