@@ -41,7 +41,7 @@ class Telling:
                 await copying
             if last is None:
                 raise NotFound(f"job {self.job} was deleted")
-            await self._write(stage_to_wire(last, final=True))
+            await self._write(self._stage(last, final=True))
 
     async def _stages(self) -> show.Json | None:
         """All but the final one, which is returned; None: the job is gone."""
@@ -53,7 +53,7 @@ class Telling:
                 if line is None or JobState(line["state"]) in show.ENDS:
                     return line
                 if line != told:
-                    await self._write(stage_to_wire(line, final=False))
+                    await self._write(self._stage(line, final=False))
                     told = line
                 await news.wait()
 
@@ -69,6 +69,9 @@ class Telling:
                     told = event_to_wire(str(at), wall_ms, event)
                     await self._write(pb.Stage(job=self.job, task=told))
             self.heard = page[-1].at
+
+    def _stage(self, line: show.Json, *, final: bool) -> pb.Stage:
+        return stage_to_wire(line, final=final, sequence=str(self.heard or ""))
 
     async def _write_output(self, chunk: Chunk) -> None:
         await self._write(output_to_wire(self.job, chunk))

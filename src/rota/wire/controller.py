@@ -27,7 +27,7 @@ class Output(Protocol):
     def reason(self) -> str | None: ...
 
 
-def stage_to_wire(job: Mapping[str, Any], *, final: bool) -> pb.Stage:
+def stage_to_wire(job: Mapping[str, Any], *, final: bool, sequence: str = "") -> pb.Stage:
     """From a job as the API shows it."""
     stage = pb.JobStage(
         state=job["state"],
@@ -36,6 +36,7 @@ def stage_to_wire(job: Mapping[str, Any], *, final: bool) -> pb.Stage:
         exit_code=job["exit_code"],
         signal=job["signal"],
         final=final,
+        sequence=sequence,
     )
     return pb.Stage(job=job["id"], stage=stage)
 

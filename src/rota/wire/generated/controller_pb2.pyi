@@ -61,7 +61,7 @@ class Stage(_message.Message):
     def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[JobStage, _Mapping]] = ..., log: _Optional[_Union[LogPart, _Mapping]] = ..., task: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
 
 class JobStage(_message.Message):
-    __slots__ = ("state", "reason", "counts", "exit_code", "signal", "final")
+    __slots__ = ("state", "reason", "counts", "exit_code", "signal", "final", "sequence")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -75,13 +75,15 @@ class JobStage(_message.Message):
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     counts: _containers.ScalarMap[str, int]
     exit_code: int
     signal: int
     final: bool
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., final: bool = ...) -> None: ...
+    sequence: str
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., final: bool = ..., sequence: _Optional[str] = ...) -> None: ...
 
 class LogPart(_message.Message):
     __slots__ = ("index", "attempt", "stream", "offset", "data", "missing", "reason")
