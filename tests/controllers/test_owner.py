@@ -130,6 +130,18 @@ def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
     assert "ann:ci is away: the scheduler places task 0 of job 1 anew" in heard
 
 
+def test_a_controller_that_may_not_be_away_at_all_is_asked_as_long_as_it_is_there() -> None:
+    made = stage(cpu=8)
+    made.watch("ann:ci")
+    made.submit(job_spec(**OWNED, when_no_controller=Absence.SCHEDULER, controller_wait_seconds=0.0))
+    lose(made)
+    asked = job(made).tally.unresolved
+    made.hang_up("ann:ci")
+    made.wait(1_000)
+
+    assert (asked, job(made).tally.unresolved) == (1, 0)
+
+
 def test_it_is_asked_less_and_less_often() -> None:
     heard: list[str] = []
     made = Stage(heard.append)

@@ -150,6 +150,8 @@ class ControllerDoor(ControllerServicer):
         return position
 
     async def _position(self, request: pb.WatchRequest, caller: Caller) -> Position:
+        if request.subscriber:
+            access.require_role(caller, Action.SUBSCRIBE)
         if request.after:
             position = Position.parse("after", request.after)
             self._api.changes.check(position)

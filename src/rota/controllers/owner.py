@@ -8,7 +8,7 @@ from rota.model.columns import Ranges, ints
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent, TaskState
-from rota.model.limits import BLOCK_TASKS, TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
+from rota.model.limits import BLOCK_TASKS, TICK_MS, TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
 from rota.model.plan import Event, Instant
 from rota.model.recovery import Absence, Loss, Word
 from rota.model.shape import RunMode
@@ -113,7 +113,7 @@ def _look_again_at(view: View, spec: JobSpec, losses: dict[int, Loss], now: Inst
     times = [_told_again_at(loss) for loss in losses.values()]
     if spec.when_no_controller is Absence.SCHEDULER:
         # Whoever is there now may go: not before this, then, would anybody act for it.
-        later_ms = now.ms + _wait_ms(spec)
+        later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
         times += [_taken_over_at(view, spec, loss) or later_ms for loss in losses.values()]
     return min(times, default=None)
 
