@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
         "job": "List, show, cancel, restart and delete jobs.",
+        "cron": "Submit jobs again and again, at planned instants.",
     },
     "Cluster": {
         "top": "Watch nodes and jobs: what is asked for, used and there.",

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 
 from rota.controllers.ending import ending
-from rota.controllers.owner import Asked, Block, ask_owner
+from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import Verdict, judge
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
 from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
@@ -21,7 +21,7 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.recovery import JobAnswers
@@ -65,11 +65,10 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, cancel it, end it."""
     cancel = job.wish is not None and job.wish.cancel
-    if job.status is None:
-        if job.cluster is None:
-            return NOTHING
-        return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
-    if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
+    if job.status is None or job.status.state is JobState.WAITING:
+        return _before(job, now, canceled=cancel)
+    over = job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM  # that goes on
+    if job.status.state is JobState.ACTIVE and over:
         return _end(job, _result(job), job.status.state, now)
     if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
@@ -95,16 +94,18 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     draft = Draft(task)
     reasons = dict(task.reasons)
     again: list[int] = []
-    done = [position for position in positions if status.state[position] == _SUCCEEDED]
+    done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
-    for position in positions:
-        if status.state[position] != _SUCCEEDED:
-            verdict = _verdict(job.spec, Block(draft.record, attempt, status), position, asked)
-            event = _settle_one(draft, position, verdict, now)
-            if event is TaskEvent.AGAIN:
-                again.append(block * BLOCK_TASKS + position)
-            if position in status.reasons:
-                reasons[position] = status.reasons[position]
+    draft["failures"][_lasted(job.spec, status, positions)] = 0
+    for position in sorted(set(positions).difference(done)):
+        word = asked.words.get(position)
+        ended = _end_of(attempt, position, AttemptState(status.state[position]))
+        verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, ended)
+        event = _settle_one(draft, position, verdict, now)
+        if event is TaskEvent.AGAIN:
+            again.append(block * BLOCK_TASKS + position)
+        if position in status.reasons:
+            reasons[position] = status.reasons[position]
     events = () if not again else (_again_event(job, again),)
     return Plan(
         (draft.done(reasons=reasons, losses=asked.losses),),
@@ -138,20 +139,28 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
     return [at for at, (state, wish) in both if state >= _END and wish <= _UNWANTED]
 
 
+def _goes_on(spec: JobSpec, task: TaskBlock, position: int) -> bool:
+    """It is started again also when it has ended well."""
+    return spec.kind is Kind.SYSTEM and task.state[position] == _WANTED
+
+
+def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
+    """Those of what ran so long that the pause before its next start is a short one again."""
+    if spec.kind is not Kind.SYSTEM:
+        return []
+    ran_us = ints(status, "ran_us")
+    return [at for at in positions if ran_us[at] >= RETRY_LAST_MS * 1000]
+
+
 def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
     """What had to give way was stopped, even if its node never knew of it."""
     gave_way = attempt.flags[position] & EVICTED and ended is AttemptState.LOST
     return AttemptState.STOPPED if gave_way else ended
 
 
-def _verdict(spec: JobSpec, block: Block, position: int, asked: Asked) -> Verdict:
-    """Its owner's, where it has one that was asked."""
-    if position in asked.words:
-        return Verdict(asked.words[position])
-    task, attempt, status = block
-    ended = _end_of(attempt, position, AttemptState(status.state[position]))
-    wanted = task.state[position] == TaskState.WANTED
-    return judge(spec, ended, ints(task, "failures")[position], wanted)
+def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState) -> Verdict:
+    wanted = draft["state"][position] == _WANTED
+    return judge(spec, ended, int(draft["failures"][position]), bool(wanted))
 
 
 def _settle_one(draft: Draft[TaskBlock], position: int, verdict: Verdict, now: Instant) -> TaskEvent:
@@ -163,7 +172,8 @@ def _settle_one(draft: Draft[TaskBlock], position: int, verdict: Verdict, now: I
     draft["state"][position] = step(TASK, before, event)
     if event is TaskEvent.AGAIN:
         draft["wanted"][position] = tries + 1
-        draft["failures"][position] += verdict.spends_a_retry
+        failures = int(draft["failures"][position]) + verdict.spends_a_retry
+        draft["failures"][position] = min(failures, TRIES_MAX)
         draft["not_before"][position] = now.ms + verdict.pause_ms if verdict.pause_ms else 0
     return event
 
@@ -174,10 +184,33 @@ def _again_event(job: JobView, again: list[int]) -> Event:
     return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
+def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
+    """Nothing of it has begun: it begins, or ends at once."""
+    if job.cluster is None:
+        return NOTHING
+    state = JobState.ASSIGNED if job.status is None else job.status.state
+    if canceled:
+        return _end(job, JobEvent.CANCEL_WISHED, state, now)
+    if state is JobState.ASSIGNED:
+        return _wait(job.spec) if job.spec.after else _begin(job.spec)
+    if job.verdict is not None and job.verdict.late:
+        return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
+    return NOTHING
+
+
 def _begin(spec: JobSpec) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
+    if spec.kind is Kind.SYSTEM:
+        why = f"a task of job {spec.id} wanted on every node that fits"
     return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+
+
+def _wait(spec: JobSpec) -> Plan:
+    """Whether it has to is seen next, by who looks at the others."""
+    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.OTHERS_FIRST)
+    others = spec.after[0].words if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
+    return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
 
 
 def _unwant(job: JobView) -> Plan:
@@ -197,6 +230,8 @@ def _unwant_block(job: JobView, block: int) -> TaskBlock:
     phase = small(job.phases[block])
     draft = Draft(task)
     wanted = draft["state"] == TaskState.WANTED
+    if job.spec.kind is Kind.SYSTEM:
+        wanted[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )

@@ -1,5 +1,6 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
+from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import differing, ints
 from rota.model.ids import JobId, NodeId
@@ -9,6 +10,7 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
+from rota.model.pins import PinBlock, grown
 from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
 
@@ -86,6 +88,7 @@ class JobEntry:
         self.statuses: dict[int, StatusBlock] = {}
         self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
         self.holds: dict[int, bytes] = {}
+        self._pins = Pins()
         self.tally = JobTally(spec.count)
         self.run_us: float | None = None
         self.started_at_ms: int | None = None  # the earliest start of any attempt
@@ -136,7 +139,23 @@ class JobEntry:
         if not again:
             del self.again[attempt.block]
 
+    @property
+    def pinned(self) -> dict[NodeId, int]:
+        return self._pins.index
+
+    @property
+    def pins(self) -> dict[int, PinBlock]:
+        return self._pins.blocks
+
+    def pin(self, record: PinBlock) -> None:
+        """Tasks come with their nodes."""
+        more = self._pins.take(record)
+        self.spec = grown(self.spec, more)
+        self.tally.by_phase[Phase.PENDING] += more
+
     def ready(self, now_ms: int, most: int) -> list[int]:
+        if self._pins.blocks:
+            return self._pins.pending(self.phases, self.again, now_ms)[:most]
         found: list[int] = []
         for block in sorted(self.again):
             if len(found) >= most:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -94,6 +95,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
@@ -162,6 +164,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
+        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+            return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 

@@ -6,11 +6,13 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
+from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -26,6 +28,7 @@ Record = (
     | Counters
     | ReportPace
     | TaskBlock
+    | PinBlock
     | AttemptBlock
     | StatusBlock
     | NodeSpec
@@ -34,6 +37,8 @@ Record = (
     | Cluster
     | Namespace
     | Subscriber
+    | Cron
+    | CronStatus
 )
 
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
@@ -47,12 +52,15 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeWish: "apiserver",
     Subscriber: "apiserver",
     Namespace: "apiserver",
+    Cron: "apiserver",
+    CronStatus: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",
+    PinBlock: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Unschedulable
+from rota.model.job import Kind, Unschedulable
 from rota.model.lifecycle import JobState
 from rota.model.phase import Phase
 from rota.model.plan import Instant
@@ -15,7 +15,9 @@ from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
 from rota.scheduler.obstacles import look
+from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
+from rota.scheduler.pinned_words import missing_on
 from rota.scheduler.place import Seating
 from rota.scheduler.preempt import find_victims
 from rota.scheduler.rows import Plugins
@@ -43,6 +45,10 @@ def why(
     job = view.jobs[job_id]
     if job.status is None:
         return Why(waits=True, sentence="waits: it was submitted just now")
+    if job.status.state is JobState.WAITING:
+        return waiting_for(view, job)
+    if job.spec.kind is Kind.SYSTEM and job.status.state is JobState.ACTIVE:
+        return missing_on(view, job, _doing(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=job.tally.unresolved > 0, sentence=_doing(view, job))
     return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
@@ -70,7 +76,7 @@ def study(
         promised = promised._replace(slots={slot: {} for slot in range(view.room.size)}, at_ms=now.wall_ms)
     sight = look(view, seating, job, promised, now)
     own = own_reasons(view, job, ahead.shares, now)
-    scarce = [] if own.stuck else _scarce(seating, job, sight, now)
+    scarce = _scarce(seating, job, sight, now)
     barred = any(one.reason.kind == "promised" for one in sight.obstacles)
     return Study(seating, sight, own, scarce, promised.job if promised is not None and barred else None)
 
@@ -104,9 +110,9 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:
     """Of a gang all tasks start at once: how many have room?"""
     wanted = job.tally.pending
-    if not job.spec.gang or not sight.fits.any():
+    if not job.spec.gang or not sight.fits.any() or len(job.ready(now.ms, wanted)) < wanted:
         return []
-    seated = seating.seat(job, len(job.ready(now.ms, wanted)), sight.barred)
+    seated = seating.seat(job, wanted, sight.barred)
     if len(seated.seats) == wanted:
         seating.give_back(job, seated.seats)
         return []
@@ -143,7 +149,7 @@ def _changes(job: JobView, known: Study) -> tuple[str, ...]:
     if not sight.names:
         return (f"join a node ({_JOIN})",)
     if own.stuck:
-        return own.changes if sight.fits.any() else ()
+        return own.changes if sight.fits.any() and not known.scarce else ()
     if known.scarce:
         return ("would start without gang, as far as there is room",)
     if sight.fits.any():

@@ -7,22 +7,14 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters
 from rota.model.pace import ReportPace
+from rota.model.pins import begun
 from rota.model.plan import Record
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
 _HELD = (
-    "job",
-    "task",
-    "attempt",
-    "status",
-    "node",
-    "submit",
-    "subscriber",
-    "cluster",
-    "namespace",
-    "meta",
-    "pace",
+    *("job", "pin", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace"),
+    *("cron", "cron_status", "meta", "pace"),
 )
 
 
@@ -60,14 +52,10 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     """Everything a mirror holds."""
     for job in mirror.jobs.values():
         one: tuple[Record | None, ...] = (
-            job.spec,
-            job.wish,
-            job.cluster,
-            job.status,
-            job.verdict,
-            job.answers,
+            *(begun(job.spec), job.wish, job.cluster, job.status, job.verdict, job.answers),
         )
         yield from (record for record in one if record is not None)
+        yield from job.pins.values()
         yield from job.tasks.values()
         yield from job.attempts.values()
         yield from job.statuses.values()
@@ -77,6 +65,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
     yield from mirror.namespaces.values()
+    yield from mirror.crons.values()
+    yield from mirror.cron_statuses.values()
     if mirror.counters != Counters():
         yield mirror.counters
     if mirror.pace != ReportPace():

@@ -6,10 +6,12 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
+from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
 from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
@@ -28,10 +30,13 @@ _KINDS: dict[tuple[str, str], type] = {
     ("task", ""): TaskBlock,
     ("attempt", ""): AttemptBlock,
     ("status", ""): StatusBlock,
+    ("pin", ""): PinBlock,
     ("submit", ""): SubmitKey,
     ("cluster", ""): Cluster,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
+    ("cron", ""): Cron,
+    ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
     ("pace", ""): ReportPace,
 }

@@ -1,23 +1,34 @@
 """A story in commands -> the same text with what happened below each `----`."""
 
 import shlex
+from enum import StrEnum
+from typing import Any
 
+from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.cron import Cron, Missed, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Recovery
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.recovery import Absence
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
+from rota.model.view import state_of
 from rota.scheduler.explain import why
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
 
 RULE = "----"
 _SIZES = ("memory", "disk")
+_CHOICES: dict[str, type[StrEnum]] = {
+    "kind": Kind,
+    "run": RunMode,
+    "recovery": Recovery,
+    "when_no_controller": Absence,
+}
 _DAY_SECONDS = 86_400.0
 
 
@@ -81,6 +92,9 @@ class _Story:
     def do_drain(self, name: str, within: str | None = None, everything: str = "") -> None:
         self._stage.drain(name, None if within is None else _ms(within), everything=bool(everything))
 
+    def do_delete(self, name: str) -> None:
+        self._stage.forget(self._machine(name))
+
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)
 
@@ -114,6 +128,31 @@ class _Story:
 
     def do_unwatch(self, owner: str) -> None:
         self._stage.hang_up(owner)
+
+    def do_cron(self, name: str, schedule: str, *settings: str) -> None:
+        given = dict(setting.split("=", 1) for setting in settings)
+        rules: dict[str, Any] = {
+            "zone": given.get("zone", "UTC"),
+            "overlap": Overlap(given.get("overlap", "skip")),
+            "missed": Missed(given.get("missed", "once")),
+            "history": int(given.get("history", "10")),
+        }
+        template = job_spec(0, name=name)
+        at_ms = self._stage.now.wall_ms
+        self._stage.put(Cron("default", name, schedule, template, created_at_ms=at_ms, **rules))
+
+    def do_clock(self, shift: str) -> None:
+        """Somebody sets the clock on the wall."""
+        back = shift.startswith("-")
+        self._stage.wall_shift_ms += _ms(shift.lstrip("-")) * (-1 if back else 1)
+        self._stage.settle()
+
+    def do_runs(self, name: str) -> None:
+        """What is known of a cron's runs."""
+        status = self._stage.mirror.cron_statuses[f"default/{name}"]
+        jobs = self._stage.mirror.jobs
+        told = [f"{jobs[run.job].spec.name} {state_of(self._stage.mirror, run.job)}" for run in status.runs]
+        self._told.append(f"{name}: {', '.join(told) or 'nothing'}; {status.skipped} skipped")
 
     # ---- the control plane
 
@@ -166,10 +205,12 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
-            case "run":
-                fields[key] = RunMode(value)
-            case "recovery" | "when_no_controller" | "controller":
-                fields |= _recovery(key, value)
+            case "after":
+                fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
+            case "controller":
+                fields["user"], _, fields[key] = value.partition(":")
+            case _ if key in _CHOICES:
+                fields[key] = _CHOICES[key](value)
             case "where":
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
@@ -178,11 +219,9 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
     return job_spec(number, **fields)
 
 
-def _recovery(key: str, value: str) -> dict[str, object]:
-    if key == "controller":
-        user, _, name = value.partition(":")
-        return {"user": user, key: name}
-    return {key: Recovery(value) if key == "recovery" else Absence(value)}
+def _split(value: str) -> list[tuple[str, str, str]]:
+    """1,2:failure"""
+    return [one.partition(":") for one in value.split(",")]
 
 
 def _amounts(given: dict[str, str]) -> dict[str, int]:

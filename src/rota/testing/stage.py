@@ -6,10 +6,11 @@ from typing import NamedTuple
 from rota.apiserver import admit_loss
 from rota.apiserver.access import Caller
 from rota.clusters import assign
-from rota.controllers import batch
+from rota.controllers import after, batch, cron, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.zones import zone
 from rota.identity.tokens import Role
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
@@ -134,6 +135,7 @@ class Stage:
 
     def __init__(self, heard: Callable[[str], object] = lambda _: None) -> None:
         self.now_ms = 0
+        self.wall_shift_ms = 0  # somebody has set the wall clock
         self.machines: dict[str, Machine] = {}
         self.records: dict[Key, bytes] = {}
         self._heard = heard
@@ -146,7 +148,7 @@ class Stage:
 
     @property
     def now(self) -> Instant:
-        return Instant(self.now_ms, WALL_MS + self.now_ms)
+        return Instant(self.now_ms, WALL_MS + self.wall_shift_ms + self.now_ms)
 
     # ---- users
 
@@ -220,6 +222,14 @@ class Stage:
         node = NodeId(machine.name)
         machine.told = None
         self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+        self.settle()
+
+    def forget(self, machine: Machine) -> None:
+        """It is deleted; whatever the machine does, it is nobody's any more."""
+        name = NodeId(machine.name)
+        keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
+        self.ask("apiserver", lambda *_: Plan((NodeWish(name),), deletes=keys))
+        del self.machines[machine.name]
         self.settle()
 
     # ---- the control plane
@@ -306,6 +316,9 @@ class Stage:
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            after.RECONCILER,
+            system.RECONCILER,
+            cron.reconciler(zone),
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

@@ -20,9 +20,10 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import batch
+from rota.controllers import after, batch, cron, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
+from rota.engine.zones import zone
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.token_files import read_token, write_token
@@ -151,6 +152,9 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
+        after.RECONCILER,
+        system.RECONCILER,
+        cron.reconciler(zone),
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,
