@@ -201,11 +201,10 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
     starve(keeper, agent, most=1)
     (tmp_path / "go").touch()
     wait_until(lambda: not cmdlines(keeper), "the end of the first step")
-    match ending:
-        case "exited":
-            starve(keeper, agent, most=10_000)
-        case "stopped":
-            agent.stop(list(KEY))
+    if ending == "exited":
+        starve(keeper, agent, most=10_000)
+    if ending == "stopped":
+        agent.stop(list(KEY))
     (ended,) = agent.wait_ended()
 
     assert ended[3] == ending

@@ -15,8 +15,8 @@ from rota.apiserver.api import Api, wall_ms, who_calls
 from rota.apiserver.bulk import Bulk, stop, submit
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
-from rota.apiserver.logs import STREAMS, Heard, Wanted
-from rota.apiserver.telling import Telling
+from rota.apiserver.telling import Output, Telling
+from rota.apiserver.wanted import STREAMS, Wanted
 from rota.identity.audit import AuditEntry
 from rota.model.errors import BadField, Bug, RotaError
 from rota.model.ids import JobId
@@ -214,7 +214,7 @@ class ControllerDoor(ControllerServicer):
         self._api.audit.write(entry)
 
 
-def _output(job: JobId, heard: pb.Heard) -> Wanted:
+def _output(job: JobId, heard: pb.Heard) -> Output:
     """All of it but what was heard before."""
     if len(heard.logs) > HEARD_MAX:
         problem = f"names {len(heard.logs)} streams"
@@ -222,8 +222,9 @@ def _output(job: JobId, heard: pb.Heard) -> Wanted:
     for one in heard.logs:
         if one.stream not in STREAMS:
             raise BadField("heard.logs", f"'{one.stream[:40]}' is no stream", f"write {' or '.join(STREAMS)}")
-    before = {(one.index, one.stream): Heard(one.attempt, one.offset) for one in heard.logs}
-    return Wanted(job, from_first=True, follow=True, heard=before)
+    resume = {(one.index, one.attempt, one.stream): one.offset for one in heard.logs}
+    last = {(one.index, one.stream): one.attempt for one in heard.logs}
+    return Output(Wanted(job, from_first=True, follow=True, resume=resume), last)
 
 
 def _told(error: BaseException, action: str) -> RotaError:

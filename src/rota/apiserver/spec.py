@@ -13,6 +13,8 @@ from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
 from rota.apiserver.recovery import recovery
+from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
+from rota.apiserver.services import refuse_unlike_a_service, service_fields
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -41,7 +43,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container", "after", "kind"),
+    *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
     *("controller", "when_no_controller", "controller_wait"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
@@ -53,6 +55,8 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     spec = _parsed(said, wall_ms)
     refuse_contradictions(spec, wall_ms)
     refuse_uncontainable(spec)
+    refuse_unlike_a_service(said, spec)
+    refuse_open_sandbox(spec)
     return spec
 
 
@@ -95,9 +99,11 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
+        sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
         after=afters("after", said.get("after", [])),
+        **service_fields(said),
     )
 
 

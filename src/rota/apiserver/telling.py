@@ -1,13 +1,15 @@
 """A job to an outside controller until it has ended: stages, events of its tasks, output. [I/O]"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rota.apiserver import show
 from rota.apiserver.api import Api
+from rota.apiserver.chunks import Chunk
 from rota.apiserver.feed import Position
-from rota.apiserver.logs import Chunk, Wanted
+from rota.apiserver.wanted import Wanted
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
@@ -19,6 +21,13 @@ Write = Callable[[pb.Stage], Awaitable[None]]
 TASKS = "task."  # kinds of events that are about tasks
 
 
+class Output(NamedTuple):
+    """Of which tasks; and by index and stream the last attempt that was heard: of earlier ones nothing."""
+
+    wanted: Wanted
+    heard: Mapping[tuple[int, str], int]
+
+
 @dataclass(slots=True)
 class Telling:
     """Of one job to one caller. Whoever stops listening goes on by what he has heard."""
@@ -26,7 +35,7 @@ class Telling:
     api: Api
     job: JobId
     write: Write
-    output: Wanted | None = None  # none: no output
+    output: Output | None = None  # none: no output
     heard: Position | None = None  # none: what happens to its tasks is not told
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -35,7 +44,7 @@ class Telling:
         async with asyncio.TaskGroup() as tasks:
             copying = None
             if self.output is not None:
-                copying = tasks.create_task(self.api.logs.copy(self.output, self._write_output))
+                copying = tasks.create_task(self.api.logs.copy(self.output.wanted, self._write_output))
             last = await self._stages()
             if copying is not None:
                 await copying
@@ -74,7 +83,8 @@ class Telling:
         return stage_to_wire(line, final=final, sequence=str(self.heard or ""))
 
     async def _write_output(self, chunk: Chunk) -> None:
-        await self._write(output_to_wire(self.job, chunk))
+        if self.output is not None and chunk.attempt >= self.output.heard.get((chunk.index, chunk.stream), 0):
+            await self._write(output_to_wire(self.job, chunk))
 
     async def _write(self, stage: pb.Stage) -> None:
         async with self._writing:

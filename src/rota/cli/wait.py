@@ -28,6 +28,8 @@ def command(cluster: Cluster, jobs: tuple[str, ...], timeout: str | None, quiet:
     timeout_seconds = seconds(timeout, "--timeout")
     found = [cluster.job(ref) for ref in job_refs(jobs)]
     for job in found:
+        if job.status.kind == "service" and not job.status.is_final and not quiet:
+            tell(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
         try:
             job.wait(timeout_seconds)
         except KeyboardInterrupt:

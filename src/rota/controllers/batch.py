@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from rota.controllers import service
 from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
-from rota.controllers.retry import Verdict, judge
+from rota.controllers.retry import judge
+from rota.controllers.verdict import Verdict
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -21,7 +23,7 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.recovery import JobAnswers
@@ -141,15 +143,16 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
 
 def _goes_on(spec: JobSpec, task: TaskBlock, position: int) -> bool:
     """It is started again also when it has ended well."""
-    return spec.kind is Kind.SYSTEM and task.state[position] == _WANTED
+    return spec.stays or (spec.kind is Kind.SYSTEM and task.state[position] == _WANTED)
 
 
 def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
     """Those of what ran so long that the pause before its next start is a short one again."""
-    if spec.kind is not Kind.SYSTEM:
+    if spec.kind is Kind.BATCH:
         return []
     ran_us = ints(status, "ran_us")
-    return [at for at in positions if ran_us[at] >= RETRY_LAST_MS * 1000]
+    least_us = SERVICE_LASTED_US if spec.stays else RETRY_LAST_MS * 1000
+    return [at for at in positions if ran_us[at] >= least_us]
 
 
 def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
@@ -159,8 +162,8 @@ def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> Attemp
 
 
 def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, ended: AttemptState) -> Verdict:
-    wanted = draft["state"][position] == _WANTED
-    return judge(spec, ended, int(draft["failures"][position]), bool(wanted))
+    failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    return service.judge(ended, failures, wanted) if spec.stays else judge(spec, ended, failures, wanted)
 
 
 def _settle_one(draft: Draft[TaskBlock], position: int, verdict: Verdict, now: Instant) -> TaskEvent:

@@ -53,6 +53,16 @@ class Book:
         self._mark(attempt)
         return goes_on
 
+    def note_life(self, attempt: Running) -> None:
+        """How a service lives; told with the next word of it."""
+        assert attempt.life is not None
+        row = self._memory.lives[attempt.key] = attempt.life.row()
+        self._journal.later(lines.life_line(attempt.key, row))
+
+    def tell_life(self, attempt: Running) -> None:
+        self.note_life(attempt)
+        self.started(attempt)
+
     def started(self, attempt: Running) -> None:
         """The attempt, or one more step of it."""
         self._tell_steps(attempt.key)
@@ -73,6 +83,7 @@ class Book:
         known = [key for key in keys if self._memory.ended.pop(key, None)]
         for key in known:
             self._memory.steps.pop(key, None)
+            self._memory.lives.pop(key, None)
         if known:
             self._journal.later(lines.ack_line(known))
             self._journal.flush()
@@ -81,6 +92,7 @@ class Book:
         """It is on record as started, and was not."""
         self._memory.started.pop(key, None)
         self._memory.steps.pop(key, None)
+        self._memory.lives.pop(key, None)
         self._journal.later(lines.ack_line([key]))
 
     def state(self, here: Mapping[str, object], live: list[list[object]]) -> bytes:
@@ -88,7 +100,9 @@ class Book:
         memory = self._memory
         head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
         steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
-        text = wire.encode({**head, **here, "jobs": list(memory.specs), "live": live, "steps": steps})
+        lives = [[*key, row] for key, row in memory.lives.items()]
+        told = {"jobs": list(memory.specs), "live": live, "steps": steps, "lives": lives}
+        text = wire.encode({**head, **here, **told})
         return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
 
     def _mark(self, attempt: Running) -> None:
@@ -98,3 +112,5 @@ class Book:
     def _tell_steps(self, key: Key) -> None:
         if marks := self._memory.steps.get(key):
             self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))
+        if row := self._memory.lives.get(key):
+            self._outbox.lived(key, wire.encode([*key, row]))

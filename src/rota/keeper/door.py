@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import wire
+from rota.keeper.reading import Malformed
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
@@ -110,7 +111,7 @@ class Door:
         for line in lines:
             try:
                 self._obey(work, wire.parse(bytes(line)))
-            except wire.Malformed as error:
+            except Malformed as error:
                 self._unsent += wire.error(str(error))
 
     def _obey(self, work: Work, order: wire.Order) -> None:

@@ -45,17 +45,18 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = signal.SIGTERM
+            stop = attempt.spec.stop_signal
+            attempt.struck = 0 if attempt.spares_leader(stop) else stop
         elif now >= attempt.kill_at_ns:
             attempt.struck = signal.SIGKILL
         return attempt.struck
 
     def next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
             self.at(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
+            return attempt.spec.stop_signal
         self.at(attempt, now + attempt.pause_ns)
         attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
         if now >= attempt.kill_at_ns:

@@ -26,6 +26,7 @@ class Outbox:
         self._refused: list[str] = []
         self._lines = bytearray()  # of other kinds
         self._steps: dict[Key, str] = {}
+        self._lives: dict[Key, str] = {}
 
     def open(self) -> None:
         self.close()
@@ -38,12 +39,13 @@ class Outbox:
         self._ended.clear()
         self._refused.clear()
         self._lines.clear()
+        self._steps.clear()
+        self._lives.clear()
 
     def say(self, line: bytes, in_ns: int = 0) -> None:
         if self._is_open:
             self._lines += line
             self._fall_due(self._now_ns() + in_ns)
-        self._steps.clear()
 
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
@@ -62,6 +64,11 @@ class Outbox:
         """How its steps stand: goes along with the news of its start or end, which is told after this."""
         if self._is_open:
             self._steps[key] = row
+
+    def lived(self, key: Key, row: str) -> None:
+        """How a service lives: likewise."""
+        if self._is_open:
+            self._lives[key] = row
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
@@ -87,8 +94,15 @@ class Outbox:
         if not (self._started or self._ended or self._refused):
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
-        message = wire.events(started, self._ended.values(), self._refused, self._steps.values())
+        message = wire.events(
+            started,
+            self._ended.values(),
+            self._refused,
+            steps=self._steps.values(),
+            lives=self._lives.values(),
+        )
         self._steps.clear()
+        self._lives.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from rota.keeper import reading
 from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
+from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key, Needs
+from rota.keeper.sandbox import Sandbox
+from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
 from rota.keeper.steps import Step
 
 PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
@@ -21,10 +25,6 @@ USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class Malformed(ValueError):
-    """An order that cannot be understood; its text says what would be."""
 
 
 class Run(StrEnum):
@@ -53,6 +53,11 @@ class Spec:
     files: Mapping[str, str] = field(
         default_factory=dict
     )  # path -> content as base64, for the working directory
+    stop_signal: int = TERM  # what it is asked to end with
+    restart: Restart | None = None  # of a service: its process is started again
+    restarts: int = 0  # how often that was done before the start this is the spec of
+    check: Check | None = None  # whether a service is well
+    sandbox: Sandbox | None = None
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -142,71 +147,62 @@ def parse(line: bytes) -> Order:
 
 
 def parse_spec(raw: object) -> Spec:
-    fields = _is(raw, "spec", dict, "an object")
-    needs = _amounts(fields.get("needs", {}), "spec.needs")
+    fields = reading.is_a(raw, "spec", dict, "an object")
+    needs = reading.amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
     if run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
-    said = _amounts(fields.get("limits", {}), "spec.limits")
+    said = reading.amounts(fields.get("limits", {}), "spec.limits")
     if unknown := set(said).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     container = _container(fields.get("container"), limits_of(said, pairs))
     return Spec(
-        name=_text(fields.get("name", ""), "spec.name"),
-        argv=_argv(fields, "spec"),
-        env=_env(fields, "spec"),
-        workdir=None if workdir is None else _text(workdir, "spec.workdir"),
+        name=reading.text(fields.get("name", ""), "spec.name"),
+        argv=reading.argv(fields, "spec"),
+        env=reading.env(fields, "spec"),
+        workdir=None if workdir is None else reading.text(workdir, "spec.workdir"),
         needs=pairs,
-        count=_number(fields.get("count", 1), "spec.count"),
-        grace_ms=_number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
-        timeout_ms=_maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
+        count=reading.number(fields.get("count", 1), "spec.count"),
+        grace_ms=reading.number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        timeout_ms=reading.number_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
-        log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
+        log_bytes=reading.number_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
         limits=NO_LIMITS if container else limits_of(said, pairs),
-        steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
+        steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
+        stop_signal=stop_signal_of(fields.get("stop_signal", TERM)),
+        restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
+        check=check_of(fields.get("check")),
+        sandbox=_sandbox(fields.get("sandbox")),
     )
 
 
 def _step(raw: object) -> Step:
-    fields = _is(raw, "spec.steps", dict, "a list of objects")
+    fields = reading.is_a(raw, "spec.steps", dict, "a list of objects")
     timeout_ms = fields.get("timeout_ms")
     return Step(
-        name=_text(fields.get("name", ""), "spec.steps.name"),
-        argv=_argv(fields, "spec.steps"),
-        env=_env(fields, "spec.steps"),
-        timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.steps.timeout_ms"),
+        name=reading.text(fields.get("name", ""), "spec.steps.name"),
+        argv=reading.argv(fields, "spec.steps"),
+        env=reading.env(fields, "spec.steps"),
+        timeout_ms=None if timeout_ms is None else reading.number(timeout_ms, "spec.steps.timeout_ms"),
     )
 
 
 def _files(raw: object) -> dict[str, str]:
-    said = _is(raw, "spec.files", dict, "an object of base64 texts")
+    said = reading.is_a(raw, "spec.files", dict, "an object of base64 texts")
     for path in said:
-        parts = _text(path, "spec.files").split("/")
+        parts = reading.text(path, "spec.files").split("/")
         if not all(parts) or "." in parts or ".." in parts:
             raise Malformed("spec.files: want paths within the working directory")
         try:
-            b64decode(_text(said[path], "spec.files"), validate=True)
+            b64decode(reading.text(said[path], "spec.files"), validate=True)
         except ValueError:
             raise Malformed("spec.files: want contents in base64") from None
     return dict(said)
-
-
-def _argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
-    field = f"{where}.argv"
-    argv = tuple(_text(part, field) for part in _is(fields.get("argv"), field, list, "a list"))
-    if not argv or not argv[0]:
-        raise Malformed(f"{field}: want a command and its arguments")
-    return argv
-
-
-def _env(fields: dict[str, Any], where: str) -> dict[str, str]:
-    env = _is(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
-    return {_variable(name): _text(value, f"{where}.env.{name}") for name, value in env.items()}
 
 
 def job_id(value: object) -> str:
@@ -216,10 +212,16 @@ def job_id(value: object) -> str:
 
 
 def events(
-    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], steps: Collection[str] = ()
+    started: Iterable[str],
+    ended: Iterable[str],
+    refused: Iterable[str],
+    *,
+    steps: Collection[str] = (),
+    lives: Collection[str] = (),
 ) -> bytes:
-    """One line of events, each already encoded; steps only of attempts that are told of beside them."""
+    """One line of events, each already encoded; steps and lives only of attempts that are told of beside."""
     marks = f',"steps":[{",".join(steps)}]' if steps else ""
+    marks += f',"lives":[{",".join(lives)}]' if lives else ""
     return (
         f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
         f',"refused":[{",".join(refused)}]{marks}}}\n'
@@ -246,16 +248,19 @@ def _hello(message: dict[str, Any]) -> Hello:
 
 
 def _configure(message: dict[str, Any]) -> Configure:
-    gpus = tuple(_text(gpu, "gpus") for gpu in _is(message.get("gpus", []), "gpus", list, "a list of ids"))
+    gpus = tuple(
+        reading.text(gpu, "gpus")
+        for gpu in reading.is_a(message.get("gpus", []), "gpus", list, "a list of ids")
+    )
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
     pids_max = message.get("pids_max")
     return Configure(
-        node=_text(message.get("node"), "node"),
-        amounts=_amounts(message.get("amounts"), "amounts"),
+        node=reading.text(message.get("node"), "node"),
+        amounts=reading.amounts(message.get("amounts"), "amounts"),
         gpus=gpus,
-        run_as=_text(message.get("run_as", "self"), "run_as"),
-        pids_max=None if pids_max is None else _number(pids_max, "pids_max"),
+        run_as=reading.text(message.get("run_as", "self"), "run_as"),
+        pids_max=None if pids_max is None else reading.number(pids_max, "pids_max"),
         no_new_privs=bool(message.get("no_new_privs", True)),
         keeping=_keeping(message),
         engine=_engine(message.get("engine")),
@@ -263,7 +268,7 @@ def _configure(message: dict[str, Any]) -> Configure:
 
 
 def _keeping(message: dict[str, Any]) -> Keeping:
-    said = _amounts(message.get("keeping", {}), "keeping")
+    said = reading.amounts(message.get("keeping", {}), "keeping")
     usual = Keeping()
     return Keeping(
         said.get("stream_bytes", usual.stream_bytes),
@@ -274,7 +279,7 @@ def _keeping(message: dict[str, Any]) -> Keeping:
 
 def _start(message: dict[str, Any]) -> Start:
     job, raw = job_id(message.get("job")), message.get("spec")
-    tasks = [_wanted(row) for row in _is(message.get("tasks"), "tasks", list, TASKS)]
+    tasks = [_wanted(row) for row in reading.is_a(message.get("tasks"), "tasks", list, TASKS)]
     return Start(job, None if raw is None else parse_spec(raw), tasks)
 
 
@@ -282,21 +287,23 @@ def _wanted(row: object) -> Wanted:
     """GPUs are named only where some are given."""
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Malformed(f"tasks: want {TASKS}")
-    gpus = _mask(row[3]) if len(row) == 4 else 0
-    return Wanted(_number(row[0], "index"), _number(row[1], "attempt"), bool(row[2]), gpus)
+    gpus = reading.mask(row[3]) if len(row) == 4 else 0
+    return Wanted(reading.number(row[0], "index"), reading.number(row[1], "attempt"), bool(row[2]), gpus)
 
 
 def _attempts(message: dict[str, Any]) -> list[Key]:
     keys = []
-    for row in _is(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
+    for row in reading.is_a(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
         if not isinstance(row, list) or len(row) != 3:
             raise Malformed("attempts: want a list of [job, index, attempt]")
-        keys.append((job_id(row[0]), _number(row[1], "index"), _number(row[2], "attempt")))
+        keys.append((job_id(row[0]), reading.number(row[1], "index"), reading.number(row[2], "attempt")))
     return keys
 
 
 def _forget(message: dict[str, Any]) -> Forget:
-    return Forget([job_id(job) for job in _is(message.get("jobs"), "jobs", list, "a list of job ids")])
+    return Forget(
+        [job_id(job) for job in reading.is_a(message.get("jobs"), "jobs", list, "a list of job ids")]
+    )
 
 
 READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
@@ -310,86 +317,53 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
 }
 
 
-def _is(value: object, field: str, kind: type, wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise Malformed(f"{field}: want {wanted}")
-    return value
-
-
-def _number(value: object, field: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 53:
-        raise Malformed(f"{field}: want a whole number, 0 or more")
-    return value
-
-
-def _maybe(value: object, field: str) -> int | None:
-    return None if value is None else _number(value, field)
-
-
-def _mask(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 64:
-        raise Malformed("gpus: want a whole number of at most 64 bits, one for each device")
-    return value
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or "\0" in value or not _encodable(value):
-        raise Malformed(f"{field}: want text without NUL")
-    return value
-
-
-def _encodable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can write and no file system can
-        return False
-    return True
-
-
-def _variable(name: str) -> str:
-    if not name or "=" in name:
-        raise Malformed("spec.env: want names without '='")
-    return _text(name, "spec.env")
-
-
 def _container(raw: object, limits: Limits) -> Container | None:
     if raw is None:
         return None
-    fields = _is(raw, "spec.container", dict, "an object")
+    fields = reading.is_a(raw, "spec.container", dict, "an object")
     said = {
-        name: _text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"
+        name: reading.text(value, f"spec.container.{name}")
+        for name, value in fields.items()
+        if name != "mounts"
     }
     user = said.get("user")
     if user is not None and not USER.fullmatch(user):
         raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
-    rows = _is(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    rows = reading.is_a(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
     if not all(isinstance(row, list) and len(row) == 3 for row in rows):
         raise Malformed(f"spec.container.mounts: want {MOUNTS}")
-    mounts = tuple(Mount(_text(source, "source"), _text(to, "target"), bool(ro)) for source, to, ro in rows)
+    mounts = tuple(
+        Mount(reading.text(source, "source"), reading.text(to, "target"), bool(ro)) for source, to, ro in rows
+    )
     try:
         return Container(**said, mounts=mounts, limits=limits)
     except TypeError as error:
         raise Malformed(f"spec.container: {error}") from error
 
 
+def _sandbox(raw: object) -> Sandbox | None:
+    if raw is None:
+        return None
+    fields = reading.is_a(raw, "spec.sandbox", dict, "an object")
+    paths = reading.is_a(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    writable = tuple(reading.text(path, "spec.sandbox.writable") for path in paths)
+    return Sandbox(bool(fields.get("network")), writable)
+
+
 def _engine(raw: object) -> Engine | None:
     if raw is None:
         return None
-    fields = _is(raw, "engine", dict, "an object")
+    fields = reading.is_a(raw, "engine", dict, "an object")
     if fields.get("kind") not in (PODMAN, DOCKER):
         raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
     return Engine(
         kind=fields["kind"],
-        program=_text(fields.get("program"), "engine.program"),
+        program=reading.text(fields.get("program"), "engine.program"),
         mounts=tuple(
-            _text(path, "engine.mounts") for path in _is(fields.get("mounts", []), "mounts", list, "")
+            reading.text(path, "engine.mounts")
+            for path in reading.is_a(fields.get("mounts", []), "mounts", list, "")
         ),
         root=bool(fields.get("root")),
         init=bool(fields.get("init")),
         old_groups=bool(fields.get("old_groups")),
     )
-
-
-def _amounts(value: object, field: str) -> dict[str, int]:
-    amounts = _is(value, field, dict, "an object of whole numbers")
-    return {_text(name, field): _number(amount, f"{field}.{name}") for name, amount in amounts.items()}

@@ -10,12 +10,15 @@ from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
+from rota.keeper.lives import Lives
 from rota.keeper.looks import LAST_LOOK_NS, Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.service.life import Life
+from rota.keeper.spawn import Short, Spawner
 
 SIGKILL = int(signal.SIGKILL)
 NO_PROCESS = Short("its end came before this node had a process to spare")
@@ -51,9 +54,11 @@ class Work:
         self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
-        self._looks = Looks(self.running, kernel.now_ns)
-        self._warden_idles = False
-        self._unswept = False  # something was started since the warden last went to wait
+        self.looks = Looks(self.running, kernel.now_ns)
+        self.lives = Lives(self.running, self._book, kernel)
+        self.lives.look, self.lives.go_on = self._look, self._go_on
+        self.warden_idles = False
+        self.is_unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -110,12 +115,8 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            for key, attempt in self.running.items():
-                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
-                live.append([*key, state, attempt.started_ms])
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
-            return self._book.state(here, live)
+            return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -132,7 +133,7 @@ class Work:
                 self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:
-                self._kernel.bury_stray(pid)
+                self.lives.bury(pid)
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
@@ -158,39 +159,12 @@ class Work:
             started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
-    def wait_for_children(self) -> None:
-        """Wait until something was spawned, a second at most: orphans come without notice."""
-        with self.lock:
-            if not self.by_pid:
-                self.has_children.wait(1.0)
-
-    def wait_due(self, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        with self.lock:
-            left_ns = self.due_in_ns()
-            if left_ns is None or left_ns > 0:
-                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-                elif self._unswept:
-                    seconds = 1.0
-                self._warden_idles = seconds is None
-                self.something_due.wait(seconds)
-                self._warden_idles = self._unswept = False
-            return self.take_due()
-
-    def due_in_ns(self) -> int | None:
-        """How long until an attempt must be looked at; None: none ever."""
-        return self._looks.due_in_ns()
-
-    def take_due(self) -> dict[Key, bool]:
-        return self._looks.take()
-
     def strike(self, keys: Iterable[Key]) -> None:
         """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
         with self.lock:
             now = self._kernel.now_ns()
             for attempt in filter(None, map(self.running.get, keys)):
-                if signum := self._looks.strike(attempt, now):
+                if signum := self.looks.strike(attempt, now):
                     self._kernel.signal_group(attempt.pid, signum)
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
@@ -199,25 +173,9 @@ class Work:
             attempt, now = self.running.get(key), self._kernel.now_ns()
             if attempt is None or self._resume(attempt, now):
                 return 0, []
-            leader = attempt.outcome is None
-            if leader and attempt.ending is None:
-                if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
-                    return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-                attempt.begin_end("timed_out", now)
-            if not attempt.pid:
-                self._look(attempt, now + FIRST_LOOK_NS)
-                return 0, []
-            if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
-                rest = [pid for pid, group in tree if group == attempt.pid]
-            else:
-                rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
-            if was_gone and not rest and (written := self._written(attempt)):
-                self._finish(attempt, written)
-                return 0, []
-            signum = self._looks.next_signal(attempt, now)
-            if leader and signum and signum != attempt.struck:
-                self._kernel.signal_group(attempt.pid, signum)
-            return signum, rest
+            if attempt.is_resting:
+                return self.lives.tend(attempt, tree, now)
+            return self._tend(attempt, now, was_gone=was_gone, tree=tree)
 
     def keep_up(self) -> str | None:
         """Once a second: what the disk did not take before, and a journal too long; what it still lacks."""
@@ -227,6 +185,29 @@ class Work:
             return self._journal.problem
 
     # Steps, all under the lock.
+
+    def _tend(
+        self, attempt: Running, now: int, *, was_gone: bool, tree: Sequence[tuple[int, int]]
+    ) -> tuple[int, list[int]]:
+        leader = attempt.outcome is None
+        if leader and attempt.ending is None:
+            if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
+            attempt.begin_end("timed_out", now)
+        if not attempt.pid:
+            self._look(attempt, now + FIRST_LOOK_NS)
+            return 0, []
+        if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
+            rest = [pid for pid, group in tree if group == attempt.pid]
+        else:
+            rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+        if was_gone and not rest and (written := self._written(attempt)):
+            self._finish(attempt, written)
+            return 0, []
+        signum = self.looks.next_signal(attempt, now)
+        if leader and signum not in (0, attempt.struck) and not attempt.spares_leader(signum):
+            self._kernel.signal_group(attempt.pid, signum)
+        return signum, rest
 
     def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
         """Put it in line, or say why not. An order that came before is no new one."""
@@ -267,7 +248,9 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
-            if spec.steps:
+            if spec.restart:
+                attempt.life = Life()
+            elif spec.steps:
                 self._book.begin_step(attempt, segment.at)
             attempts.append(attempt)
             self.running[grant.key] = attempt
@@ -288,13 +271,14 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
+            self.lives.begin(attempt)
             boxed.tell_start(attempt, self.lock, self._book)
             self.has_children.notify_all()
-            self._unswept = True
+            self.is_unswept = True
             deadline_ns = attempt.deadline_ns()
             if deadline_ns is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            elif self._warden_idles or attempt.spec.limits:
+            elif self.warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -302,7 +286,7 @@ class Work:
         key = attempt.key
         self._spawning -= 1
         self._spawned.notify_all()
-        if len(attempt.marks) > 1:
+        if attempt.is_under_way:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
@@ -321,14 +305,14 @@ class Work:
                 self._book.strike(key)
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
-        """A later step cannot be started: its own fault, or its node's, which nobody else can make up for."""
-        now = self._kernel.now_ns()
-        if isinstance(error, Short) and (when_ns := attempt.wait_for_node(now)):
+        """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
+        now, is_short = self._kernel.now_ns(), isinstance(error, Short)
+        if is_short and attempt.life is None and (when_ns := attempt.wait_for_node(now)):
             self._look(attempt, when_ns)
             return
         code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
         attempt.outcome = Outcome(code, ran_us=ran_us, reason=str(error))
-        if isinstance(error, Short):
+        if is_short and attempt.life is None:  # a service may yet find what it needs
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
 
@@ -336,10 +320,10 @@ class Work:
         """Try to start a step again; False: it has not been waiting for that."""
         if not attempt.waits:
             return False
-        self._spawning += 1
         if attempt.resumes(now):
-            self._onward.append(attempt)
+            self._go_on(attempt)
         else:
+            self._spawning += 1
             self._fail(attempt, NO_PROCESS)
         return True
 
@@ -349,7 +333,10 @@ class Work:
 
     def _stop(self, key: Key) -> None:
         attempt = self.running.get(key)
-        if attempt:
+        if attempt and attempt.is_resting:
+            self.lives.stop_resting(attempt)
+            self._finish(attempt, self._outputs.measure(attempt.segment))
+        elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
                 attempt.begin_end("stopped", self._kernel.now_ns())
@@ -363,7 +350,7 @@ class Work:
             self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
 
     def _look(self, attempt: Running, when_ns: int) -> None:
-        self._looks.at(attempt, when_ns)
+        self.looks.at(attempt, when_ns)
         self.something_due.notify()
 
     def _written(self, attempt: Running) -> Measure | None:
@@ -377,20 +364,29 @@ class Work:
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
-        if attempt.marks and self._book.end_step(attempt):
+        reason = boxed.refusal(attempt)
+        if reason and len(attempt.marks) > 1:
+            self._fail_under_way(attempt, Short(reason))
+            return
+        if attempt.marks and not reason and self._book.end_step(attempt):
             self._book.begin_step(attempt, written.at)
-            self._spawning += 1
-            self._onward.append(attempt)  # whoever fills starts it
+            self._go_on(attempt)
+            return
+        if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]
         self._spawner.release(attempt.group)
         self._outputs.give_back(attempt.key, attempt.segment, written)
-        if reason := boxed.refusal(attempt):
+        if reason:
             self._drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
         self._room.release(attempt.key)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+
+    def _go_on(self, attempt: Running) -> None:
+        self._spawning += 1
+        self._onward.append(attempt)  # whoever fills starts it
 
     def _is_idle(self) -> bool:
         return not (self.running or self._room.has_waiting())

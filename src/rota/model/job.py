@@ -11,6 +11,8 @@ from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS, CONTROLLER_WAIT_SECONDS
 from rota.model.recovery import Absence
+from rota.model.sandbox import SANDBOX, Sandbox
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -96,6 +98,10 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
+    sandbox: Sandbox | None = None
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
@@ -110,13 +116,19 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return f"{self.user}:{self.controller}" if self.recovery is Recovery.CONTROLLER else None
 
     @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
+
+    @property
     def blocks(self) -> int:
         return (self.count + BLOCK_TASKS - 1) // BLOCK_TASKS
 
     @cached_property
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
-        return self.where if self.container is None else (*self.where, RUNTIME)
+        implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX))
+        return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @cached_property
     def shape(self) -> Shape:

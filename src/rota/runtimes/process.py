@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.sandbox import Sandbox
+from rota.model.service import Check, Life, Restart
 from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, JobClaims, Said, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
@@ -170,7 +172,8 @@ class ProcessRuntime:
 
 
 def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
-    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])], state.get("steps", ()))
+    rows = [*map(_live, state["live"]), *map(_ended, state["ended"])]
+    return _grouped(rows, state)
 
 
 def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
@@ -180,7 +183,7 @@ def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
             *map(_ended, message.get("ended", ())),
             *map(_refused, message.get("refused", ())),
         ],
-        message.get("steps", ()),
+        message,
     )
 
 
@@ -201,7 +204,37 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.container is None else {"container": _container(work.container)}),
+        **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
+        "stop_signal": work.stop_signal,
+        **({} if work.restart is None else {"restart": _restart_of(work.restart)}),
+        **({} if work.check is None else {"check": _check_of(work.check)}),
     }
+
+
+def _restart_of(restart: Restart) -> dict[str, int]:
+    return {
+        "attempts": restart.attempts,
+        "within_ms": round(restart.within_seconds * 1000),
+        "delay_ms": round(restart.delay_seconds * 1000),
+        "delay_max_ms": round(restart.delay_max_seconds * 1000),
+    }
+
+
+def _check_of(check: Check) -> dict[str, Any]:
+    what: dict[str, Any] = {"argv": check.command} if check.command else {"port": check.port}
+    if check.http is not None:
+        what |= {"path": check.http, "codes": check.codes}
+    return what | {
+        "interval_ms": round(check.interval_seconds * 1000),
+        "timeout_ms": round(check.timeout_seconds * 1000),
+        "after_ms": round(check.after_seconds * 1000),
+        "failures": check.failures,
+        "successes": check.successes,
+    }
+
+
+def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    return {"network": sandbox.network, "writable": sandbox.writable}
 
 
 def _container(container: Container) -> dict[str, Any]:
@@ -270,10 +303,18 @@ def _mark(row: list[Any]) -> StepMark:
     return StepMark(started_ms, ended_ms, -1 if code is None else code, signal or 0, out_offset, err_offset)
 
 
-def _grouped(rows: list[tuple[str, Claim]], steps: Iterable[list[Any]] = ()) -> list[JobClaims]:
+def _life(row: list[Any]) -> Life:
+    restarts, code, signal, ended_ms, health, why = row
+    return Life(restarts, -1 if code is None else code, signal or 0, ended_ms, health, why)
+
+
+def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[JobClaims]:
+    """`beside` them is told how the steps of some stand, and how services live."""
     jobs: dict[str, list[Claim]] = {}
-    marks = {(job, index, attempt): tuple(map(_mark, found)) for job, index, attempt, found in steps}
+    marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
+    lives = {(job, at, n): _life(found) for job, at, n, found in beside.get("lives", ())}
     for job, claim in rows:
-        found = marks.get((job, claim.index, claim.attempt)) if marks else None
-        jobs.setdefault(job, []).append(claim.with_steps(found) if found else claim)
+        name = (job, claim.index, claim.attempt)
+        told = claim.with_steps(marks[name]) if name in marks else claim
+        jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]
