@@ -1,64 +1,18 @@
 """The gRPC face on a real channel."""
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from rota.apiserver.rpc import ControllerDoor
-from rota.identity.tokens import Role
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
-from rota.store.sqlite import SqliteStore
 from rota.wire.generated import controller_pb2 as pb
-from rota.wire.generated.controller_pb2_grpc import ControllerStub, add_ControllerServicer_to_server
 from tests.apiserver.builders import RUNNING, attempts, node, node_status, statuses
-from tests.apiserver.serving import FileSource, Serving, make_api, running
-
-
-@dataclass
-class Controller:
-    """An outside controller: its stub, and what the server holds."""
-
-    server: Serving
-    stub: Any
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self.server.token}"),)
-
-    def schedule(self, spec: dict[str, Any], **fields: Any) -> Any:
-        request = pb.ScheduleRequest(spec_json=json.dumps(spec), **fields)
-        return self.stub.Schedule(request, metadata=self.metadata)
-
-    async def call(self, method: str, request: Any) -> Any:
-        return await getattr(self.stub, method)(request, metadata=self.metadata)
-
-
-@contextlib.asynccontextmanager
-async def controller(directory: Path) -> AsyncIterator[Controller]:
-    async with running(SqliteStore(directory)) as engine:
-        source = FileSource(directory)
-        api = make_api(engine, directory, source)
-        token = api.vault.make_api_token("outside", Role.SUBMITTER, ("*",), 0)
-        door = grpc.aio.server()
-        add_ControllerServicer_to_server(ControllerDoor(api), door)  # type: ignore[no-untyped-call]
-        port = door.add_insecure_port("127.0.0.1:0")
-        await door.start()
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
-                yield Controller(Serving(api, port, token, source, directory), stub)
-        finally:
-            await door.stop(None)
-            api.audit.close()
+from tests.apiserver.outside import controller
 
 
 async def test_a_scheduled_job_tells_its_stages_and_output_until_it_has_ended(tmp_path: Path) -> None:
@@ -153,7 +107,8 @@ async def test_every_method_asks_for_a_token(tmp_path: Path, metadata: Any) -> N
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         for method in pb.DESCRIPTOR.services_by_name["Controller"].methods:
             request = getattr(pb, method.input_type.name)()
-            call = getattr(outside.stub, method.name)(request, metadata=metadata)
+            said = iter([request]) if method.client_streaming else request
+            call = getattr(outside.stub, method.name)(said, metadata=metadata)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await (call.read() if method.server_streaming else call)
 

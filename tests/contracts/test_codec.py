@@ -24,7 +24,9 @@ from rota.model.job import (
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.plan import OWNERS, Event, Record
+from rota.model.recovery import Answer, JobAnswers, Loss, Word
 from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -71,12 +73,15 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     JobCluster(JOB, "default"),
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
     JobVerdict(JOB, "no node fits", late=True),
+    JobAnswers(JOB, {3: Answer(2, Word.AGAIN)}),
     Namespace("films", {"cpu": 5000}, weight=2),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
+    ReportPace(2_000, 30_000),
     msgspec.structs.replace(
         decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),
         reasons={3: "exit code 2"},
+        losses={4: Loss(2, 7, 9, 3)},
     ),
     msgspec.structs.replace(
         placed(AttemptBlock.new(JOB, 1, 44), [3], "n3", tries=2, flags=1, at_ms=8),

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def test_the_example_of_a_container_is_a_job_that_would_be_taken(terminal: Termi
 
     assert ended.returncode in (0, 11), ended.stdout
     assert "error" not in ended.stdout
+
+
+def test_the_controller_example_runs_its_actions_in_order(terminal: Terminal, tmp_path: Path) -> None:
+    pipeline = tmp_path / "ci-pipeline.toml"
+    shutil.copy(EXAMPLES / pipeline.name, pipeline)
+    ended = terminal.run([sys.executable, str(EXAMPLES / "ci_controller.py"), str(pipeline)])
+
+    said = [line.partition(" is job ")[0] for line in ended.stdout.splitlines()]
+    assert ended.returncode == 0, ended.stdout
+    assert said == ["build", "check", "publish", "the pipeline succeeded"]
 
 
 def test_the_example_of_a_service_is_healthy_until_it_is_canceled(terminal: Terminal) -> None:

@@ -61,6 +61,6 @@ def _live(job: JobView) -> dict[int, int]:
         if block in job.attempts:
             numbers = ints(job.attempts[block], "number")
             for position, phase in enumerate(phases):
-                if Phase.PENDING < phase < FIRST_END:
+                if Phase.PENDING < phase < FIRST_END and phase != Phase.UNRESOLVED:
                     found[block * BLOCK_TASKS + position] = int(numbers[position])
     return found

@@ -1,29 +1,30 @@
 """The gRPC face: what outside controllers may ask, with the same rules as HTTP. [I/O]"""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
 import structlog
 
-from rota.apiserver import access, admission, fields, show
+from rota.apiserver import access, admission, state
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admit_loss import Said, resolve
+from rota.apiserver.admit_pace import set_pace
 from rota.apiserver.api import Api, wall_ms, who_calls
-from rota.apiserver.chunks import Chunk
+from rota.apiserver.bulk import Bulk, stop, submit
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
-from rota.apiserver.follow import follow
-from rota.apiserver.wanted import Wanted
+from rota.apiserver.telling import Output, Telling
+from rota.apiserver.wanted import STREAMS, Wanted
 from rota.identity.audit import AuditEntry
-from rota.model.errors import Bug, Rejected, RotaError
+from rota.model.errors import BadField, Bug, RotaError
 from rota.model.ids import JobId
-from rota.model.lifecycle import JobState
-from rota.model.limits import BODY_BYTES_MAX
+from rota.model.limits import ANSWERS_MAX
+from rota.model.pace import ReportPace
 from rota.model.plan import Plan
 from rota.model.subscriber import Subscriber
-from rota.wire.controller import event_to_wire, output_to_wire, stage_to_wire
+from rota.wire.controller import event_to_wire, indices_from_wire
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerServicer
 
@@ -41,6 +42,7 @@ STATUS_OF_CODE = {
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,
 }
+HEARD_MAX = 20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
 log = structlog.get_logger("rota.apiserver")
 
 
@@ -50,25 +52,33 @@ class ControllerDoor(ControllerServicer):
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
         async with self._entered(context, "schedule", "job") as caller:
-            if len(request.spec_json) > BODY_BYTES_MAX:
-                raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
-            body = fields.decode_json(request.spec_json.encode())
-            key = request.idempotency_key or None
-            done: admission.Submitted = await self._api.engine.ask(
-                "apiserver", lambda view, now: admission.submit(view, body, caller, key, now)
-            )
+            heard = self._heard(request.heard)
+            done = await submit(self._api, caller, request.spec_json, request.idempotency_key)
             self._note(context, caller.name, "schedule", f"job {done.job}", "ok")
-            await self._tell(done.job, context, logs=request.logs)
+            output = _output(done.job, request.heard) if request.logs else None
+            await Telling(self._api, done.job, context.write, output, heard).run()
+
+    async def Follow(self, request: pb.FollowRequest, context: Context) -> None:
+        async with self._entered(context, "follow", request.job) as caller:
+            heard = self._heard(request.heard)
+            job = await self._find(request.job, caller)
+            output = _output(job, request.heard) if request.logs else None
+            await Telling(self._api, job, context.write, output, heard).run()
+
+    async def ScheduleMany(self, request_iterator: AsyncIterator[pb.BulkRequest], context: Context) -> None:
+        async with self._entered(context, "schedule", "jobs") as caller:
+            access.require_role(caller, Action.SUBMIT)
+
+            def noted(action: str, target: str, outcome: str) -> None:
+                self._note(context, caller.name, action, target, outcome)
+
+            await Bulk(self._api, caller, context.write, noted).run(request_iterator)
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         async with self._entered(context, "stop", request.job) as caller:
-            job: JobId = await self._api.engine.ask(
-                "apiserver",
-                lambda view, now: admission.cancel(view, request.job, request.reason or None, caller, now),
-            )
-            self._note(context, caller.name, "stop", f"job {job}", "ok")
-            state = await self._api.engine.read(lambda mirror: show.state_of(mirror.jobs[job]))
-            return pb.StopReply(state=state.value)
+            reply = await stop(self._api, caller, request)
+            self._note(context, caller.name, "stop", f"job {request.job}", "ok")
+            return reply
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
         async with self._entered(context, "delete", request.job) as caller:
@@ -81,20 +91,20 @@ class ControllerDoor(ControllerServicer):
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         async with self._entered(context, "watch", request.job) as caller:
             engine = self._api.engine
-            job = request.job and await engine.read(
-                lambda mirror: find_job(mirror, request.job, caller).spec.id
-            )
+            job = request.job and await self._find(request.job, caller)
             position = await self._position(request, caller)
-            async with aclosing(self._api.changes.events_after(position)) as pages:
-                async for page in pages:
-                    events = [
-                        event_to_wire(str(happened.at), happened.wall_ms, happened.event)
-                        for happened in page
-                        if (not job or happened.event.job == job)
-                        and may_hear(engine.mirror, caller, happened.event.job)
-                    ]
-                    if events:
-                        await context.write(pb.EventBatch(events=events))
+            pages = self._api.changes.events_after(position)
+            async with aclosing(pages):
+                with self._present(caller, request.subscriber):
+                    async for page in pages:
+                        events = [
+                            event_to_wire(str(happened.at), happened.wall_ms, happened.event)
+                            for happened in page
+                            if (not job or happened.event.job == job)
+                            and may_hear(engine.mirror, caller, happened.event.job)
+                        ]
+                        if events:
+                            await context.write(pb.EventBatch(events=events))
 
     async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Context) -> pb.AcknowledgeReply:
         async with self._entered(context, "acknowledge", request.subscriber) as caller:
@@ -103,29 +113,45 @@ class ControllerDoor(ControllerServicer):
             await self._keep(caller, request.subscriber, position)
             return pb.AcknowledgeReply()
 
-    async def _tell(self, job: JobId, context: Context, *, logs: bool) -> None:
-        """Stages as they come and, where asked for, all output; the final stage is the last word."""
-        writing = asyncio.Lock()
+    async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveReply:
+        async with self._entered(context, "resolve", request.job) as caller:
+            indices = indices_from_wire(request.first_index, request.last_index, ANSWERS_MAX)
+            said = Said(request.subscriber, request.job, indices, request.attempt, request.word)
+            job = await self._api.engine.ask("apiserver", lambda view, _: resolve(view, said, caller))
+            self._note(context, caller.name, "resolve", f"job {job}: {said.word}", "ok")
+            return pb.ResolveReply()
 
-        async def write(stage: pb.Stage) -> None:
-            async with writing:
-                await context.write(stage)
+    async def State(self, _: pb.StateRequest, context: Context) -> None:
+        async with self._entered(context, "state", "cluster") as caller:
+            access.require_role(caller, Action.LOOK)
+            async with aclosing(state.pages(self._api, caller)) as pages:
+                async for page in pages:
+                    await context.write(page)
 
-        async def write_output(chunk: Chunk) -> None:
-            await write(output_to_wire(job, chunk))
+    async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
+        async with self._entered(context, "set pace", "nodes") as caller:
+            engine = self._api.engine
+            now: ReportPace = await engine.ask(
+                "apiserver",
+                lambda *_: set_pace(engine.mirror.pace, request.least_ms, request.most_ms, caller),
+            )
+            self._note(context, caller.name, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
+            return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
 
-        async with asyncio.TaskGroup() as tasks, aclosing(follow(self._api, job)) as lines:
-            wanted = Wanted(job, from_first=True, follow=True)
-            output = tasks.create_task(self._api.logs.copy(wanted, write_output)) if logs else None
-            async for line in lines:
-                if line is None:
-                    continue
-                final = JobState(line["state"]) in show.ENDS
-                if final and output is not None:
-                    await output
-                await write(stage_to_wire(line, final=final))
+    async def _find(self, ref: str, caller: Caller) -> JobId:
+        return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
+
+    def _heard(self, heard: pb.Heard) -> Position:
+        """Where what happens to the tasks goes on; what comes after a submit is after now."""
+        if not heard.sequence:
+            return self._api.changes.now()
+        position = Position.parse("heard.sequence", heard.sequence)
+        self._api.changes.check(position)
+        return position
 
     async def _position(self, request: pb.WatchRequest, caller: Caller) -> Position:
+        if request.subscriber:
+            access.require_role(caller, Action.SUBSCRIBE)
         if request.after:
             position = Position.parse("after", request.after)
             self._api.changes.check(position)
@@ -152,6 +178,19 @@ class ControllerDoor(ControllerServicer):
         kept: Subscriber = await engine.ask("apiserver", decide)
         return kept
 
+    @contextmanager
+    def _present(self, caller: Caller, subscriber: str) -> Iterator[None]:
+        """While it watches, a subscriber is there to be asked."""
+        if not subscriber:
+            yield
+            return
+        engine, name = self._api.engine, admission.subscriber_name(caller, subscriber)
+        engine.observe(lambda mirror: mirror.presence.came(name))
+        try:
+            yield
+        finally:
+            engine.observe(lambda mirror: mirror.presence.went(name, mirror.now_ms))
+
     @asynccontextmanager
     async def _entered(self, context: Context, action: str, target: str) -> AsyncIterator[Caller]:
         """Who calls, and the outermost edge for whatever goes wrong."""
@@ -173,6 +212,19 @@ class ControllerDoor(ControllerServicer):
             at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=context.peer()
         )
         self._api.audit.write(entry)
+
+
+def _output(job: JobId, heard: pb.Heard) -> Output:
+    """All of it but what was heard before."""
+    if len(heard.logs) > HEARD_MAX:
+        problem = f"names {len(heard.logs)} streams"
+        raise BadField("heard.logs", problem, f"name at most {HEARD_MAX}")
+    for one in heard.logs:
+        if one.stream not in STREAMS:
+            raise BadField("heard.logs", f"'{one.stream[:40]}' is no stream", f"write {' or '.join(STREAMS)}")
+    resume = {(one.index, one.attempt, one.stream): one.offset for one in heard.logs}
+    last = {(one.index, one.stream): one.attempt for one in heard.logs}
+    return Output(Wanted(job, from_first=True, follow=True, resume=resume), last)
 
 
 def _told(error: BaseException, action: str) -> RotaError:

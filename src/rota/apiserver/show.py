@@ -81,6 +81,7 @@ def counts(entry: JobEntry) -> dict[str, int]:
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
         "held": 0 if ended else held,
+        "unresolved": tasks[Phase.UNRESOLVED],
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
         "canceled": tasks[Phase.CANCELED] + (0 if late else never_began),
@@ -107,10 +108,11 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     if count == 1:
         if numbers["held"]:
             return f"is held as suspect: it may be taking nodes down (rota job release {entry.spec.id})."
-        return canceling + ("runs." if numbers["running"] else "waits to be started.")
+        waits = "waits for its controller." if numbers["unresolved"] else "waits to be started."
+        return canceling + ("runs." if numbers["running"] else waits)
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
     parts = {"run": numbers["running"], "wait": waiting, "are held": numbers["held"]}
-    parts["succeeded"] = numbers["succeeded"]
+    parts |= {"succeeded": numbers["succeeded"], "wait for their controller": numbers["unresolved"]}
     parts["ended otherwise"] = count - sum(parts.values())
     said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
     return f"{canceling}of {count} tasks {said}."

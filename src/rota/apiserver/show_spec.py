@@ -49,6 +49,7 @@ def spec(wanted: JobSpec) -> Json:
         "run": wanted.run.value,
         "when_unschedulable": wanted.when_unschedulable.value,
         "recovery": wanted.recovery.value,
+        **({} if wanted.owner is None else _controller(wanted)),
         "labels": wanted.labels,
         **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
@@ -57,6 +58,14 @@ def spec(wanted: JobSpec) -> Json:
         **({} if wanted.sandbox is None else {"sandbox": _sandbox(wanted.sandbox)}),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
         **dict(_kind(wanted)),
+    }
+
+
+def _controller(wanted: JobSpec) -> Json:
+    return {
+        "controller": wanted.controller,
+        "when_no_controller": wanted.when_no_controller.value,
+        "controller_wait": wanted.controller_wait_seconds,
     }
 
 

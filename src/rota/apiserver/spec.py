@@ -12,6 +12,7 @@ from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
+from rota.apiserver.recovery import recovery
 from rota.apiserver.retries import retries
 from rota.apiserver.run_modes import run_mode
 from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
@@ -32,7 +33,7 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
+from rota.model.job import JobSpec, Kind, Unschedulable
 from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
@@ -46,6 +47,7 @@ KNOWN = (
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
+    *("controller", "when_no_controller", "controller_wait"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -88,7 +90,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
         **run_mode(said),
-        recovery=fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery),
+        **recovery(said),
         when_unschedulable=fields.one_of(
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
         ),

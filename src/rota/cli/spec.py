@@ -138,7 +138,16 @@ _OPTIONS = (
         help="one_at_a_time: how long a task runs on without the server. [default: 20s]",
     ),
     click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
-    click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
+    click.option(
+        "--recovery",
+        metavar="OWNER",
+        help="Who deals with lost tasks: scheduler, controller, cancel or none. [default: scheduler]",
+    ),
+    click.option(
+        "--controller", metavar="NAME", help="The controller that does, with --recovery controller."
+    ),
+    click.option("--when-no-controller", metavar="WHAT", help="wait or scheduler, while it is away."),
+    click.option("--controller-wait", metavar="TIME", help="How long it may be away. [default: 60s]"),
 )
 # Flags whose value goes into the spec as it is, under the spec's own name for it.
 _PLAIN = {
@@ -164,6 +173,9 @@ _PLAIN = {
     "lease": "lease",
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
+    "controller": "controller",
+    "when_no_controller": "when_no_controller",
+    "controller_wait": "controller_wait",
     "image": "image",
     "stop_signal": "stop_signal",
     "kind": "kind",

@@ -1,4 +1,4 @@
-"""What a job may ask for, for whoever checks types."""
+"""What a job may ask for, as keyword arguments."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -53,6 +53,9 @@ class SpecFields(TypedDict, total=False):
     lease_margin: str | float
     when_unschedulable: str
     recovery: str
+    controller: str
+    when_no_controller: str
+    controller_wait: str | float
     labels: Mapping[str, str]
     image: str
     container: Mapping[str, Any]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from rota.controllers import hold, service
 from rota.controllers.ending import ending
+from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
 from rota.engine.reconciler import Reconciler
@@ -25,6 +26,7 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
@@ -42,6 +44,8 @@ def wakes(record: Record) -> Iterable[str]:
             return (record.job,)
         case StatusBlock():
             return (f"{record.job}/{record.block}",)
+        case JobAnswers():
+            return {f"{record.id}/{index // BLOCK_TASKS}": None for index in record.words}
         case _:
             return ()
 
@@ -88,6 +92,10 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     positions = _unsettled(task, attempt, status)
     if not positions:
         return NOTHING
+    asked = ask_owner(view, job, Block(task, attempt, status), positions, now)
+    positions = [position for position in positions if position not in asked.losses]
+    if not positions and asked.losses == task.losses:
+        return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
     reasons, downed = dict(task.reasons), dict(task.downed)
     again: list[int] = []
@@ -98,7 +106,9 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
         end = hold.blamed(_end_of(attempt, status, position), attempt, position, downed)
-        settled = _settle_one(job, draft, index, end, now)
+        word = asked.words.get(position)
+        verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, end)
+        settled = _settle_one(job, draft, index, verdict, now)
         reason = settled.reason or status.reasons.get(position)
         if settled.event is TaskEvent.AGAIN:
             again.append(index)
@@ -110,9 +120,10 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     events = [] if not again else [_again_event(job, again)]
     events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
     return Plan(
-        (draft.done(reasons=reasons, downed=downed),),
-        events=tuple(events),
-        why=f"{len(positions)} tries of job {job.spec.id} ended",
+        (draft.done(reasons=reasons, downed=downed, losses=asked.losses),),
+        events=(*asked.events, *events),
+        why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
+        wake_at_ms=asked.wake_at_ms,
     )
 
 
@@ -162,12 +173,15 @@ def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     return End(state, code, status.signal[position], status.causes.get(position))
 
 
-def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, end: End, now: Instant) -> Verdict:
+def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, end: End) -> Verdict:
+    failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    return (service.judge if spec.stays else judge)(spec, end, failures, wanted)
+
+
+def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, verdict: Verdict, now: Instant) -> Verdict:
     spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
-    judged = service.judge if spec.stays else judge
-    verdict = judged(spec, end, failures, before is TaskState.WANTED)
     if verdict.event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         verdict = Verdict(TaskEvent.SPENT, reason=f"tried {TRIES_MAX} times, which is the most")
     if verdict.event in _STOPPED and job.verdict is not None and job.verdict.ends:
@@ -224,7 +238,8 @@ def _unwant(job: JobView) -> Plan:
     assert job.wish is not None
     status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
     blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    why = f"job {job.spec.id} is canceled; of its tasks {job.tally.live} have to be stopped"
+    running = job.tally.live - job.tally.unresolved
+    why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"
     event = Event("job.canceling", why, job=job.spec.id)
     return Plan((status, *blocks), events=(event,), why=why)
 
@@ -249,7 +264,8 @@ def _unwant_block(job: JobView, block: int, ended: TaskEvent = TaskEvent.STOPPED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
     draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, ended)
-    return draft.done()
+    draft["state"][list(task.losses)] = step(TASK, TaskState.WANTED, ended)
+    return draft.done(losses={})
 
 
 def _result(job: JobView) -> JobEvent:

@@ -55,13 +55,23 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
     if job.verdict is not None and state in (JobState.REJECTED, JobState.TIMED_OUT):
         return job.verdict.reason
     if not bad:
-        wished = job.wish.reason if job.wish is not None else None
-        return wished or "canceled by its user"
+        canceled = job.wish is not None and job.wish.cancel
+        reason = job.wish.reason if job.wish is not None and canceled else _reason_of_a_canceled_task(job)
+        return reason or "canceled by its user"
     first = describe(job, bad[0])
     if job.spec.count == 1:
         return first
     named = str(Ranges(bad[:_NAMED])) + (", ..." if len(bad) > _NAMED else "")
     return f"{len(bad)} of {job.spec.count} tasks did not succeed: index {named}; the first: {first}"
+
+
+def _reason_of_a_canceled_task(job: JobView) -> str | None:
+    """None: no task says so."""
+    for block in sorted(job.tasks):
+        for position, reason in sorted(job.tasks[block].reasons.items()):
+            if job.phases[block][position] == Phase.CANCELED:
+                return reason
+    return None
 
 
 def describe(job: JobView, index: int) -> str:

@@ -2,16 +2,19 @@
 
 from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import differing
+from rota.model.columns import differing, ints
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import AFTER_ENDS, FIRST_END, Hold, Phase
 from rota.model.pins import PinBlock, grown
+from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
 
+_PENDING = int(Phase.PENDING)
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
@@ -61,6 +64,10 @@ class JobTally:
     def held(self) -> int:
         return self.by_phase[Phase.HELD]
 
+    @property
+    def unresolved(self) -> int:
+        return self.by_phase[Phase.UNRESOLVED]
+
     def shift(self, before: bytes, now: bytes, changed: list[int]) -> None:
         for position in changed:
             self.by_phase[before[position]] -= 1
@@ -79,6 +86,7 @@ class JobEntry:
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None
         self.verdict: JobVerdict | None = None
+        self.answers: JobAnswers | None = None
         self.tasks: dict[int, TaskBlock] = {}
         self.attempts: dict[int, AttemptBlock] = {}
         self.statuses: dict[int, StatusBlock] = {}
@@ -99,11 +107,41 @@ class JobEntry:
         """Tasks of a block for which the record says something else than the one before; None: maybe all."""
         match record:
             case TaskBlock():
-                return differing(self.tasks.get(record.block), record, ("state", "wanted"))
+                before = self.tasks.get(record.block)
+                if before is not None and before.losses != record.losses:
+                    return None
+                return differing(before, record, ("state", "wanted"))
             case AttemptBlock():
                 return differing(self.attempts.get(record.block), record, ("number", "flags"))
             case StatusBlock():
                 return differing(self.statuses.get(record.block), record, ("number", "state"))
+
+    def note_starts(self, new: StatusBlock) -> None:
+        """Of a block's new status: whether something began earlier than all that is known."""
+        old = self.statuses.get(new.block)
+        if old is None or old.started_at_ms != new.started_at_ms:
+            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
+            if first is not None:
+                self.started_at_ms = min(first, self.started_at_ms or first)
+
+    def place_again(self, attempt: AttemptBlock, positions: list[int], phase: bytes) -> None:
+        """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
+        first = attempt.block * BLOCK_TASKS
+        number = ints(attempt, "number")
+        task = self.tasks.get(attempt.block)
+        not_before = None if task is None else ints(task, "not_before")
+        again = self.again.setdefault(attempt.block, {})
+        for position in positions:
+            if not number[position]:
+                continue
+            index = first + position
+            self.fresh = max(self.fresh, index + 1)
+            if phase[position] == _PENDING:
+                again[index] = 0 if not_before is None else not_before[position]
+            else:
+                again.pop(index, None)
+        if not again:
+            del self.again[attempt.block]
 
     @property
     def pinned(self) -> dict[NodeId, int]:

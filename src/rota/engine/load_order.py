@@ -6,8 +6,10 @@ from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.plan import Record
+from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -22,6 +24,7 @@ def _turn(record: Record) -> int:
             JobSpec()
             | NodeSpec()
             | Counters()
+            | ReportPace()
             | Cluster()
             | Namespace()
             | Subscriber()
@@ -35,6 +38,7 @@ def _turn(record: Record) -> int:
             | JobCluster()
             | JobStatus()
             | JobVerdict()
+            | JobAnswers()
             | SubmitKey()
             | NodeWish()
             | NodeStatus()

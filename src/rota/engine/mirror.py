@@ -31,6 +31,7 @@ from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
+from rota.model.recovery import JobAnswers, Presence
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -52,6 +53,7 @@ class Mirror(Standing):
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
         self.leased: Mapping[JobId, None] = self._sums.leased
+        self.presence = Presence()
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
         self.unfinished = 0
@@ -66,6 +68,7 @@ class Mirror(Standing):
             JobCluster: self._set_job_cluster,
             JobStatus: self._set_job_status,
             JobVerdict: self._set_job_verdict,
+            JobAnswers: self._set_job_answers,
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
@@ -92,6 +95,7 @@ class Mirror(Standing):
     def load(self, records: Iterable[Record]) -> None:
         """Everything at once: each block is looked at when all of its three records are there."""
         self.read_at_ms = self.now_ms
+        self.presence = Presence(self.now_ms)
         blocks: dict[tuple[JobId, int], None] = {}
         for record in sorted(records, key=load_order):
             match record:
@@ -148,6 +152,7 @@ class Mirror(Standing):
 
         But not the silence: who could not write could not greet anybody, so all count as heard just now.
         """
+        self.presence = before.presence
         for node, entry in before.nodes.items():
             if node in self.nodes:
                 self.connect(node, entry.link)
@@ -174,6 +179,9 @@ class Mirror(Standing):
 
     def _set_job_verdict(self, record: JobVerdict) -> None:
         self.jobs[record.id].verdict = record
+
+    def _set_job_answers(self, record: JobAnswers) -> None:
+        self.jobs[record.id].answers = record
 
     def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         job = self.jobs[record.job]
@@ -214,15 +222,8 @@ class Mirror(Standing):
             case AttemptBlock():
                 job.attempts[record.block] = record
             case StatusBlock():
-                self._note_starts(job, record)
+                job.note_starts(record)
                 job.statuses[record.block] = record
-
-    def _note_starts(self, job: JobEntry, new: StatusBlock) -> None:
-        old = job.statuses.get(new.block)
-        if old is None or old.started_at_ms != new.started_at_ms:
-            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
-            if first is not None:
-                job.started_at_ms = min(first, job.started_at_ms or first)
 
     def _refresh(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block.
@@ -241,33 +242,12 @@ class Mirror(Standing):
         changed = changes(before.phase, now.phase)
         job.tally.shift(before.phase, now.phase, changed)
         if attempt is not None:
-            self._refresh_again(job, attempt, changed if known else list(range(size)), now.phase)
+            job.place_again(attempt, changed if known else list(range(size)), now.phase)
             self._shift_holds(job, attempt, before.hold, now.hold)
         job.phases[block], job.holds[block] = now
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._line_up(job)
-
-    def _refresh_again(
-        self, job: JobEntry, attempt: AttemptBlock, positions: list[int], phase: bytes
-    ) -> None:
-        """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
-        first = attempt.block * BLOCK_TASKS
-        number = ints(attempt, "number")
-        task = job.tasks.get(attempt.block)
-        not_before = None if task is None else ints(task, "not_before")
-        again = job.again.setdefault(attempt.block, {})
-        for position in positions:
-            if not number[position]:
-                continue
-            index = first + position
-            job.fresh = max(job.fresh, index + 1)
-            if phase[position] == _PENDING:
-                again[index] = 0 if not_before is None else not_before[position]
-            else:
-                again.pop(index, None)
-        if not again:
-            del job.again[attempt.block]
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""

@@ -37,7 +37,7 @@ class Shadow(Mirror):
             if job.status is not None and job.status.ended:
                 continue
             records.append(job.spec)
-            for part in (job.wish, job.cluster, job.status, job.verdict):
+            for part in (job.wish, job.cluster, job.status, job.verdict, job.answers):
                 if part is not None:
                     records.append(part)
             records.extend(job.pins.values())

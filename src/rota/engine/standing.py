@@ -8,6 +8,7 @@ from rota.model.cron import Cron, CronStatus
 from rota.model.ids import Key
 from rota.model.job import Counters, SubmitKey
 from rota.model.namespace import Namespace
+from rota.model.pace import ReportPace
 from rota.model.subscriber import Subscriber
 
 
@@ -15,6 +16,7 @@ class Standing:
     def __init__(self) -> None:
         self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
+        self.pace = ReportPace()
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.submit_keys: dict[Key, SubmitKey] = {}
@@ -28,6 +30,7 @@ class Standing:
         """By the kind of record."""
         return {
             Counters: self._set_counters,
+            ReportPace: self._set_pace,
             Cluster: lambda record: self.clusters.update({record.name: record}),
             Namespace: lambda record: self.namespaces.update({record.name: record}),
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
@@ -54,3 +57,6 @@ class Standing:
 
     def _set_counters(self, record: Counters) -> None:
         self.counters = record
+
+    def _set_pace(self, record: ReportPace) -> None:
+        self.pace = record

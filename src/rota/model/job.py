@@ -9,7 +9,14 @@ from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
-from rota.model.limits import BLOCK_TASKS, LEASE_MARGIN_MS, LEASE_MARGIN_SHARE, LEASE_MS
+from rota.model.limits import (
+    BLOCK_TASKS,
+    CONTROLLER_WAIT_SECONDS,
+    LEASE_MARGIN_MS,
+    LEASE_MARGIN_SHARE,
+    LEASE_MS,
+)
+from rota.model.recovery import Absence
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
 from rota.model.service import SIGTERM, Check, Restart
@@ -107,10 +114,18 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     sandbox: Sandbox | None = None
     lease_seconds: float | None = None  # of one_at_a_time; None: as usual
     lease_margin_seconds: float | None = None
+    controller: str = ""  # where that recovers it: the subscriber, of the same user
+    when_no_controller: Absence = Absence.WAIT
+    controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def owner(self) -> str | None:
+        """The subscriber that alone says what becomes of lost tasks."""
+        return f"{self.user}:{self.controller}" if self.recovery is Recovery.CONTROLLER else None
 
     @property
     def stays(self) -> bool:

@@ -79,6 +79,10 @@ RETRY_JITTER_PERCENT = (
 )
 RETRY_DELAY_MS_MAX = 24 * 3600 * 1000  # a day between two tries: above it is a unit mistaken
 RETRY_CODES_MAX = 64  # exit codes named by a job: they are looked through at each failure
+TOLD_AGAIN_FIRST_MS = 10_000  # before a controller is told again of what it has to decide; doubled each time
+TOLD_AGAIN_LAST_MS = 300_000  # the longest such pause: an event each, for as long as nobody answers
+CONTROLLER_WAIT_SECONDS = 60.0  # a controller may be away before others act for it: it may be restarting
+ANSWERS_MAX = 10_000  # lost tasks of a job that its controller decides on: each is named in a record
 STALL_MS = 5_000  # a gap in our own ticks beyond this is our stall, not the nodes' silence
 TICK_MS = 1_000  # the driver looks at the clock at least this often, so that a stall is seen
 SUSPECT_MS = 15_000  # silence on an open stream: one heartbeat and a half missed

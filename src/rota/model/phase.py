@@ -19,12 +19,13 @@ class Phase(IntEnum):
     ACCEPTED = 3
     RUNNING = 4
     STOPPING = 5
-    SUCCEEDED = 6
-    FAILED = 7
-    CANCELED = 8
-    TIMED_OUT = 9
-    LOST = 10
-    HELD = 11  # no end, and nothing lives
+    UNRESOLVED = 6  # lost with its node; its controller is to say what becomes of it
+    SUCCEEDED = 7
+    FAILED = 8
+    CANCELED = 9
+    TIMED_OUT = 10
+    LOST = 11
+    HELD = 12  # no end, and nothing lives
 
 
 class Hold(IntEnum):
@@ -43,7 +44,7 @@ _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of
 
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
-_RUNNING, _STOPPING = int(Phase.RUNNING), int(Phase.STOPPING)
+_RUNNING, _STOPPING, _UNRESOLVED = int(Phase.RUNNING), int(Phase.STOPPING), int(Phase.UNRESOLVED)
 _ROOM, _LINE, _FOR_NOW = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM_FOR_NOW)
 _ATTEMPT_END, _REFUSED, _ACCEPTED = (
     int(ATTEMPT_FIRST_END),
@@ -95,6 +96,8 @@ def cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: 
                 phase, hold = _STOPPING, _FOR_NOW
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
             phase = _RUNNING  # ended, and the controllers have not looked yet
+    if task is not None and at in task.losses:
+        phase = _UNRESOLVED
     if task is not None and (wish := task.state[at]):
         phase = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
     return Cell(phase, hold)
@@ -122,6 +125,7 @@ def _many(
         evicted = live & (column(attempt, "flags") & EVICTED > 0)
         phase[evicted], hold[evicted] = _STOPPING, _FOR_NOW
     if task is not None:
+        phase[list(task.losses)] = _UNRESOLVED
         wish = column(task, "state")
         beyond = wish > _UNWANTED
         phase[beyond] = wish[beyond] + _FROM_TASK

@@ -11,7 +11,9 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
+from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -21,8 +23,10 @@ Record = (
     | JobCluster
     | JobStatus
     | JobVerdict
+    | JobAnswers
     | SubmitKey
     | Counters
+    | ReportPace
     | TaskBlock
     | PinBlock
     | AttemptBlock
@@ -40,8 +44,10 @@ Record = (
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
     JobSpec: "apiserver",
     JobWish: "apiserver",
+    JobAnswers: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
+    ReportPace: "apiserver",
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",

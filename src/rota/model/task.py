@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
+from rota.model.recovery import Loss
 
 
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -27,6 +28,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before: bytes  # cluster time from which the wanted try may be placed; of a held one, given up
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
+    losses: dict[int, Loss] = {}  # position -> what its controller is to decide
 
     @property
     def key(self) -> Key:

@@ -14,6 +14,7 @@ from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
+from rota.model.recovery import JobAnswers, Presence
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -32,6 +33,8 @@ class Tally(Protocol):
     def stopping(self) -> int: ...
     @property
     def held(self) -> int: ...
+    @property
+    def unresolved(self) -> int: ...
     def as_dict(self) -> dict[str, int]: ...
 
 
@@ -46,6 +49,8 @@ class JobView(Protocol):
     def status(self) -> JobStatus | None: ...
     @property
     def verdict(self) -> JobVerdict | None: ...
+    @property
+    def answers(self) -> JobAnswers | None: ...
     @property
     def tasks(self) -> Mapping[int, TaskBlock]: ...
     @property
@@ -123,6 +128,8 @@ class View(Protocol):
     @property
     def namespaces(self) -> Mapping[str, Namespace]: ...
     @property
+    def presence(self) -> Presence: ...
+    @property
     def crons(self) -> Mapping[str, Cron]: ...
     @property
     def cron_statuses(self) -> Mapping[str, CronStatus]: ...
@@ -160,7 +167,7 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
 def keys_of(job: JobView) -> list[Key]:
     """Of all its records but its submit key."""
     name = job.spec.id
-    parts = ("spec", "wish", "cluster", "status", "verdict")
+    parts = ("spec", "wish", "cluster", "status", "verdict", "answers")
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{name}/{part}" for part in parts]
     keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]

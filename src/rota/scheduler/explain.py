@@ -34,6 +34,10 @@ _DOES = {
     Phase.ACCEPTED: ("is about to start on", "are about to start on"),
     Phase.RUNNING: ("runs on", "run on"),
     Phase.STOPPING: ("is being stopped on", "are being stopped on"),
+    Phase.UNRESOLVED: (
+        "waits for its controller to say what becomes of it after the loss of",
+        "wait for their controller to say what becomes of them after the loss of",
+    ),
 }
 
 
@@ -48,7 +52,7 @@ def why(
     if job.spec.kind is Kind.SYSTEM and job.status.state is JobState.ACTIVE:
         return missing_on(view, job, _doing(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
-        return Why(waits=False, sentence=_doing(view, job))
+        return Why(waits=job.tally.unresolved > 0, sentence=_doing(view, job))
     told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
     return told.with_words(*_held(job), *_braked(view, job))
 

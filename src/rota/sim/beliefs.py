@@ -6,6 +6,7 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters
+from rota.model.pace import ReportPace
 from rota.model.pins import begun
 from rota.model.plan import Record
 from rota.sim.broken import Broken
@@ -13,7 +14,7 @@ from rota.sim.server import Server
 
 _HELD = (
     *("job", "pin", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace"),
-    *("cron", "cron_status", "meta"),
+    *("cron", "cron_status", "meta", "pace"),
 )
 
 
@@ -50,7 +51,9 @@ def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
 def _records(mirror: Mirror) -> Iterable[Record]:
     """Everything a mirror holds."""
     for job in mirror.jobs.values():
-        one: tuple[Record | None, ...] = (begun(job.spec), job.wish, job.cluster, job.status, job.verdict)
+        one: tuple[Record | None, ...] = (
+            *(begun(job.spec), job.wish, job.cluster, job.status, job.verdict, job.answers),
+        )
         yield from (record for record in one if record is not None)
         yield from job.pins.values()
         yield from job.tasks.values()
@@ -66,6 +69,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.cron_statuses.values()
     if mirror.counters != Counters():
         yield mirror.counters
+    if mirror.pace != ReportPace():
+        yield mirror.pace
 
 
 def _derived(mirror: Mirror) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rota.sim.load import NodeGroup
 from rota.sim.machine import Machine
 from rota.sim.medium import Medium
 from rota.sim.network import Network
+from rota.sim.outside import CONTROLLER, OWNER, Outside
 from rota.sim.server import Server, Times
 from rota.sim.subscribers import Subscriber
 from rota.sim.users import Users
@@ -77,10 +78,10 @@ class Cluster:
         self.machines.append(machine)
 
     def add_subscribers(self) -> None:
-        """One that remembers where it stands, and one that relies on the servers for it."""
+        """One that remembers where it stands, and one that relies on the servers for it, and owns jobs."""
         self.medium.keeps_events = True
-        for name, known_as in (("a", None), ("b", "b")):
-            one = Subscriber(self.network, self.medium, self.servers, self._events, name)
+        for kind, name, known_as in ((Subscriber, "a", None), (Outside, CONTROLLER, OWNER)):
+            one = kind(self.network, self.medium, self.servers, self._events, name)
             one.known_as = known_as
             one.start()
             self.subscribers.append(one)

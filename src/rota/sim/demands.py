@@ -1,4 +1,4 @@
-"""What some seeds' users ask for beyond room: gangs, neighbours, quotas, GPUs, tolerations, conditions."""
+"""What some seeds' users ask for beyond room: gangs, neighbours, quotas, GPUs, conditions, owners."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rota.sim.fault import Fault
 from rota.sim.load import Arrival, NodeGroup
+from rota.sim.outside import CONTROLLER
 
 SHARE = 1 / 3  # of seeds in which each of them is met
 OFTEN = 0.5  # of the jobs there
@@ -40,11 +41,33 @@ def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_m
     for kind in (LIMITED, TAINTED):
         if chosen[kind]:
             faults += [_fault(luck, kind, length_ms, first=n == 0) for n in range(luck.randint(1, 4))]
-    asked = [_asks(luck, arrival, chosen) for arrival in arrivals]
+    asked = _owned(seed, [_asks(luck, arrival, chosen) for arrival in arrivals])
     patience = Random(f"{seed}/patience")
     if patience.random() < SHARE:
         asked = [_has_patience(patience, arrival) for arrival in asked]
     return Drawn([_has(luck, group, chosen) for group in groups], asked, faults)
+
+
+def _owned(seed: int, arrivals: list[Arrival]) -> list[Arrival]:
+    """Somebody else than the scheduler deals with what they lose; again from a chance of its own."""
+    luck = Random(f"{seed}/owners")
+    if luck.random() > SHARE:
+        return arrivals
+    return [arrival._replace(spec=arrival.spec | _owner(luck)) for arrival in arrivals]
+
+
+def _owner(luck: Random) -> Spec:
+    owner = luck.choice(("scheduler", "cancel", "none", "controller", "controller", "controller"))
+    if owner != "controller":
+        return {"recovery": owner}
+    away = luck.choice(("wait", "wait", "scheduler"))
+    wait = luck.choice((0, 5, 60))
+    return {
+        "recovery": owner,
+        "controller": CONTROLLER,
+        "when_no_controller": away,
+        "controller_wait": wait,
+    }
 
 
 def _fault(luck: Random, kind: str, length_ms: int, *, first: bool) -> Fault:

@@ -1,5 +1,6 @@
 """What is written: by whom, what may follow what, and that it is true."""
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,9 @@ from rota.model.lifecycle import (
 )
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
+from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
-from rota.sim import turns
+from rota.sim import owners, turns
 from rota.sim.brakes import Brakes
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
@@ -77,14 +79,17 @@ class Records:
             fresh, key=lambda key: not key.startswith("attempt/")
         )  # it may have ended since
         for key in placed_first:
-            self._compare(self.known.get(key), fresh[key], fresh)
+            record = fresh[key]
+            if isinstance(record, JobAnswers):
+                owners.look_at_answers(self.known.get(key), record)
+            self._compare(self.known.get(key), record, fresh)
         self.known |= fresh
         for key in batch.deletes:
             self.known.pop(key, None)
         self._placements.look()
-        for record in fresh.values():
-            if isinstance(record, AttemptBlock):
-                self._count_live(record.job)
+        for one in fresh.values():
+            if isinstance(one, AttemptBlock):
+                self._count_live(one.job)
         placed, self._placed = self._placed, {}
         return list(placed)
 
@@ -105,7 +110,7 @@ class Records:
                 self._nodes.give_up(now.id)
                 self._brakes.given_up(now.id, fresh)
             case TaskBlock():
-                self._compare_tasks(before, now)
+                self._compare_tasks(before, now, fresh)
             case StatusBlock():
                 self._compare_statuses(before, now, fresh)
             case AttemptBlock():
@@ -117,7 +122,7 @@ class Records:
         if self._made.setdefault(name, job) != job:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
 
-    def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock) -> None:
+    def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
         before = before or TaskBlock.new(now.job, now.block, now.size)
         old = before.state
         for at in where(column(before, "wanted") != column(now, "wanted")):
@@ -132,6 +137,8 @@ class Records:
             self.suspects.turned((now.job, index), TaskState(was), TaskState(state))
             if state == TaskState.UNWANTED:
                 self._deadlines.unwant((now.job, index))
+            elif TaskState(state) in TASK_ENDS:
+                owners.look_at_end(ChainMap(fresh, self.known), now, at)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
         before = before or StatusBlock.new(now.job, now.block, len(now.state))
@@ -188,6 +195,7 @@ class Records:
                 raise Broken(f"{name} went back from attempt {old} to {new}")
             known = 0 if status is None else ints(status, "number")[at]
             ended = status is not None and known >= old and status.state[at] >= ATTEMPT_FIRST_END
+            owners.look_at_next_attempt(ChainMap(fresh, self.known), spec, before, at)
             if old and not ended:
                 raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
             node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)

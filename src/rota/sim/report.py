@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rota.model.lifecycle import ATTEMPT, AttemptState
+from rota.model.recovery import Word
 from rota.sim.faults import KINDS
 from rota.sim.scenario import Finding
 from rota.sim.shrink import story
@@ -20,6 +21,9 @@ BRANCHES = (
     "network: a message doubled",
     "network: a message lost",
     "network: pings without an answer",
+    "owner: came too late, or contradicted itself",
+    *(f"owner: said {word}" for word in Word),
+    "owner: was asked",
     "placed: apart from others",
     "placed: in a gang",
     "placed: near others",

@@ -65,6 +65,7 @@ class Server(Engine):
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)
+        self._watching.came, self._watching.went = self._came, self._went
         self._sessions: dict[NodeId, Session] = {}
         self._ttl_ms = times.ttl_ms
         self.may_renew: Callable[[], bool] = lambda: True
@@ -119,6 +120,12 @@ class Server(Engine):
             self._watching.open(stream, wanted)
         else:
             stream.close(stream.up, f"{self.name} does not lead")
+
+    def _came(self, name: str) -> None:
+        self.mirror.presence.came(name)
+
+    def _went(self, name: str) -> None:
+        self.mirror.presence.went(name, self.now().ms)
 
     # ---- nodes
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.apiserver import admission
-from rota.apiserver.feed import Position
+from rota.apiserver.feed import Happened, Position
 from rota.model.plan import Instant, Plan
 from rota.sim.broken import Broken
 from rota.sim.events import Events
@@ -29,10 +29,10 @@ class Subscriber(Process):
         self.loss = 0.0  # how often the rest of a page is lost, and the stream with it
         self.repeats = 0.0  # how often a page comes twice
         self._events = events
-        self._network = network
+        self.network = network
         self._medium = medium
-        self._servers = servers
-        self._luck = network.world.luck(self.name)
+        self.servers = servers
+        self.luck = network.world.luck(self.name)
         self._last: Position | None = None
         self._is_behind = False  # it was told so, and asks for what comes from now on
         self._stream: Stream | None = None
@@ -70,24 +70,25 @@ class Subscriber(Process):
             return False
         server = stream.server.name
         ways = ((self.name, server), (server, self.name), (server, NAME), (NAME, server))
-        reaches = all(self._network.passes(*way) for way in ways)
+        reaches = all(self.network.passes(*way) for way in ways)
         return stream.server.runs and stream.up.there and reaches and self._medium.trouble == Trouble()
 
     # ---- calling
 
     def _call(self) -> None:
         self._calls += 1
-        server = self._servers[self._calls % len(self._servers)]
+        server = self.servers[self._calls % len(self.servers)]
         self._is_told = False
-        self._stream = stream = self._network.open(self, server)
+        self._stream = stream = self.network.open(self, server)
         stream.down.hear = lambda word: self._hear(stream, word)
         stream.down.broke = lambda _: self._lose(stream)
-        wanted = Watch(self._last, None if self._last or self._is_behind else self.known_as)
-        self.world.after(self._network.delay_ms(), lambda: self._knock(stream, server, wanted))
+        by_name = None if self._last or self._is_behind else self.known_as
+        wanted = Watch(self._last, by_name, self.known_as)
+        self.world.after(self.network.delay_ms(), lambda: self._knock(stream, server, wanted))
         self.after(PATIENCE_MS, lambda: None if self._is_told else self._hang_up(stream))
 
     def _knock(self, stream: Stream, server: Server, wanted: Watch) -> None:
-        if stream.up.there and self._network.passes(self.name, server.name):
+        if stream.up.there and self.network.passes(self.name, server.name):
             server.do(stream.up.life, lambda: server.watch(stream, wanted))
         else:
             stream.close(stream.up, "nobody answers")
@@ -101,7 +102,7 @@ class Subscriber(Process):
     def _lose(self, stream: Stream) -> None:
         if stream is self._stream:
             self._stream = None
-            self.after(self._luck.uniform(*PAUSE_MS), lambda: None if self._stream else self._call())
+            self.after(self.luck.uniform(*PAUSE_MS), lambda: None if self._stream else self._call())
 
     # ---- hearing
 
@@ -113,13 +114,13 @@ class Subscriber(Process):
                 self._begin(word.at)
             case Ended():
                 self._start_over(stream, word)
-            case Page() if self._luck.random() < self.loss:
+            case Page() if self.luck.random() < self.loss:
                 self.world.count("subscriber: lost the rest of a page")
-                self._take(Page(word.events[: self._luck.randrange(len(word.events))]))
+                self._take(Page(word.events[: self.luck.randrange(len(word.events))]))
                 self._hang_up(stream)
             case Page():
                 self._take(word)
-                if self._luck.random() < self.repeats:
+                if self.luck.random() < self.repeats:
                     self.world.count("subscriber: heard a page twice")
                     self._take(word, is_repeated=True)
                 self._acknowledge_now_and_then(stream)
@@ -137,6 +138,7 @@ class Subscriber(Process):
             if self._last is None or happened.at > self._last:
                 self._events.told(self.name, happened)
                 self._last = happened.at
+                self.act(happened)
             elif not is_repeated:
                 raise Broken(f"{self.name} was told {happened.at} after {self._last}")
 
@@ -149,6 +151,9 @@ class Subscriber(Process):
             raise Broken(f"{self.name} is told that {at} is gone, which is still there")
         self._last, self._is_behind = None, True
         self._hang_up(stream)
+
+    def act(self, happened: Happened) -> None:
+        """Whoever merely watches does nothing."""
 
     # ---- acknowledging
 
@@ -165,6 +170,6 @@ class Subscriber(Process):
         def answered(_: Any) -> None:
             self._events.acknowledged(self.name, at)
 
-        self._network.call(
+        self.network.call(
             self.name, server, lambda: server.ask("apiserver", command, answered, lambda _: None)
         )

@@ -22,8 +22,9 @@ Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]
 
 
 class _Reader:
-    def __init__(self, stream: Stream, position: Position) -> None:
+    def __init__(self, stream: Stream, position: Position, who: str | None) -> None:
         self.stream = stream
+        self.who = who
         self.position = position
         self.busy = False  # it is being told, or the store is being asked for it
 
@@ -36,6 +37,8 @@ class Watching:
         self._ask = ask
         self._feed = Feed(EVENTS_IN_MEMORY)
         self._readers: dict[int, _Reader] = {}
+        self.came: Callable[[str], None] = lambda _: None
+        self.went: Callable[[str], None] = lambda _: None
 
     def start(self) -> None:
         self._feed = Feed(EVENTS_IN_MEMORY)
@@ -64,7 +67,7 @@ class Watching:
         stream.up.broke = lambda _: self._forget(stream)
         now = self._feed.now(self.revision)
         if wanted.after is not None or wanted.name is None:
-            self._begin(stream, wanted.after or now)
+            self._begin(stream, wanted.after or now, wanted.who)
             return
         name = wanted.name
 
@@ -72,17 +75,19 @@ class Watching:
             return feed.standing(view.subscribers, name, now)
 
         def found(kept: Any) -> None:
-            self._begin(stream, Position(kept.revision, kept.index))
+            self._begin(stream, Position(kept.revision, kept.index), wanted.who)
 
         self._ask("apiserver", stand, found, lambda error: stream.close(stream.up, str(error)))
 
-    def _begin(self, stream: Stream, position: Position) -> None:
+    def _begin(self, stream: Stream, position: Position, who: str | None) -> None:
         try:
             feed.check(position, self.revision)
         except Gone:
             self._end(stream, position)
             return
-        reader = self._readers[stream.number] = _Reader(stream, position)
+        reader = self._readers[stream.number] = _Reader(stream, position, who)
+        if who is not None:
+            self.came(who)
         stream.say_down(Begun(position))
         self._serve(reader)
 
@@ -139,4 +144,6 @@ class Watching:
         reader.stream.close(reader.stream.up, reason)
 
     def _forget(self, stream: Stream) -> None:
-        self._readers.pop(stream.number, None)
+        reader = self._readers.pop(stream.number, None)
+        if reader is not None and reader.who is not None:
+            self.went(reader.who)

@@ -48,6 +48,7 @@ class Watch(NamedTuple):
 
     after: Position | None
     name: str | None
+    who: str | None = None  # it is, wherever it goes on from
 
 
 class Begun(NamedTuple):

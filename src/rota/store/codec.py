@@ -10,8 +10,10 @@ from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
+from rota.model.recovery import JobAnswers
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -21,6 +23,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "cluster"): JobCluster,
     ("job", "status"): JobStatus,
     ("job", "verdict"): JobVerdict,
+    ("job", "answers"): JobAnswers,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,
@@ -35,6 +38,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("cron", ""): Cron,
     ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
+    ("pace", ""): ReportPace,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {

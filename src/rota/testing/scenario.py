@@ -1,17 +1,20 @@
 """A story in commands -> the same text with what happened below each `----`."""
 
 import shlex
+from enum import StrEnum
 from typing import Any
 
 from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.brake import Silence
 from rota.model.cron import Cron, Missed, Overlap
+from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
+from rota.model.recovery import Absence
 from rota.model.service import Life
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
@@ -22,6 +25,12 @@ from rota.testing.stage import Machine, Stage
 
 RULE = "----"
 _SIZES = ("memory", "disk")
+_CHOICES: dict[str, type[StrEnum]] = {
+    "kind": Kind,
+    "run": RunMode,
+    "recovery": Recovery,
+    "when_no_controller": Absence,
+}
 _DAY_SECONDS = 86_400.0
 _TIMES = ("queue_timeout", "deadline")
 
@@ -143,6 +152,20 @@ class _Story:
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
 
+    def do_say(self, word: str, ref: str, attempt: str) -> None:
+        """What the job's controller says of a lost attempt of a task."""
+        job, _, index = ref.partition(".")
+        try:
+            self._stage.answer(JobId(job), int(index), int(attempt), word)
+        except Rejected as refusal:
+            self._told.append(f"refused: {refusal}")
+
+    def do_watch(self, owner: str) -> None:
+        self._stage.watch(owner)
+
+    def do_unwatch(self, owner: str) -> None:
+        self._stage.hang_up(owner)
+
     def do_cron(self, name: str, schedule: str, *settings: str) -> None:
         given = dict(setting.split("=", 1) for setting in settings)
         rules: dict[str, Any] = {
@@ -222,12 +245,12 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
-            case "kind":
-                fields[key] = Kind(value)
             case "after":
                 fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
-            case "run":
-                fields[key] = RunMode(value)
+            case "controller":
+                fields["user"], _, fields[key] = value.partition(":")
+            case _ if key in _CHOICES:
+                fields[key] = _CHOICES[key](value)
             case "where":
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rota.apiserver import admit_brake, admit_release
+from rota.apiserver import admit_brake, admit_loss, admit_release
 from rota.apiserver.access import Caller
 from rota.clusters import assign
 from rota.controllers import after, batch, cron, system
@@ -175,6 +175,21 @@ class Stage:
         caller = Caller("operator", Role.ADMIN, ("*",))
         self.ask("apiserver", lambda view, now: admit_brake.release(view, {}, caller, now))
         self.settle()
+
+    def answer(self, job: JobId, index: int, attempt: int, word: str) -> None:
+        """The controller of a job says what becomes of a lost task; refused with what is raised."""
+        spec = self.mirror.jobs[job].spec
+        caller = Caller(spec.user, Role.SUBMITTER, (spec.namespace,))
+        said = admit_loss.Said(spec.controller, job, (index,), attempt, word)
+        self.ask("apiserver", lambda view, _: admit_loss.resolve(view, said, caller))
+        self.settle()
+
+    def watch(self, owner: str) -> None:
+        """A controller connects."""
+        self.mirror.presence.came(owner)
+
+    def hang_up(self, owner: str) -> None:
+        self.mirror.presence.went(owner, self.now_ms)
 
     def wish(self, name: str, eligibility: Eligibility) -> None:
         self.put(NodeWish(NodeId(name), eligibility))

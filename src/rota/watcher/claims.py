@@ -1,7 +1,7 @@
 """A node's word on attempts -> what is true of them, for live attempts of that node only."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
 from rota.model.columns import Draft, Ranges, column, ints
@@ -29,8 +29,8 @@ class Ledger:
         self._view = view
         self._node = node
         self._blocks: dict[tuple[JobId, int], _StatusDraft] = {}
-        self._happened: dict[tuple[JobId, AttemptState, int], list[int]] = {}
-        self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
+        self._happened: dict[_Kind, list[int]] = {}
+        self._reasons: dict[_Kind, str] = {}
         self._ended: dict[tuple[JobId, int], None] = {}
         self._steps = StepNews()
         self._lives = LifeNews()
@@ -55,7 +55,7 @@ class Ledger:
             self._steps.note(job.spec.id, claim.index, job.spec.steps, (before, after))
         self._note_life(job, claim, lived, draft.life(position, claim.attempt))
         if state is not None:
-            kind = (job.spec.id, state, claim.exit_code)
+            kind = _Kind(job.spec.id, state, claim.exit_code, claim.attempt)
             self._happened.setdefault(kind, []).append(claim.index)
             if claim.reason:
                 self._reasons[kind] = claim.reason
@@ -71,9 +71,9 @@ class Ledger:
 
     def events(self, node_name: str) -> tuple[Event, ...]:
         told = [
-            self._event(*kind, indices, node_name)
+            self._event(kind, indices, node_name)
             for kind, indices in self._happened.items()
-            if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
+            if kind.state not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
         ]
         news = (*self._steps.events(self._node, node_name), *self._lives.events(self._node, node_name))
         return (*news, *told, *self._drained(node_name))
@@ -100,13 +100,12 @@ class Ledger:
             draft = self._blocks[key] = _StatusDraft(attempts, status)
         return draft
 
-    def _event(
-        self, job: JobId, state: AttemptState, exit_code: int, indices: list[int], node_name: str
-    ) -> Event:
+    def _event(self, happened: "_Kind", indices: list[int], node_name: str) -> Event:
+        job, state, exit_code, attempt = happened
         ranges = Ranges(indices)
         word = state.name.lower()
         ended = state >= ATTEMPT_FIRST_END
-        reason = self._reasons.get((job, state, exit_code))
+        reason = self._reasons.get(happened)
         code = f" with {exit_code}" if state is AttemptState.FAILED and exit_code != NO_EXIT_CODE else ""
         tasks = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job}"
         why = f"{tasks} {word}{code} on {node_name}" + (f": {reason}" if reason else "")
@@ -117,9 +116,19 @@ class Ledger:
             job=job,
             node=self._node,
             indices=tuple(ranges.pairs),
+            attempt=attempt,
             exit_code=exit_code if ended and exit_code != NO_EXIT_CODE else None,
             state=word,
         )
+
+
+class _Kind(NamedTuple):
+    """Tasks of which all this is the same share one event."""
+
+    job: JobId
+    state: AttemptState
+    exit_code: int
+    attempt: int
 
 
 _EVENTS = {

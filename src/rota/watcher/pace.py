@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from rota.model.ids import NodeId
 from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND
+from rota.model.pace import ReportPace
 from rota.model.view import View
 
 
@@ -13,6 +14,12 @@ class Bounds(NamedTuple):
 
 
 BOUNDS = Bounds()
+
+
+def bounds_now(set_by_controller: ReportPace, configured: Bounds) -> Bounds:
+    if not set_by_controller.most_ms:
+        return configured
+    return Bounds(set_by_controller.least_ms, set_by_controller.most_ms)
 
 
 def report_ms(view: View, node: NodeId, bounds: Bounds) -> int:

@@ -22,7 +22,7 @@ from rota.model.pieces import joined
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings, TailStore, is_own
-from rota.watcher.pace import BOUNDS, Bounds, report_ms
+from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -327,7 +327,8 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _set_pace(self, session: Session) -> bool:
         """Looked at when the node says something, so that thousands are not told at one moment."""
         node = session.node
-        wanted = report_ms(self._engine.mirror, node, self._pace)
+        mirror = self._engine.mirror
+        wanted = report_ms(mirror, node, bounds_now(mirror.pace, self._pace))
         if wanted == session.report_ms:
             return False
         session.report_ms = wanted

@@ -1,8 +1,9 @@
-"""controller.proto <-> model: stages and output of a job, events."""
+"""controller.proto <-> model: stages and output of a job, events, the cluster's state, refusals."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from rota.model.errors import RotaError
 from rota.model.plan import Event
 from rota.wire.generated import controller_pb2 as pb
 
@@ -26,7 +27,7 @@ class Output(Protocol):
     def reason(self) -> str | None: ...
 
 
-def stage_to_wire(job: Mapping[str, Any], *, final: bool) -> pb.Stage:
+def stage_to_wire(job: Mapping[str, Any], *, final: bool, sequence: str = "") -> pb.Stage:
     """From a job as the API shows it."""
     stage = pb.JobStage(
         state=job["state"],
@@ -35,6 +36,7 @@ def stage_to_wire(job: Mapping[str, Any], *, final: bool) -> pb.Stage:
         exit_code=job["exit_code"],
         signal=job["signal"],
         final=final,
+        sequence=sequence,
     )
     return pb.Stage(job=job["id"], stage=stage)
 
@@ -67,3 +69,39 @@ def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
         why=event.why,
         step=event.step,
     )
+
+
+def node_to_wire(node: Mapping[str, Any]) -> pb.NodeLine:
+    """From a node as the API shows it."""
+    return pb.NodeLine(
+        **{name: node[name] for name in ("id", "name", "state", "eligibility", "cluster", "labels")},
+        capacity=node["capacity"],
+        reserved=node["reserved"],
+        running=node["running"],
+        queued=node["queued"],
+        report_interval_ms=node["report_interval_ms"] or 0,
+    )
+
+
+def job_to_wire(job: Mapping[str, Any]) -> pb.JobLine:
+    """From a job as the API shows it."""
+    return pb.JobLine(
+        **{name: job[name] for name in ("id", "name", "namespace", "state", "counts")}, user=job["user"] or ""
+    )
+
+
+def refusal_to_wire(error: RotaError) -> pb.Refusal:
+    return pb.Refusal(
+        code=error.code,
+        detail=str(error),
+        field=getattr(error, "field", None) or "",
+        hint=getattr(error, "hint", None) or "",
+    )
+
+
+def indices_from_wire(first: Sequence[int], last: Sequence[int], most: int) -> tuple[int, ...]:
+    """Of ranges, at most so many and one more: whoever asks for more is refused by their number."""
+    found: list[int] = []
+    for low, high in zip(first, last, strict=False):
+        found += range(low, min(high + 1, low + most + 1 - len(found)))
+    return tuple(found)

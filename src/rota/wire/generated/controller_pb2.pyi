@@ -7,27 +7,61 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ScheduleRequest(_message.Message):
-    __slots__ = ("spec_json", "idempotency_key", "logs")
+    __slots__ = ("spec_json", "idempotency_key", "logs", "heard")
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     spec_json: str
     idempotency_key: str
     logs: bool
-    def __init__(self, spec_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., logs: bool = ...) -> None: ...
+    heard: Heard
+    def __init__(self, spec_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., logs: bool = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("job", "logs", "heard")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    logs: bool
+    heard: Heard
+    def __init__(self, job: _Optional[str] = ..., logs: bool = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
+
+class Heard(_message.Message):
+    __slots__ = ("sequence", "logs")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    sequence: str
+    logs: _containers.RepeatedCompositeFieldContainer[LogPosition]
+    def __init__(self, sequence: _Optional[str] = ..., logs: _Optional[_Iterable[_Union[LogPosition, _Mapping]]] = ...) -> None: ...
+
+class LogPosition(_message.Message):
+    __slots__ = ("index", "stream", "attempt", "offset")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    stream: str
+    attempt: int
+    offset: int
+    def __init__(self, index: _Optional[int] = ..., stream: _Optional[str] = ..., attempt: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("job", "stage", "log")
+    __slots__ = ("job", "stage", "log", "task")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     job: str
     stage: JobStage
     log: LogPart
-    def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[JobStage, _Mapping]] = ..., log: _Optional[_Union[LogPart, _Mapping]] = ...) -> None: ...
+    task: Event
+    def __init__(self, job: _Optional[str] = ..., stage: _Optional[_Union[JobStage, _Mapping]] = ..., log: _Optional[_Union[LogPart, _Mapping]] = ..., task: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
 
 class JobStage(_message.Message):
-    __slots__ = ("state", "reason", "counts", "exit_code", "signal", "final")
+    __slots__ = ("state", "reason", "counts", "exit_code", "signal", "final", "sequence")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -41,13 +75,15 @@ class JobStage(_message.Message):
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     counts: _containers.ScalarMap[str, int]
     exit_code: int
     signal: int
     final: bool
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., final: bool = ...) -> None: ...
+    sequence: str
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., final: bool = ..., sequence: _Optional[str] = ...) -> None: ...
 
 class LogPart(_message.Message):
     __slots__ = ("index", "attempt", "stream", "offset", "data", "missing", "reason")
@@ -66,6 +102,60 @@ class LogPart(_message.Message):
     missing: int
     reason: str
     def __init__(self, index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BulkRequest(_message.Message):
+    __slots__ = ("id", "schedule", "stop")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    schedule: BulkJob
+    stop: StopRequest
+    def __init__(self, id: _Optional[str] = ..., schedule: _Optional[_Union[BulkJob, _Mapping]] = ..., stop: _Optional[_Union[StopRequest, _Mapping]] = ...) -> None: ...
+
+class BulkJob(_message.Message):
+    __slots__ = ("spec_json", "idempotency_key", "follow")
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    spec_json: str
+    idempotency_key: str
+    follow: bool
+    def __init__(self, spec_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., follow: bool = ...) -> None: ...
+
+class BulkReply(_message.Message):
+    __slots__ = ("id", "accepted", "refused", "stage", "stopped")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    accepted: BulkAccepted
+    refused: Refusal
+    stage: Stage
+    stopped: StopReply
+    def __init__(self, id: _Optional[str] = ..., accepted: _Optional[_Union[BulkAccepted, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., stopped: _Optional[_Union[StopReply, _Mapping]] = ...) -> None: ...
+
+class BulkAccepted(_message.Message):
+    __slots__ = ("job", "new")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    new: bool
+    def __init__(self, job: _Optional[str] = ..., new: bool = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("code", "detail", "field", "hint")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    detail: str
+    field: str
+    hint: str
+    def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., field: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("job", "reason")
@@ -146,3 +236,147 @@ class AcknowledgeRequest(_message.Message):
 class AcknowledgeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ResolveRequest(_message.Message):
+    __slots__ = ("subscriber", "job", "first_index", "last_index", "attempt", "word")
+    SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    subscriber: str
+    job: str
+    first_index: _containers.RepeatedScalarFieldContainer[int]
+    last_index: _containers.RepeatedScalarFieldContainer[int]
+    attempt: int
+    word: str
+    def __init__(self, subscriber: _Optional[str] = ..., job: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., word: _Optional[str] = ...) -> None: ...
+
+class ResolveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatePage(_message.Message):
+    __slots__ = ("sequence", "queue", "nodes", "jobs", "unresolved")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    UNRESOLVED_FIELD_NUMBER: _ClassVar[int]
+    sequence: str
+    queue: QueueState
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeLine]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobLine]
+    unresolved: _containers.RepeatedCompositeFieldContainer[UnresolvedTask]
+    def __init__(self, sequence: _Optional[str] = ..., queue: _Optional[_Union[QueueState, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeLine, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobLine, _Mapping]]] = ..., unresolved: _Optional[_Iterable[_Union[UnresolvedTask, _Mapping]]] = ...) -> None: ...
+
+class QueueState(_message.Message):
+    __slots__ = ("jobs", "tasks")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    jobs: int
+    tasks: int
+    def __init__(self, jobs: _Optional[int] = ..., tasks: _Optional[int] = ...) -> None: ...
+
+class NodeLine(_message.Message):
+    __slots__ = ("id", "name", "state", "eligibility", "cluster", "labels", "capacity", "reserved", "running", "queued", "report_interval_ms")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CapacityEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ReservedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    state: str
+    eligibility: str
+    cluster: str
+    labels: _containers.ScalarMap[str, str]
+    capacity: _containers.ScalarMap[str, float]
+    reserved: _containers.ScalarMap[str, float]
+    running: int
+    queued: int
+    report_interval_ms: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., eligibility: _Optional[str] = ..., cluster: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., capacity: _Optional[_Mapping[str, float]] = ..., reserved: _Optional[_Mapping[str, float]] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+
+class JobLine(_message.Message):
+    __slots__ = ("id", "name", "namespace", "state", "counts", "user")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    namespace: str
+    state: str
+    counts: _containers.ScalarMap[str, int]
+    user: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., state: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ..., user: _Optional[str] = ...) -> None: ...
+
+class UnresolvedTask(_message.Message):
+    __slots__ = ("job", "index", "attempt", "owner")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    index: int
+    attempt: int
+    owner: str
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class SetPaceRequest(_message.Message):
+    __slots__ = ("least_ms", "most_ms")
+    LEAST_MS_FIELD_NUMBER: _ClassVar[int]
+    MOST_MS_FIELD_NUMBER: _ClassVar[int]
+    least_ms: int
+    most_ms: int
+    def __init__(self, least_ms: _Optional[int] = ..., most_ms: _Optional[int] = ...) -> None: ...
+
+class PaceReply(_message.Message):
+    __slots__ = ("least_ms", "most_ms")
+    LEAST_MS_FIELD_NUMBER: _ClassVar[int]
+    MOST_MS_FIELD_NUMBER: _ClassVar[int]
+    least_ms: int
+    most_ms: int
+    def __init__(self, least_ms: _Optional[int] = ..., most_ms: _Optional[int] = ...) -> None: ...

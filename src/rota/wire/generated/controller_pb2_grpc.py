@@ -39,6 +39,16 @@ class ControllerStub(object):
                 request_serializer=rota_dot_v1_dot_controller__pb2.ScheduleRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_controller__pb2.Stage.FromString,
                 _registered_method=True)
+        self.Follow = channel.unary_stream(
+                '/rota.v1.Controller/Follow',
+                request_serializer=rota_dot_v1_dot_controller__pb2.FollowRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.Stage.FromString,
+                _registered_method=True)
+        self.ScheduleMany = channel.stream_stream(
+                '/rota.v1.Controller/ScheduleMany',
+                request_serializer=rota_dot_v1_dot_controller__pb2.BulkRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.BulkReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/rota.v1.Controller/Stop',
                 request_serializer=rota_dot_v1_dot_controller__pb2.StopRequest.SerializeToString,
@@ -59,13 +69,42 @@ class ControllerStub(object):
                 request_serializer=rota_dot_v1_dot_controller__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_controller__pb2.AcknowledgeReply.FromString,
                 _registered_method=True)
+        self.Resolve = channel.unary_unary(
+                '/rota.v1.Controller/Resolve',
+                request_serializer=rota_dot_v1_dot_controller__pb2.ResolveRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.ResolveReply.FromString,
+                _registered_method=True)
+        self.State = channel.unary_stream(
+                '/rota.v1.Controller/State',
+                request_serializer=rota_dot_v1_dot_controller__pb2.StateRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.StatePage.FromString,
+                _registered_method=True)
+        self.SetPace = channel.unary_unary(
+                '/rota.v1.Controller/SetPace',
+                request_serializer=rota_dot_v1_dot_controller__pb2.SetPaceRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.PaceReply.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Schedule(self, request, context):
-        """Submit a job and hear of it until it has ended: stages, then, where asked for, the log of each task.
+        """Submit a job and hear of it until it has ended: stages, and, where asked for, the log of each task.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Follow(self, request, context):
+        """Hear of a job that was submitted before, from where one stopped listening.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScheduleMany(self, request_iterator, context):
+        """Many jobs on one stream: each request is answered with its own id, in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +137,27 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Resolve(self, request, context):
+        """What becomes of lost tasks of a job whose recovery this subscriber owns.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def State(self, request, context):
+        """Nodes, queue, jobs that have not ended, and lost tasks that wait for a word; in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPace(self, request, context):
+        """Between which bounds nodes report how busy they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +165,16 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.Schedule,
                     request_deserializer=rota_dot_v1_dot_controller__pb2.ScheduleRequest.FromString,
                     response_serializer=rota_dot_v1_dot_controller__pb2.Stage.SerializeToString,
+            ),
+            'Follow': grpc.unary_stream_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.FollowRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.Stage.SerializeToString,
+            ),
+            'ScheduleMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.ScheduleMany,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.BulkRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.BulkReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -125,6 +195,21 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=rota_dot_v1_dot_controller__pb2.AcknowledgeRequest.FromString,
                     response_serializer=rota_dot_v1_dot_controller__pb2.AcknowledgeReply.SerializeToString,
+            ),
+            'Resolve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resolve,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.ResolveRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.ResolveReply.SerializeToString,
+            ),
+            'State': grpc.unary_stream_rpc_method_handler(
+                    servicer.State,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.StateRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.StatePage.SerializeToString,
+            ),
+            'SetPace': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPace,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.SetPaceRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.PaceReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -154,6 +239,60 @@ class Controller(object):
             '/rota.v1.Controller/Schedule',
             rota_dot_v1_dot_controller__pb2.ScheduleRequest.SerializeToString,
             rota_dot_v1_dot_controller__pb2.Stage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rota.v1.Controller/Follow',
+            rota_dot_v1_dot_controller__pb2.FollowRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.Stage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScheduleMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rota.v1.Controller/ScheduleMany',
+            rota_dot_v1_dot_controller__pb2.BulkRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.BulkReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -262,6 +401,87 @@ class Controller(object):
             '/rota.v1.Controller/Acknowledge',
             rota_dot_v1_dot_controller__pb2.AcknowledgeRequest.SerializeToString,
             rota_dot_v1_dot_controller__pb2.AcknowledgeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resolve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Resolve',
+            rota_dot_v1_dot_controller__pb2.ResolveRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.ResolveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def State(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rota.v1.Controller/State',
+            rota_dot_v1_dot_controller__pb2.StateRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.StatePage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/SetPace',
+            rota_dot_v1_dot_controller__pb2.SetPaceRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.PaceReply.FromString,
             options,
             channel_credentials,
             insecure,

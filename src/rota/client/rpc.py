@@ -1,0 +1,220 @@
+"""An outside controller's side of controller.proto: it reconnects by itself and goes on where it stopped."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import grpc
+
+from rota.client.cluster import connect
+from rota.client.context import resolve
+from rota.client.errors import Broken, Conflict, NotAllowed, NotFound, Rejected, RotaError, Unavailable
+from rota.model.addresses import is_loopback
+from rota.wire.generated import controller_pb2 as pb
+from rota.wire.generated.controller_pb2_grpc import ControllerStub
+
+CALL_SECONDS = 30.0  # for an answer, also while the server is started again
+PAUSE_SECONDS = (0.1, 2.0)  # before a stream is opened again: the first, the longest
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),  # a connection that died in silence is noticed
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+]
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_KINDS: Mapping[grpc.StatusCode, type[RotaError]] = {
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.FAILED_PRECONDITION: Conflict,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Unavailable,
+    grpc.StatusCode.INTERNAL: Broken,
+}
+
+
+class Controller:
+    """Known to the server by its token and its name. Answers are the messages of controller.proto."""
+
+    def __init__(self, address: str, token: str, name: str, ca_pem: bytes | None = None) -> None:
+        self.name = name
+        self._channel = _channel(address, ca_pem)
+        self._stub: Any = ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+        self._said = (("authorization", f"Bearer {token}"),)
+
+    @classmethod
+    def connect(cls, name: str, context: str | None = None) -> Self:
+        """To the server that the command line would talk to."""
+        endpoint = resolve(context=context)
+        with connect(context=context) as cluster:
+            address = str(cluster.server().raw["controller_address"])
+        ca_pem = None
+        if endpoint.ca is not None:
+            with open(endpoint.ca, "rb") as file:
+                ca_pem = file.read()
+        return cls(address, endpoint.token, name, ca_pem)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def submit(self, spec: Mapping[str, Any], key: str) -> str:
+        """The id of the job: of the same one, however often it is said with this key."""
+        stages = self.schedule(spec, key)
+        job = next(stages).job
+        stages.close()
+        return str(job)
+
+    def schedule(
+        self, spec: Mapping[str, Any], key: str, *, logs: bool = False
+    ) -> Generator[pb.Stage, None, None]:
+        """Every stage and event of its tasks once, and with `logs` every byte, until the final stage."""
+        heard, body = _Heard(), json.dumps(dict(spec))
+
+        def call() -> Any:
+            wanted = pb.ScheduleRequest(spec_json=body, idempotency_key=key, logs=logs, heard=heard.said())
+            return self._stub.Schedule(wanted, metadata=self._said, wait_for_ready=True)
+
+        for stage in _again_and_again(call):
+            heard.note(stage)
+            yield stage
+            if stage.stage.final:
+                return
+
+    def events(self, after: str = "") -> Iterator[pb.Event]:
+        """What happens, each once and in order, behind `after` or what was acknowledged under this name."""
+
+        def call() -> Any:
+            wanted = pb.WatchRequest(subscriber=self.name, after=after)
+            return self._stub.Watch(wanted, metadata=self._said, wait_for_ready=True)
+
+        for batch in _again_and_again(call):
+            for event in batch.events:
+                after = event.sequence
+                yield event
+
+    def acknowledge(self, sequence: str) -> None:
+        """Everything up to this event was dealt with."""
+        self._ask("Acknowledge", pb.AcknowledgeRequest(subscriber=self.name, sequence=sequence))
+
+    def resolve(self, event: pb.Event, word: str) -> None:
+        """What becomes of the tasks that an event `task.unresolved` names: again, fail, cancel or lost."""
+        wanted = pb.ResolveRequest(
+            subscriber=self.name,
+            job=event.job,
+            first_index=event.first_index,
+            last_index=event.last_index,
+            attempt=event.attempt,
+            word=word,
+        )
+        self._ask("Resolve", wanted)
+
+    def stop(self, job: str, reason: str = "") -> str:
+        """The state of the job since."""
+        return str(self._ask("Stop", pb.StopRequest(job=job, reason=reason)).state)
+
+    def delete(self, job: str) -> None:
+        self._ask("Delete", pb.DeleteRequest(job=job))
+
+    def state(self) -> Sequence[pb.StatePage]:
+        """Nodes, queue and jobs; the first page tells the sequence number from which to watch."""
+
+        def read() -> list[pb.StatePage]:
+            pages = self._stub.State(
+                pb.StateRequest(), metadata=self._said, timeout=CALL_SECONDS, wait_for_ready=True
+            )
+            return list(pages)
+
+        pages: list[pb.StatePage] = _answered(read)
+        return pages
+
+    def set_pace(self, least_ms: int, most_ms: int) -> None:
+        self._ask("SetPace", pb.SetPaceRequest(least_ms=least_ms, most_ms=most_ms))
+
+    def _ask(self, method: str, request: Any) -> Any:
+        """Said again when the server went away before it answered: every call may be repeated."""
+        call = getattr(self._stub, method)
+        return _answered(
+            lambda: call(request, metadata=self._said, timeout=CALL_SECONDS, wait_for_ready=True)
+        )
+
+
+class _Heard:
+    """How far a job's stream was heard."""
+
+    def __init__(self) -> None:
+        self._sequence = ""
+        self._logs: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def note(self, stage: pb.Stage) -> None:
+        match stage.WhichOneof("what"):
+            case "task":
+                self._sequence = stage.task.sequence
+            case "stage":
+                self._sequence = stage.stage.sequence or self._sequence
+            case "log":
+                part = stage.log
+                end = part.offset + part.missing + len(part.data)
+                self._logs[part.index, part.stream] = (part.attempt, end)
+            case _:
+                pass
+
+    def said(self) -> pb.Heard:
+        logs = [
+            pb.LogPosition(index=index, stream=stream, attempt=attempt, offset=offset)
+            for (index, stream), (attempt, offset) in self._logs.items()
+        ]
+        return pb.Heard(sequence=self._sequence, logs=logs)
+
+
+def _again_and_again(call: Callable[[], Any]) -> Iterator[Any]:
+    """All that a stream says; one that broke because the server went away is opened again."""
+    pause_seconds = PAUSE_SECONDS[0]
+    while True:
+        stream = call()
+        try:
+            for said in stream:
+                pause_seconds = PAUSE_SECONDS[0]
+                yield said
+            return
+        except grpc.RpcError as error:
+            if error.code() not in _AWAY:
+                raise _told(error) from None
+        finally:
+            stream.cancel()
+        time.sleep(random.uniform(0.5, 1.0) * pause_seconds)
+        pause_seconds = min(PAUSE_SECONDS[1], 2 * pause_seconds)
+
+
+def _answered(call: Callable[[], Any]) -> Any:
+    until = time.monotonic() + CALL_SECONDS
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if error.code() not in _AWAY or time.monotonic() > until:
+                raise _told(error) from None
+        time.sleep(PAUSE_SECONDS[0])
+
+
+def _told(error: Any) -> RotaError:
+    said = {pair.key: pair.value for pair in error.trailing_metadata() or ()}
+    kind = _KINDS.get(error.code(), Rejected)
+    code = str(said.get("rota-code") or "unavailable")
+    return kind(code, error.details() or error.code().name, field=said.get("rota-field"))
+
+
+def _channel(address: str, ca_pem: bytes | None) -> grpc.Channel:
+    """Plain text on loopback only, where the server has no certificate for it."""
+    host = address.rpartition(":")[0].strip("[]")
+    if ca_pem is None and is_loopback(host):
+        return grpc.insecure_channel(address, _OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_pem), _OPTIONS)

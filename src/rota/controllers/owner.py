@@ -1,0 +1,156 @@
+"""Attempts lost with their node + what their job's owner says -> what becomes of the tasks, or a wait."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
+from rota.model.columns import Ranges, ints
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec
+from rota.model.lifecycle import AttemptState, TaskEvent, TaskState
+from rota.model.limits import BLOCK_TASKS, TICK_MS, TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
+from rota.model.plan import Event, Instant
+from rota.model.recovery import Absence, Loss, Word
+from rota.model.shape import RunMode
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+
+
+class Block(NamedTuple):
+    """The three records of a block."""
+
+    task: TaskBlock
+    attempt: AttemptBlock
+    status: StatusBlock
+
+
+class Asked(NamedTuple):
+    """What the owner was asked, and what follows."""
+
+    losses: dict[int, Loss]  # by position: these wait for its word
+    words: dict[int, TaskEvent]  # by position: what becomes of these
+    events: tuple[Event, ...] = ()
+    wake_at_ms: int | None = None
+
+
+NOTHING_ASKED = Asked({}, {})
+
+
+def ask_owner(view: View, job: JobView, block: Block, ended: Iterable[int], now: Instant) -> Asked:
+    """Nobody but the owner recovers what it owns; while it is away, the scheduler, where the job says so."""
+    lost = _owned(job.spec, block, ended)
+    if not lost:
+        return NOTHING_ASKED
+    number, first = ints(block.attempt, "number"), block.task.block * BLOCK_TASKS
+    losses: dict[int, Loss] = {}
+    words: dict[int, TaskEvent] = {}
+    left: list[int] = []
+    for at in lost:
+        before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
+        word = None if job.answers is None else job.answers.on(first + at, number[at])
+        if word is not None:
+            words[at] = _what_becomes(word)
+        elif _is_left_alone(view, job.spec, before, now):
+            words[at] = TaskEvent.AGAIN
+            left.append(first + at)
+        else:
+            losses[at] = _told(before, now)
+    news = [at for at, loss in losses.items() if loss != block.task.losses.get(at)]
+    events = (*_reports(view, job, block, losses, news), *_taken_over(job.spec, left))
+    return Asked(losses, words, events, _look_again_at(view, job.spec, losses, now))
+
+
+def _owned(spec: JobSpec, block: Block, ended: Iterable[int]) -> list[int]:
+    """Positions for the owner; what is started once, ever, ends as lost whatever anybody says."""
+    if spec.owner is None or spec.run is RunMode.AT_MOST_ONCE:
+        return []
+    task, attempt, status = block
+    return [
+        at
+        for at in ended
+        if task.state[at] == TaskState.WANTED
+        and status.state[at] == AttemptState.LOST
+        and not attempt.flags[at] & EVICTED  # that had to give way, and is placed again
+    ]
+
+
+def _what_becomes(word: Word) -> TaskEvent:
+    match word:
+        case Word.AGAIN:
+            return TaskEvent.AGAIN
+        case Word.FAIL:
+            return TaskEvent.SPENT
+        case Word.CANCEL:
+            return TaskEvent.STOPPED
+        case Word.LOST:
+            return TaskEvent.GONE
+
+
+def _is_left_alone(view: View, spec: JobSpec, loss: Loss, now: Instant) -> bool:
+    at_ms = _taken_over_at(view, spec, loss)
+    return at_ms is not None and now.ms >= at_ms
+
+
+def _taken_over_at(view: View, spec: JobSpec, loss: Loss) -> int | None:
+    """Cluster time at which somebody else acts; None: its owner is there, or is waited for."""
+    absent_ms = view.presence.absent_since(spec.owner or "")
+    if spec.when_no_controller is Absence.WAIT or absent_ms is None:
+        return None
+    return max(loss.since_ms, absent_ms) + _wait_ms(spec)
+
+
+def _told(loss: Loss, now: Instant) -> Loss:
+    due = loss.times == 0 or now.ms >= _told_again_at(loss)
+    return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
+
+
+def _told_again_at(loss: Loss) -> int:
+    pause_ms: int = min(TOLD_AGAIN_LAST_MS, TOLD_AGAIN_FIRST_MS * 2 ** min(loss.times - 1, 16))
+    return loss.told_ms + pause_ms
+
+
+def _look_again_at(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
+    times = [_told_again_at(loss) for loss in losses.values()]
+    if spec.when_no_controller is Absence.SCHEDULER:
+        # Whoever is there now may go: not before this, then, would anybody act for it.
+        later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
+        times += [_taken_over_at(view, spec, loss) or later_ms for loss in losses.values()]
+    return min(times, default=None)
+
+
+def _wait_ms(spec: JobSpec) -> int:
+    return round(spec.controller_wait_seconds * 1000)
+
+
+def _reports(
+    view: View, job: JobView, block: Block, losses: dict[int, Loss], news: list[int]
+) -> Iterable[Event]:
+    """One for each node and number of attempt: by these its owner answers."""
+    places = ints(block.attempt, "node")
+    groups: dict[tuple[int, NodeId, int], list[int]] = {}
+    for at in news:
+        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times)
+        groups.setdefault(kind, []).append(block.task.block * BLOCK_TASKS + at)
+    for (attempt, node, times), indices in groups.items():
+        ranges = Ranges(indices)
+        name = view.nodes[node].spec.name if node in view.nodes else node
+        was = "tasks {} of job {} were" if len(indices) > 1 else "task {} of job {} was"
+        again = f", told {times} times" if times > 1 else ""
+        asks = f"{job.spec.owner} is to say again, fail, cancel or lost"
+        yield Event(
+            "task.unresolved",
+            f"{was.format(ranges, job.spec.id)} lost on {name}: {asks}{again}",
+            job=job.spec.id,
+            node=node,
+            indices=tuple(ranges.pairs),
+            attempt=attempt,
+            state="unresolved",
+        )
+
+
+def _taken_over(spec: JobSpec, left: list[int]) -> Iterable[Event]:
+    if left:
+        ranges = Ranges(left)
+        tasks = f"task{'s' if len(left) > 1 else ''} {ranges} of job {spec.id}"
+        why = f"{spec.owner} is away: the scheduler places {tasks} anew"
+        yield Event("task.resolved", why, job=spec.id, indices=tuple(ranges.pairs), state=Word.AGAIN.value)

@@ -1,0 +1,95 @@
+"""Who deals with what was lost: exactly one, once; and what is written of it is what that one says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
+from rota.model.columns import ints
+from rota.model.job import JobSpec, Recovery
+from rota.model.lifecycle import AttemptState, TaskState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.recovery import Absence, JobAnswers, Word
+from rota.model.shape import RunMode
+from rota.model.task import TaskBlock
+from rota.sim.broken import Broken
+
+Records = Mapping[str, Any]
+_ENDS = {Word.FAIL: TaskState.FAILED, Word.CANCEL: TaskState.CANCELED, Word.LOST: TaskState.LOST}
+
+
+def look_at_answers(before: JobAnswers | None, now: JobAnswers) -> None:
+    """What was said first of an attempt counts."""
+    for index, answer in now.words.items():
+        old = None if before is None else before.words.get(index)
+        if old is not None and answer != old and answer.attempt <= old.attempt:
+            raise Broken(f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}")
+
+
+def look_at_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at: int) -> None:
+    """A task is placed again; if it was lost, by the word of its owner alone."""
+    index, number = before.block * BLOCK_TASKS + at, ints(before, "number")[at]
+    if not number or before.flags[at] & EVICTED or not _is_lost(known, before, at):
+        return
+    name = f"task {index} of job {spec.id}"
+    match spec.recovery:
+        case Recovery.SCHEDULER:
+            pass
+        case Recovery.CANCEL | Recovery.NONE:
+            raise Broken(f"{name} was lost and is placed again, and its owner is: {spec.recovery}")
+        case Recovery.CONTROLLER:
+            word = _word(known, spec, index, number)
+            taken_over = word is None and spec.when_no_controller is Absence.SCHEDULER
+            if word is not Word.AGAIN and not taken_over:
+                raise Broken(f"{name} was lost and is placed again, and its controller said: {word}")
+
+
+def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
+    """A task has ended; if it was lost, as its owner says. What a user has canceled needs no owner."""
+    spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
+    wish, state = known.get(f"job/{now.job}/wish"), TaskState(now.state[at])
+    if attempts is None or (wish is not None and wish.cancel) or not _is_lost(known, attempts, at):
+        return
+    verdict = known.get(f"job/{now.job}/verdict")
+    if attempts.flags[at] & EVICTED or (verdict is not None and verdict.late):
+        return
+    index, number = now.block * BLOCK_TASKS + at, ints(attempts, "number")[at]
+    expected = _end(spec, _word(known, spec, index, number))
+    if state is not expected:
+        raise Broken(f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}")
+
+
+def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:
+    """Whether a task may have ended so by its owner's will."""
+    answers = known.get(f"job/{spec.id}/answers")
+    said = None if answers is None else answers.words.get(index)
+    if said is not None and _ENDS.get(said.word) is state:
+        return True
+    return spec.recovery is Recovery.CANCEL and state is TaskState.CANCELED
+
+
+def _end(spec: JobSpec, word: Word | None) -> TaskState | None:
+    """None: it does not end."""
+    if spec.run is RunMode.AT_MOST_ONCE:
+        return TaskState.LOST
+    match spec.recovery:
+        case Recovery.SCHEDULER:
+            return None
+        case Recovery.CANCEL:
+            return TaskState.CANCELED
+        case Recovery.NONE:
+            return TaskState.LOST
+        case Recovery.CONTROLLER:
+            return None if word is None else _ENDS.get(word)
+
+
+def _is_lost(known: Records, attempts: AttemptBlock, at: int) -> bool:
+    """The attempt that this record names."""
+    status: StatusBlock | None = known.get(f"status/{attempts.job}/{attempts.block}")
+    number = ints(attempts, "number")[at]
+    is_known = status is not None and number > 0 and ints(status, "number")[at] == number
+    return is_known and status is not None and status.state[at] == AttemptState.LOST
+
+
+def _word(known: Records, spec: JobSpec, index: int, attempt: int) -> Word | None:
+    answers: JobAnswers | None = known.get(f"job/{spec.id}/answers")
+    return None if answers is None else answers.on(index, attempt)

@@ -1,0 +1,142 @@
+"""Who may say what becomes of a lost task, and how often; what a job says of its owner."""
+
+from typing import Any
+
+import pytest
+
+from rota.apiserver import show_spec
+from rota.apiserver.access import Caller
+from rota.apiserver.admit_loss import Said, resolve, unresolved
+from rota.apiserver.spec import parse_spec
+from rota.engine.mirror import Mirror
+from rota.identity.tokens import Role
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
+from rota.model.job import Recovery
+from rota.model.limits import ANSWERS_MAX
+from rota.model.recovery import Absence, Answer, JobAnswers, Loss, Word
+from tests.apiserver.builders import ADA, spec, tasks
+
+ANN = Caller("ann", Role.SUBMITTER, ("default",))
+OWNED: dict[str, Any] = {"recovery": Recovery.CONTROLLER, "user": "ann", "controller": "ci"}
+
+
+def lost(count: int = 4, **changes: Any) -> Mirror:
+    """Tasks 1 and 2 of job 1 wait for ann:ci, lost in attempt 3."""
+    mirror = Mirror()
+    mirror.apply(spec(1, count=count, **(OWNED | changes)))
+    mirror.apply(tasks("1", count, losses={1: Loss(3, 5, 5), 2: Loss(3, 5, 5)}))
+    return mirror
+
+
+def said(
+    *indices: int, attempt: int = 3, word: str = "again", subscriber: str = "ci", job: str = "1"
+) -> Said:
+    return Said(subscriber, job, indices, attempt, word)
+
+
+def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
+    mirror = lost()
+    plan = resolve(mirror, said(2, 1), ANN)
+    (answers,) = plan.puts
+    mirror.apply(answers)
+    again = resolve(mirror, said(1, 2), ANN)
+
+    assert answers == JobAnswers(answers.id, {1: Answer(3, Word.AGAIN), 2: Answer(3, Word.AGAIN)})
+    assert [(event.kind, event.indices, event.attempt, event.state) for event in plan.events] == [
+        ("task.resolved", ((1, 2),), 3, "again")
+    ]
+    assert (again.puts, again.events, again.answer, again.fenced) == ((), (), "1", True)
+
+
+def test_what_was_said_first_counts() -> None:
+    mirror = lost()
+    mirror.apply(*resolve(mirror, said(1), ANN).puts)
+
+    with pytest.raises(Conflict, match="again was said before of attempt 3 of task 1"):
+        resolve(mirror, said(1, word="fail"), ANN)
+
+
+@pytest.mark.parametrize(
+    ("who", "words", "error", "field"),
+    [
+        (ADA, said(1), NotAllowed, "subscriber"),
+        (ANN, said(1, subscriber="other"), NotAllowed, "subscriber"),
+        (ANN, said(1, subscriber=""), BadField, "subscriber"),
+        (Caller("ann", Role.VIEWER, ("default",)), said(1), NotAllowed, None),
+        (Caller("ann", Role.SUBMITTER, ("films",)), said(1), NotFound, None),
+        (ANN, said(1, job="2"), NotFound, None),
+        (ANN, said(1, word="perhaps"), BadField, "word"),
+        (ANN, said(1, attempt=2), Conflict, "attempt"),
+        (ANN, said(0), Conflict, None),
+        (ANN, said(), BadField, "indices"),
+        (ANN, said(4), BadField, "indices"),
+        (ANN, said(*[0] * (ANSWERS_MAX + 1)), BadField, "indices"),
+    ],
+)
+def test_nobody_else_and_nothing_else_is_heard(
+    who: Caller, words: Said, error: type[Rejected], field: str | None
+) -> None:
+    with pytest.raises(error) as refused:
+        resolve(lost(), words, who)
+
+    assert refused.value.field == field
+
+
+def test_of_two_tasks_neither_is_decided_when_one_cannot_be() -> None:
+    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
+        resolve(lost(), said(0, 1), ANN)
+
+
+def test_what_others_recover_no_controller_decides() -> None:
+    with pytest.raises(Conflict, match="recovered by: scheduler"):
+        resolve(lost(recovery=Recovery.SCHEDULER), said(1), ANN)
+
+
+def test_words_that_are_kept_to_be_repeated_are_bounded() -> None:
+    mirror = lost()
+    before = {index: Answer(1, Word.AGAIN) for index in range(10, 10 + ANSWERS_MAX)}
+    mirror.apply(JobAnswers(mirror.jobs[spec(1).id].spec.id, before))
+    (answers,) = resolve(mirror, said(1, 2), ANN).puts
+
+    assert isinstance(answers, JobAnswers)
+    assert len(answers.words) == ANSWERS_MAX
+    assert {1, 2} <= answers.words.keys()
+
+
+def test_what_waits_is_listed() -> None:
+    assert [index for index, _ in unresolved(lost().jobs[spec(1).id])] == [1, 2]
+
+
+def test_a_spec_names_its_controller_and_shows_it_as_it_can_be_sent_again() -> None:
+    body = {
+        "command": ["true"],
+        "recovery": "controller",
+        "controller": "ci",
+        "when_no_controller": "scheduler",
+        "controller_wait": "5m",
+    }
+    parsed = parse_spec(body)
+    shown = show_spec.spec(parsed)
+
+    assert (parsed.controller, parsed.when_no_controller) == ("ci", Absence.SCHEDULER)
+    assert parsed.controller_wait_seconds == 300
+    assert parse_spec(body | {name: shown[name] for name in body if name != "command"}) == parsed
+
+
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ("controller", {"recovery": "controller"}),
+        ("controller", {"recovery": "controller", "controller": "a b"}),
+        ("controller", {"controller": "ci"}),
+        ("when_no_controller", {"recovery": "none", "when_no_controller": "wait"}),
+        ("when_no_controller", {"recovery": "controller", "controller": "ci", "when_no_controller": "cry"}),
+        ("controller_wait", {"recovery": "controller", "controller": "ci", "controller_wait": -1}),
+        ("controller_wait", {"recovery": "cancel", "controller_wait": 5}),
+    ],
+)
+def test_a_contradiction_about_the_owner_is_refused_by_its_field(field: str, body: dict[str, Any]) -> None:
+    with pytest.raises(BadField) as refused:
+        parse_spec({"command": ["true"], **body})
+
+    assert (refused.value.field, bool(refused.value.hint)) == (field, True)

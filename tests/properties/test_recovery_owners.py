@@ -1,0 +1,213 @@
+"""Whatever is lost, comes back, refuses, restarts or is canceled: each task has one owner, who acts once."""
+
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.engine.entries import JobEntry
+from rota.model.columns import ints
+from rota.model.errors import Rejected
+from rota.model.ids import JobId
+from rota.model.job import Recovery
+from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, AttemptState
+from rota.model.recovery import Absence, Word
+from rota.model.shape import RunMode
+from rota.model.sync import Said
+from rota.testing.builders import job_spec
+from rota.testing.stage import Machine, Stage
+
+NODES = ("a", "b", "c")
+OWNER = "ann:ci"
+COUNT = 3
+
+nodes = st.sampled_from(NODES)
+jobs = st.integers(1, 4)
+tasks = st.tuples(jobs, st.integers(0, COUNT - 1))
+specs = st.fixed_dictionaries(
+    {
+        "recovery": st.sampled_from(Recovery),
+        "when_no_controller": st.sampled_from(Absence),
+        "run": st.sampled_from((RunMode.AT_LEAST_ONCE, RunMode.AT_LEAST_ONCE, RunMode.AT_MOST_ONCE)),
+        "retries": st.integers(0, 1),
+    }
+)
+steps = st.one_of(
+    st.tuples(st.just("cut"), nodes),
+    st.tuples(st.just("crash"), nodes),
+    st.tuples(st.just("back"), nodes),
+    st.tuples(st.just("silence"), nodes),
+    st.tuples(st.just("refuse"), nodes),
+    st.tuples(st.just("wait"), st.sampled_from((1_000, 15_000, 31_000, 61_000))),
+    st.tuples(st.just("wait"), st.just(31_000)),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("cancel"), jobs),
+    st.tuples(st.just("end"), tasks, st.sampled_from((0, 0, 1))),
+    st.tuples(st.just("say"), tasks, st.integers(1, 4), st.sampled_from(Word)),
+    st.tuples(st.just("say"), tasks, st.just(1), st.sampled_from(Word)),
+    st.tuples(st.just("come")),
+    st.tuples(st.just("go")),
+)
+
+
+class Story:
+    """A stage, and what was ever seen on it."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.heard: dict[tuple[int, int, int], Word] = {}  # the first word on an attempt that was taken
+        self.numbers: dict[tuple[JobId, int], int] = {}
+        self.ends: dict[tuple[JobId, int], int] = {}
+        for name in NODES:
+            self.stage.join(Machine(name, {"cpu": 4000}, {}))
+
+    def submit(self, number: int, spec: dict[str, Any]) -> None:
+        self.stage.submit(job_spec(number, count=COUNT, user="ann", controller="ci", **spec))
+
+    def tell(self, step: tuple[Any, ...]) -> None:
+        getattr(self, f"do_{step[0]}")(*step[1:])
+        self.look()
+
+    def do_cut(self, name: str) -> None:
+        self.stage.cut(self.stage.machines[name])
+
+    def do_crash(self, name: str) -> None:
+        self.stage.machines[name].crash()
+        self.do_cut(name)
+
+    def do_back(self, name: str) -> None:
+        machine = self.stage.machines[name]
+        machine.refuses = None
+        if machine.told is None:
+            self.stage.call(machine)
+        elif machine.silent:
+            self.stage.speak(machine)
+
+    def do_silence(self, name: str) -> None:
+        self.stage.machines[name].silent = True
+
+    def do_refuse(self, name: str) -> None:
+        self.stage.machines[name].refuses = "not now"
+
+    def do_wait(self, ms: int) -> None:
+        self.stage.wait(ms)
+
+    def do_restart(self) -> None:
+        self.stage.restart()
+
+    def do_cancel(self, number: int) -> None:
+        if JobId(str(number)) in self.stage.mirror.jobs:
+            self.stage.cancel(JobId(str(number)))
+
+    def do_end(self, task: tuple[int, int], code: int) -> None:
+        name = (JobId(str(task[0])), task[1])
+        for machine in self.stage.machines.values():
+            if name in machine.held and machine.held[name].said is Said.RUNNING:
+                machine.end(name, code, 1000)
+        self.stage.settle()
+
+    def do_say(self, task: tuple[int, int], attempt: int, word: Word) -> None:
+        job = JobId(str(task[0]))
+        if job not in self.stage.mirror.jobs:
+            return
+        with suppress(Rejected):
+            self.stage.answer(job, task[1], attempt, word)
+            first = self.heard.setdefault((*task, attempt), word)
+            assert first is word, "two words on one attempt were taken"
+
+    def do_come(self) -> None:
+        if self.stage.mirror.presence.absent_since(OWNER) is not None:
+            self.stage.watch(OWNER)
+
+    def do_go(self) -> None:
+        if self.stage.mirror.presence.absent_since(OWNER) is None:
+            self.stage.hang_up(OWNER)
+
+    # ---- what must hold at every moment
+
+    def look(self) -> None:
+        for job in self.stage.mirror.jobs.values():
+            for index in range(job.spec.count):
+                self._look_at_task(job, index)
+
+    def _look_at_task(self, job: JobEntry, index: int) -> None:
+        name = (job.spec.id, index)
+        holders = [node for node in self.stage.mirror.nodes.values() if name in node.assigned]
+        assert len(holders) <= 1, f"two attempts of {name} count"
+        task = job.tasks.get(0)
+        state = 0 if task is None else task.state[index]
+        assert self.ends.get(name, state) == state, f"the result of {name} has changed"
+        if state in TASK_ENDS:
+            self.ends[name] = state
+        number = ints(job.attempts[0], "number")[index] if 0 in job.attempts else 0
+        before = self.numbers.get(name, 0)
+        assert number >= before, f"the attempts of {name} went back"
+        self.numbers[name] = number
+        if job.spec.run is RunMode.AT_MOST_ONCE or job.spec.recovery is not Recovery.CONTROLLER:
+            assert task is None or index not in task.losses, f"nobody owns {name}, and it waits for a word"
+        elif task is not None and index in task.losses:
+            assert not holders, f"{name} waits for a word and is placed all the same"
+            assert job.statuses[0].state[index] >= ATTEMPT_FIRST_END
+        for lost in _lost_before(job, index, number):
+            self._look_at_recovery(job, index, lost)
+
+    def _look_at_recovery(self, job: JobEntry, index: int, lost: int) -> None:
+        """An attempt that was lost was followed by another: by its owner's will alone."""
+        owner, name = job.spec.recovery, f"task {index} of job {job.spec.id}"
+        assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
+        assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
+        if owner is Recovery.CONTROLLER:
+            word = self.heard.get((int(job.spec.id), index, lost))
+            allowed = (
+                (None, Word.AGAIN) if job.spec.when_no_controller is Absence.SCHEDULER else (Word.AGAIN,)
+            )
+            assert word in allowed, f"{name} was placed again, and its controller said {word}"
+
+    def to_its_end(self) -> None:
+        """All machines are well and the controller answers: what was forgotten would stay."""
+        for name in NODES:
+            self.do_back(name)
+        for _ in range(60):
+            self.stage.wait(31_000)
+            self.look()
+            live = [job for job in self.stage.mirror.jobs.values() if not _ended(job)]
+            if not live:
+                return
+            for job in live:
+                self._go_on(job)
+        raise AssertionError(f"forgotten: {[(job.spec, job.tally.as_dict()) for job in live]}")
+
+    def _go_on(self, job: JobEntry) -> None:
+        for index, loss in list(job.tasks[0].losses.items()) if 0 in job.tasks else ():
+            self.do_say((int(job.spec.id), index), loss.attempt, Word.AGAIN)
+        for index in range(COUNT):
+            self.do_end((int(job.spec.id), index), 0)
+
+
+def _lost_before(job: JobEntry, index: int, number: int) -> list[int]:
+    """Attempts of a task that were lost, and followed by others."""
+    status = job.statuses.get(0)
+    if status is None:
+        return []
+    ended = {old.number: old.state for old in status.older if old.position == index}
+    ended[ints(status, "number")[index]] = status.state[index]
+    return [one for one, state in ended.items() if state == AttemptState.LOST and 0 < one < number]
+
+
+def _ended(job: JobEntry) -> bool:
+    return job.status is not None and job.status.ended
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(specs, min_size=1, max_size=4), st.lists(steps, max_size=25))
+def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
+    wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]
+) -> None:
+    told = Story()
+    for number, spec in enumerate(wanted, 1):
+        told.submit(number, spec)
+    for step in story:
+        told.tell(step)
+
+    told.to_its_end()

@@ -1,0 +1,43 @@
+"""Forged: lost tasks with which somebody else deals than their owner, or their owner twice."""
+
+from collections.abc import Callable
+
+from rota.model.job import Recovery
+from rota.model.lifecycle import AttemptState, TaskState
+from rota.model.recovery import Answer, JobAnswers, Word
+from rota.testing.builders import job_spec
+from rota.testing.records import decided, reported
+from tests.sim.stage import ONE, STATUSES, TASKS, Stage
+
+
+def owned_by(owner: Recovery) -> Stage:
+    return Stage(job_spec(1, count=2, recovery=owner, user="sim", controller="b"))
+
+
+def an_owner_is_heard_twice() -> None:
+    stage = owned_by(Recovery.CONTROLLER)
+    stage.write(JobAnswers(ONE, {0: Answer(1, Word.AGAIN)}))
+    stage.write(JobAnswers(ONE, {0: Answer(1, Word.FAIL)}))
+
+
+def what_is_to_be_canceled_is_placed_again() -> None:
+    owned_by(Recovery.CANCEL).place("n1", "n2")
+
+
+def a_controller_is_not_asked() -> None:
+    owned_by(Recovery.CONTROLLER).place("n1", "n2")
+
+
+def a_loss_ends_otherwise_than_its_owner_says() -> None:
+    stage = owned_by(Recovery.NONE)
+    stage.place("n1")
+    stage.write(reported(STATUSES, [0], AttemptState.LOST))
+    stage.write(decided(TASKS, [0], state=TaskState.CANCELED))
+
+
+FORGED: dict[Callable[[], None], str] = {
+    an_owner_is_heard_twice: "of task 0 of job 1 its owner was heard twice",
+    what_is_to_be_canceled_is_placed_again: "was lost and is placed again, and its owner is: cancel",
+    a_controller_is_not_asked: "was lost and is placed again, and its controller said: None",
+    a_loss_ends_otherwise_than_its_owner_says: "task 0 of job 1 was lost and ends as <TaskState.CANCELED: 4>",
+}
