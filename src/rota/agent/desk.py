@@ -4,7 +4,7 @@ import asyncio
 
 from rota.agent.plan import Facts, plan
 from rota.model.ids import JobId
-from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Work
+from rota.model.sync import SAID_FIRST_END, Claim, How, JobClaims, JobOrders, Said, Work
 from rota.runtimes.protocol import AttemptName
 
 _SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
@@ -28,7 +28,7 @@ class Desk:
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
         self._works: dict[JobId, Work] = {}
-        self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
+        self._introduced: dict[JobId, int] = {}  # jobs whose work this keeper knows, in which version
 
     # ---- from the keeper
 
@@ -89,7 +89,9 @@ class Desk:
 
     def learn(self, orders: list[JobOrders]) -> list[str]:
         """Keep the work that came along; the directories that what is to start needs."""
-        self._works.update({one.job: one.work for one in orders if one.work is not None})
+        for one in orders:
+            if one.work is not None and one.work.version >= self._version(one.job):
+                self._works[one.job] = one.work
         works = [self._works[one.job] for one in orders if one.start and one.job in self._works]
         return [work.workdir for work in works if work.workdir is not None]
 
@@ -105,12 +107,19 @@ class Desk:
             self._introduced.pop(job, None)
 
     def _hand_on(self, orders: JobOrders) -> JobOrders:
-        if not orders.start:
+        if orders.start:
+            self.take(orders)
+        elif orders.work is None:
             return orders
-        self.take(orders)
-        work = None if orders.job in self._introduced else self._works[orders.job]
-        self._introduced[orders.job] = None
-        return orders._replace(work=work)
+        version = self._version(orders.job)
+        if self._introduced.get(orders.job, 0) >= version:
+            return orders._replace(work=None)
+        self._introduced[orders.job] = version
+        return orders._replace(work=self._works[orders.job])
+
+    def _version(self, job: JobId) -> int:
+        work = self._works.get(job)
+        return 0 if work is None else work.version
 
     # ---- to the control plane
 
@@ -176,6 +185,14 @@ class Desk:
         for name in names:
             self._results.pop(name, None)
         return names
+
+
+def stops(orders: JobOrders) -> dict[How, list[AttemptName]]:
+    """By how."""
+    found: dict[How, list[AttemptName]] = {}
+    for stop in orders.stop:
+        found.setdefault(stop.how, []).append(AttemptName(orders.job, stop.index, stop.attempt))
+    return found
 
 
 def _grouped(claims: dict[AttemptName, Claim]) -> list[JobClaims]:

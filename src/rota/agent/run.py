@@ -14,7 +14,7 @@ import grpc
 import structlog
 
 from rota.agent import containers, dial, logs, outputs, probe
-from rota.agent.desk import Desk
+from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
 from rota.agent.tails import Tails
@@ -227,12 +227,12 @@ class Agent:
         """What is to start comes first: nobody waits for the rest."""
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
         for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
-            if one.start:
+            if one.start or one.work is not None:
                 await self._runtime.start(one.job, one.work, one.start)
-            if one.stop:
-                await self._runtime.stop(
-                    [AttemptName(one.job, stop.index, stop.attempt) for stop in one.stop]
-                )
+            for how, names in stops(one).items():
+                await self._runtime.stop(names, how)
+            if one.signals:
+                await self._runtime.signal(one.job, one.signals)
         stored = self._desk.stored(orders.stored)
         if stored:
             await self._runtime.acknowledge(stored)

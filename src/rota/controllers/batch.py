@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from rota.controllers.ending import ending
 from rota.controllers.retry import judge
+from rota.controllers.wishes import pause, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -21,7 +22,6 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS, TRIES_MAX
-from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -59,22 +59,20 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 def look(job: JobView, now: Instant) -> Plan:
-    """The job as a whole: begin it, cancel it, end it."""
+    """The job as a whole: begin it, pause it, cancel it, end it."""
     cancel = job.wish is not None and job.wish.cancel
     if job.status is None:
         if job.cluster is None:
             return NOTHING
         return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
-    if job.status.state is JobState.ACTIVE and job.tally.ended == job.spec.count:
+    if job.status.state is JobState.CANCELING:
+        return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
+    if job.tally.ended == job.spec.count:
         return _end(job, _result(job), job.status.state, now)
-    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
+    if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
         return _end(job, too_late, job.status.state, now)
-    if job.status.state is JobState.ACTIVE and cancel:
-        return _unwant(job)
-    if job.status.state is JobState.CANCELING and job.tally.live == 0:
-        return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
-    return NOTHING
+    return unwant(job) if cancel else unwant_tasks(job) or pause(job)
 
 
 def settle(job: JobView, block: int, now: Instant) -> Plan:
@@ -162,29 +160,6 @@ def _begin(spec: JobSpec) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
     return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
-
-
-def _unwant(job: JobView) -> Plan:
-    """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
-    assert job.status is not None
-    assert job.wish is not None
-    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
-    blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    why = f"job {job.spec.id} is canceled; of its tasks {job.tally.live} have to be stopped"
-    event = Event("job.canceling", why, job=job.spec.id)
-    return Plan((status, *blocks), events=(event,), why=why)
-
-
-def _unwant_block(job: JobView, block: int) -> TaskBlock:
-    task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
-    phase = small(job.phases[block])
-    draft = Draft(task)
-    wanted = draft["state"] == TaskState.WANTED
-    draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
-        TASK, TaskState.WANTED, TaskEvent.UNWISHED
-    )
-    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
-    return draft.done()
 
 
 def _result(job: JobView) -> JobEvent:

@@ -1,10 +1,14 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import differing
+from rota.model.columns import differing, ints, widened
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
 from rota.model.lifecycle import NodeState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
@@ -82,11 +86,43 @@ class JobEntry:
         self.run_us: float | None = None
         self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.fresh = 0  # the lowest index that was never placed
+        self.never: set[int] = set()  # ended and never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.counted = Counted([], [])
         self.counted_version = -1  # of the neighbours when `counted` was made
+
+    def keep(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        """Since it was written there may be more tasks."""
+        size = self.spec.block_size(record.block)
+        match record:
+            case TaskBlock():
+                self.tasks[record.block] = widened(record, size)
+            case AttemptBlock():
+                self.attempts[record.block] = widened(record, size)
+            case StatusBlock():
+                self._note_starts(record)
+                self.statuses[record.block] = widened(record, size)
+
+    def _note_starts(self, new: StatusBlock) -> None:
+        old = self.statuses.get(new.block)
+        if old is None or old.started_at_ms != new.started_at_ms:
+            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
+            if first is not None:
+                self.started_at_ms = min(first, self.started_at_ms or first)
+
+    def revise(self, spec: JobSpec) -> None:
+        """The spec is another; tasks may have been added to it, never taken away."""
+        self.tally.by_phase[Phase.PENDING] += spec.count - self.spec.count
+        self.spec = spec
+        self.counted_version = -1
+        records: tuple[TaskBlock | AttemptBlock | StatusBlock, ...]
+        records = (*self.tasks.values(), *self.attempts.values(), *self.statuses.values())
+        for record in records:
+            self.keep(record)
+        for cells in (self.phases, self.holds):
+            cells.update({block: old.ljust(spec.block_size(block), b"\0") for block, old in cells.items()})
 
     def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
         """Tasks of a block for which the record says something else than the one before; None: maybe all."""
@@ -105,7 +141,11 @@ class JobEntry:
                 break
             found += sorted(index for index, at_ms in self.again[block].items() if at_ms <= now_ms)
         del found[most:]
-        found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+        if not self.never:
+            found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+            return found
+        fresh = (index for index in range(self.fresh, self.spec.count) if index not in self.never)
+        found += islice(fresh, most - len(found))
         return found
 
     def next_ready_ms(self, now_ms: int) -> int | None:
@@ -113,6 +153,15 @@ class JobEntry:
             return None
         pauses = (at_ms for block in self.again.values() for at_ms in block.values())
         return min((at_ms for at_ms in pauses if at_ms > now_ms), default=None)
+
+
+def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> Iterable[int]:
+    """Blocks of whose attempts something else is wished."""
+    old = before or JobWish(now.id)
+    if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
+        return blocks
+    sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
+    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.cancel_tasks, *sent)})
 
 
 class NodeEntry:

@@ -1,10 +1,10 @@
 """The cluster in memory and its indexes; written only by apply() and observations."""
 
-from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.engine.entries import JobEntry, Move, NodeEntry
+from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
+from rota.engine.lines import Lines
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
@@ -50,7 +50,7 @@ class Mirror:
         self.touched: dict[
             NodeId, None
         ] = {}  # nodes whose assignment may have changed; emptied by the driver
-        self._lines: dict[Line, list[Turn]] = {}
+        self._lines = Lines()
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
         self._appliers: dict[type, Callable[[Any], None]] = {
             JobSpec: self._set_job,
@@ -77,7 +77,7 @@ class Mirror:
         return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
 
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
-        return self._lines.items()
+        return self._lines.all()
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         return self._refusals.get(shape, {})
@@ -158,15 +158,33 @@ class Mirror:
     # ---- inside: one setter per kind of record
 
     def _set_job(self, record: JobSpec) -> None:
+        job = self.jobs.get(record.id)
+        if job is not None:
+            self._revise_job(job, record)
+            return
         self.jobs[record.id] = JobEntry(record)
         self.unfinished += 1
         self._sums.begin(record, self.jobs.values())
 
+    def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
+        """An update: what was counted by the old spec is counted by the new one."""
+        self._lines.take_out(job)
+        for block, attempt in job.attempts.items():
+            self._shift_holds(job, attempt, job.holds[block], bytes(len(job.holds[block])))
+        self._sums.end(job.spec)
+        job.revise(record)
+        self._sums.begin(record, self.jobs.values())
+        for block, attempt in job.attempts.items():
+            self._shift_holds(job, attempt, bytes(len(job.holds[block])), job.holds[block])
+            self._touch_block(job, block)
+        self._lines.put(job)
+
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
-        job.wish = record
-        for block in sorted({index // BLOCK_TASKS for index in record.restart}):
+        before, job.wish = job.wish, record
+        for block in touched_by(before, record, job.attempts):
             self._touch_block(job, block)
+        self._lines.put(job)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         self.jobs[record.id].cluster = record
@@ -181,6 +199,8 @@ class Mirror:
             self._learn(job, record, written)
         self._keep_block(record)
         self._refresh(job, record.block, written)
+        if isinstance(record, TaskBlock) and record.renew:
+            self._touch_block(job, record.block)
 
     def _set_submit_key(self, record: SubmitKey) -> None:
         self.submit_keys[record.key] = record
@@ -207,22 +227,7 @@ class Mirror:
         self.subscribers[record.name] = record
 
     def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
-        job = self.jobs[record.job]
-        match record:
-            case TaskBlock():
-                job.tasks[record.block] = record
-            case AttemptBlock():
-                job.attempts[record.block] = record
-            case StatusBlock():
-                self._note_starts(job, record)
-                job.statuses[record.block] = record
-
-    def _note_starts(self, job: JobEntry, new: StatusBlock) -> None:
-        old = job.statuses.get(new.block)
-        if old is None or old.started_at_ms != new.started_at_ms:
-            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
-            if first is not None:
-                job.started_at_ms = min(first, job.started_at_ms or first)
+        self.jobs[record.job].keep(record)
 
     def _refresh(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block.
@@ -243,10 +248,12 @@ class Mirror:
         if attempt is not None:
             self._refresh_again(job, attempt, changed if known else list(range(size)), now.phase)
             self._shift_holds(job, attempt, before.hold, now.hold)
+        else:  # never placed, and so it ended without
+            job.never.update(block * BLOCK_TASKS + at for at in changed)
         job.phases[block], job.holds[block] = now
         if _STOPPING in now.phase:
             self._touch_block(job, block)
-        self._line_up(job)
+        self._lines.put(job)
 
     def _refresh_again(
         self, job: JobEntry, attempt: AttemptBlock, positions: list[int], phase: bytes
@@ -258,9 +265,11 @@ class Mirror:
         not_before = None if task is None else ints(task, "not_before")
         again = job.again.setdefault(attempt.block, {})
         for position in positions:
-            if not number[position]:
-                continue
             index = first + position
+            if not number[position]:
+                if phase[position] != _PENDING:
+                    job.never.add(index)
+                continue
             job.fresh = max(job.fresh, index + 1)
             if phase[position] == _PENDING:
                 again[index] = 0 if not_before is None else not_before[position]
@@ -317,20 +326,6 @@ class Mirror:
         reason = new.reasons.get(at, "refused")
         self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
 
-    def _line_up(self, job: JobEntry) -> None:
-        """A job stands in its shape's line while it is active and has pending tasks."""
-        wanted = job.status is not None and job.status.state is JobState.ACTIVE and job.tally.pending > 0
-        if wanted == job.in_line:
-            return
-        job.in_line = wanted
-        line = self._lines.setdefault(job.spec.line, [])
-        if wanted:
-            insort(line, job.spec.order)
-        else:
-            line.remove(job.spec.order)
-            if not line:
-                del self._lines[job.spec.line]
-
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
         before = job.status is not None and job.status.ended
@@ -341,7 +336,7 @@ class Mirror:
         if record.state is JobState.CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
-        self._line_up(job)
+        self._lines.put(job)
 
     def _node(self, node: NodeId) -> NodeEntry:
         entry = self.nodes.get(node)

@@ -119,6 +119,7 @@ class Running:
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
     step_ns: int = 0  # when the last of them did
     halted: bool = False  # no further step is to start
+    signaled: int = 0  # the last signal that was delivered by wish, by its number
     cpu_us: int = 0  # of the steps before
     peak_kib: int = 0
 

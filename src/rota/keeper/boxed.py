@@ -60,6 +60,11 @@ def is_unsure(attempt: Running) -> bool:
     return attempt.spec.container is not None and not (attempt.box and attempt.box.is_told)
 
 
+def live_row(attempt: Running) -> list[object]:
+    state = "stopping" if attempt.ending else "queued" if is_unsure(attempt) else "running"
+    return [*attempt.key, state, attempt.started_ms]
+
+
 def refusal(attempt: Running) -> str | None:
     """Take over what was found out of its end; a reason if this node could not even begin."""
     verdict = attempt.box.verdict if attempt.box else None

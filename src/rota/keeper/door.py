@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import wire
+from rota.keeper.fields import Malformed
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
@@ -110,25 +111,19 @@ class Door:
         for line in lines:
             try:
                 self._obey(work, wire.parse(bytes(line)))
-            except wire.Malformed as error:
+            except Malformed as error:
                 self._unsent += wire.error(str(error))
 
     def _obey(self, work: Work, order: wire.Order) -> None:
         match order:
             case wire.Hello():
                 self._unsent += work.state()
-            case wire.Configure():
-                work.configure(order)
-            case wire.Start():
-                work.start(order)
-            case wire.Stop():
-                work.stop(order.attempts)
-            case wire.Ack():
-                work.ack(order.attempts)
             case wire.Forget():
                 self._forget(work, order.jobs)
             case wire.Quit():
                 work.quit()
+            case _:
+                _order(work, order)
 
     def _forget(self, work: Work, jobs: list[str]) -> None:
         live = work.forget(jobs)
@@ -181,3 +176,17 @@ def discard(root: str, jobs: list[str]) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f"{root}/{kind}/{job}", f"{trash}/{kind}.{job}.{os.urandom(4).hex()}")
     threading.Thread(target=shutil.rmtree, args=(trash, True), daemon=True).start()
+
+
+def _order(work: Work, order: wire.Configure | wire.Start | wire.Stop | wire.Signals | wire.Ack) -> None:
+    match order:
+        case wire.Configure():
+            work.configure(order)
+        case wire.Start():
+            work.start(order)
+        case wire.Stop():
+            work.stop(order.attempts, order.how)
+        case wire.Signals():
+            work.signal(order.signals)
+        case wire.Ack():
+            work.ack(order.attempts)

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rota.keeper.fields import Malformed
 from rota.keeper.output import holes
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark, mark_of
-from rota.keeper.wire import Malformed, Spec, encode, job_id, parse_spec
+from rota.keeper.wire import Spec, encode, job_id, parse_spec
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
 RESERVE_BYTES = 1 << 20  # some thousand results
@@ -28,6 +29,7 @@ class Memory:
     ended: dict[Key, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
     steps: dict[Key, list[Mark]] = field(default_factory=dict)  # of what is in one of the books above
+    versions: dict[Key, int] = field(default_factory=dict)  # the same, where it is not the first
 
     def raise_highest(self, key: Key) -> None:
         marks = self.highest.setdefault(key[0], {})
@@ -36,7 +38,7 @@ class Memory:
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps)
+        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.versions)
         for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]

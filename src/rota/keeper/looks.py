@@ -2,7 +2,8 @@
 
 import heapq
 import signal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 from rota.keeper.attempt import FIRST_LOOK_NS, Running
 from rota.keeper.rules import Key
@@ -17,6 +18,21 @@ class Looks:
         self._running = running
         self._now_ns = now_ns
         self._due: list[tuple[int, Key]] = []
+        self.idles = False  # the warden waits, for nothing in particular
+        self.unswept = False  # something was started since the warden last went to wait
+
+    def wait(self, something_due: threading.Condition, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        left_ns = self.due_in_ns()
+        if left_ns is None or left_ns > 0:
+            if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
+            elif self.unswept:
+                seconds = 1.0
+            self.idles = seconds is None
+            something_due.wait(seconds)
+            self.idles = self.unswept = False
+        return self.take()
 
     def at(self, attempt: Running, when_ns: int) -> None:
         attempt.look_at_ns = when_ns
@@ -62,3 +78,11 @@ class Looks:
             return signal.SIGKILL
         self.at(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
         return 0
+
+
+def rest_of(attempt: Running, tree: Sequence[tuple[int, int]]) -> list[int]:
+    """Of its marked (pid, group)s those that are to be signalled one by one."""
+    if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
+        return [pid for pid, group in tree if group == attempt.pid]
+    leader = attempt.outcome is None
+    return [pid for pid, group in tree if not (leader and group == attempt.pid)]

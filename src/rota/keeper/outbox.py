@@ -26,6 +26,7 @@ class Outbox:
         self._refused: list[str] = []
         self._lines = bytearray()  # of other kinds
         self._steps: dict[Key, str] = {}
+        self._versions: dict[Key, int] = {}
 
     def open(self) -> None:
         self.close()
@@ -38,12 +39,13 @@ class Outbox:
         self._ended.clear()
         self._refused.clear()
         self._lines.clear()
+        self._steps.clear()
+        self._versions.clear()
 
     def say(self, line: bytes, in_ns: int = 0) -> None:
         if self._is_open:
             self._lines += line
             self._fall_due(self._now_ns() + in_ns)
-        self._steps.clear()
 
     def started(self, key: Key, started_ms: int) -> None:
         if self._is_open:
@@ -62,6 +64,11 @@ class Outbox:
         """How its steps stand: goes along with the news of its start or end, which is told after this."""
         if self._is_open:
             self._steps[key] = row
+
+    def versioned(self, key: Key, version: int) -> None:
+        """With which version of its job's spec it was started: goes along as its steps do."""
+        if self._is_open:
+            self._versions[key] = version
 
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
@@ -87,8 +94,11 @@ class Outbox:
         if not (self._started or self._ended or self._refused):
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
-        message = wire.events(started, self._ended.values(), self._refused, self._steps.values())
+        versions = [wire.encode([*key, version]) for key, version in self._versions.items()]
+        steps = self._steps.values()
+        message = wire.events(started, self._ended.values(), self._refused, steps=steps, versions=versions)
         self._steps.clear()
+        self._versions.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()

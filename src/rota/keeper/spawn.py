@@ -14,6 +14,7 @@ from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
+from rota.keeper.limits.words import Limits
 from rota.keeper.output.spares import Spares
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
@@ -78,7 +79,8 @@ class Spawner:
         self._users = Users(f"{root}/work")
         self._no_new_privs = True
         self._threads = threading.local()
-        self._recipes: dict[str, dict[int, Recipe]] = {}  # by job and step
+        self._recipes: dict[str, dict[tuple[int, int], Recipe]] = {}  # by job, version and step
+        self._filled: dict[str, int] = {}  # by job, for containers: whose version's files are in place
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = _make_attributes()
         self._boxes = Boxes(root, mark)
@@ -105,8 +107,14 @@ class Spawner:
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
 
+    def revise(self, group: Group | None, limits: Limits) -> None:
+        """Limits of what runs become these; where it has no group they are watched."""
+        if group:
+            self._groups.revise(group, limits)
+
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
+        self._filled.pop(job, None)
         self._users.forget(job)
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
@@ -128,7 +136,8 @@ class Spawner:
         job, index, attempt = key
         recipe = None
         try:
-            recipe = self._recipes.get(job, {}).get(spec.step) or self._prepare(job, spec)
+            named = (spec.version, spec.step)
+            recipe = self._recipes.get(job, {}).get(named) or self._prepare(job, spec)
             if recipe.program is None:
                 with worn(recipe.user):
                     recipe.program = os.fsencode(_find(spec.argv[0], recipe))
@@ -172,9 +181,9 @@ class Spawner:
             env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
-            if job not in self._recipes:
+            if self._filled.get(job, 0) < spec.version:
                 place(work, spec.files)  # once, and only now is the directory its user's
-                self._recipes[job] = {}
+                self._filled[job] = spec.version
             return box
         except (NotAllowed, LookupError) as reason:
             raise Short(str(reason)) from reason
@@ -234,7 +243,7 @@ class Spawner:
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = _strings([os.fsencode(part) for part in spec.argv])
         recipe = Recipe(argv, path, _strings(encoded), cwd, user)
-        self._recipes.setdefault(job, {})[spec.step] = recipe
+        self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
         return recipe
 
     def _make_work(self, job: str) -> str:

@@ -2,18 +2,20 @@
 
 import json
 import re
+import signal
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
+from rota.keeper.fields import Malformed, amounts, checked, mask, maybe, number, text, variable
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.rules import Key, Needs
 from rota.keeper.steps import Step
 
-PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
+PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 MOUNTS = "a list of [source, target, read_only]"
@@ -21,10 +23,6 @@ USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class Malformed(ValueError):
-    """An order that cannot be understood; its text says what would be."""
 
 
 class Run(StrEnum):
@@ -53,6 +51,7 @@ class Spec:
     files: Mapping[str, str] = field(
         default_factory=dict
     )  # path -> content as base64, for the working directory
+    version: int = 1
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -105,9 +104,30 @@ class Start:
     tasks: list[Wanted]
 
 
+class How(IntEnum):
+    """How an attempt is stopped."""
+
+    GRACEFULLY = 0
+    AT_ONCE = 1
+    IF_IT_WAITS = 2  # what has started goes on
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     attempts: list[Key]
+    how: How = How.GRACEFULLY
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    key: Key
+    signum: int
+    n: int  # grows: what was delivered once is passed over
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    signals: list[Signal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +145,7 @@ class Quit:
     pass
 
 
-Order = Hello | Configure | Start | Stop | Ack | Forget | Quit
+Order = Hello | Configure | Start | Stop | Signals | Ack | Forget | Quit
 
 
 def parse(line: bytes) -> Order:
@@ -134,7 +154,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":3}')
+        raise Malformed('want an object such as {"op":"hello","protocol":4}')
     op = message.get("op")
     if not isinstance(op, str) or op not in READERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
@@ -142,55 +162,56 @@ def parse(line: bytes) -> Order:
 
 
 def parse_spec(raw: object) -> Spec:
-    fields = _is(raw, "spec", dict, "an object")
-    needs = _amounts(fields.get("needs", {}), "spec.needs")
+    fields = checked(raw, "spec", dict, "an object")
+    needs = amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
     if run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
-    said = _amounts(fields.get("limits", {}), "spec.limits")
+    said = amounts(fields.get("limits", {}), "spec.limits")
     if unknown := set(said).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     container = _container(fields.get("container"), limits_of(said, pairs))
     return Spec(
-        name=_text(fields.get("name", ""), "spec.name"),
+        name=text(fields.get("name", ""), "spec.name"),
         argv=_argv(fields, "spec"),
         env=_env(fields, "spec"),
-        workdir=None if workdir is None else _text(workdir, "spec.workdir"),
+        workdir=None if workdir is None else text(workdir, "spec.workdir"),
         needs=pairs,
-        count=_number(fields.get("count", 1), "spec.count"),
-        grace_ms=_number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
-        timeout_ms=_maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
+        count=number(fields.get("count", 1), "spec.count"),
+        grace_ms=number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        timeout_ms=maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
-        log_bytes=_maybe(fields.get("log_bytes"), "spec.log_bytes"),
+        log_bytes=maybe(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
         limits=NO_LIMITS if container else limits_of(said, pairs),
-        steps=tuple(map(_step, _is(fields.get("steps", []), "spec.steps", list, "a list"))),
+        steps=tuple(map(_step, checked(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
+        version=number(fields.get("version", 1), "spec.version"),
     )
 
 
 def _step(raw: object) -> Step:
-    fields = _is(raw, "spec.steps", dict, "a list of objects")
+    fields = checked(raw, "spec.steps", dict, "a list of objects")
     timeout_ms = fields.get("timeout_ms")
     return Step(
-        name=_text(fields.get("name", ""), "spec.steps.name"),
+        name=text(fields.get("name", ""), "spec.steps.name"),
         argv=_argv(fields, "spec.steps"),
         env=_env(fields, "spec.steps"),
-        timeout_ms=None if timeout_ms is None else _number(timeout_ms, "spec.steps.timeout_ms"),
+        timeout_ms=None if timeout_ms is None else number(timeout_ms, "spec.steps.timeout_ms"),
     )
 
 
 def _files(raw: object) -> dict[str, str]:
-    said = _is(raw, "spec.files", dict, "an object of base64 texts")
+    said = checked(raw, "spec.files", dict, "an object of base64 texts")
     for path in said:
-        parts = _text(path, "spec.files").split("/")
+        parts = text(path, "spec.files").split("/")
         if not all(parts) or "." in parts or ".." in parts:
             raise Malformed("spec.files: want paths within the working directory")
         try:
-            b64decode(_text(said[path], "spec.files"), validate=True)
+            b64decode(text(said[path], "spec.files"), validate=True)
         except ValueError:
             raise Malformed("spec.files: want contents in base64") from None
     return dict(said)
@@ -198,15 +219,15 @@ def _files(raw: object) -> dict[str, str]:
 
 def _argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
     field = f"{where}.argv"
-    argv = tuple(_text(part, field) for part in _is(fields.get("argv"), field, list, "a list"))
+    argv = tuple(text(part, field) for part in checked(fields.get("argv"), field, list, "a list"))
     if not argv or not argv[0]:
         raise Malformed(f"{field}: want a command and its arguments")
     return argv
 
 
 def _env(fields: dict[str, Any], where: str) -> dict[str, str]:
-    env = _is(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
-    return {_variable(name): _text(value, f"{where}.env.{name}") for name, value in env.items()}
+    env = checked(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
+    return {variable(name): text(value, f"{where}.env.{name}") for name, value in env.items()}
 
 
 def job_id(value: object) -> str:
@@ -216,10 +237,10 @@ def job_id(value: object) -> str:
 
 
 def events(
-    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], steps: Collection[str] = ()
+    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], **more: Collection[str]
 ) -> bytes:
-    """One line of events, each already encoded; steps only of attempts that are told of beside them."""
-    marks = f',"steps":[{",".join(steps)}]' if steps else ""
+    """One line of events, each already encoded; more only of attempts that are told of beside it."""
+    marks = "".join(f',"{name}":[{",".join(rows)}]' for name, rows in more.items() if rows)
     return (
         f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
         f',"refused":[{",".join(refused)}]{marks}}}\n'
@@ -246,16 +267,16 @@ def _hello(message: dict[str, Any]) -> Hello:
 
 
 def _configure(message: dict[str, Any]) -> Configure:
-    gpus = tuple(_text(gpu, "gpus") for gpu in _is(message.get("gpus", []), "gpus", list, "a list of ids"))
+    gpus = tuple(text(gpu, "gpus") for gpu in checked(message.get("gpus", []), "gpus", list, "a list of ids"))
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
     pids_max = message.get("pids_max")
     return Configure(
-        node=_text(message.get("node"), "node"),
-        amounts=_amounts(message.get("amounts"), "amounts"),
+        node=text(message.get("node"), "node"),
+        amounts=amounts(message.get("amounts"), "amounts"),
         gpus=gpus,
-        run_as=_text(message.get("run_as", "self"), "run_as"),
-        pids_max=None if pids_max is None else _number(pids_max, "pids_max"),
+        run_as=text(message.get("run_as", "self"), "run_as"),
+        pids_max=None if pids_max is None else number(pids_max, "pids_max"),
         no_new_privs=bool(message.get("no_new_privs", True)),
         keeping=_keeping(message),
         engine=_engine(message.get("engine")),
@@ -263,7 +284,7 @@ def _configure(message: dict[str, Any]) -> Configure:
 
 
 def _keeping(message: dict[str, Any]) -> Keeping:
-    said = _amounts(message.get("keeping", {}), "keeping")
+    said = amounts(message.get("keeping", {}), "keeping")
     usual = Keeping()
     return Keeping(
         said.get("stream_bytes", usual.stream_bytes),
@@ -274,7 +295,7 @@ def _keeping(message: dict[str, Any]) -> Keeping:
 
 def _start(message: dict[str, Any]) -> Start:
     job, raw = job_id(message.get("job")), message.get("spec")
-    tasks = [_wanted(row) for row in _is(message.get("tasks"), "tasks", list, TASKS)]
+    tasks = [_wanted(row) for row in checked(message.get("tasks"), "tasks", list, TASKS)]
     return Start(job, None if raw is None else parse_spec(raw), tasks)
 
 
@@ -282,90 +303,65 @@ def _wanted(row: object) -> Wanted:
     """GPUs are named only where some are given."""
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Malformed(f"tasks: want {TASKS}")
-    gpus = _mask(row[3]) if len(row) == 4 else 0
-    return Wanted(_number(row[0], "index"), _number(row[1], "attempt"), bool(row[2]), gpus)
+    gpus = mask(row[3]) if len(row) == 4 else 0
+    return Wanted(number(row[0], "index"), number(row[1], "attempt"), bool(row[2]), gpus)
 
 
 def _attempts(message: dict[str, Any]) -> list[Key]:
     keys = []
-    for row in _is(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
+    for row in checked(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
         if not isinstance(row, list) or len(row) != 3:
             raise Malformed("attempts: want a list of [job, index, attempt]")
-        keys.append((job_id(row[0]), _number(row[1], "index"), _number(row[2], "attempt")))
+        keys.append((job_id(row[0]), number(row[1], "index"), number(row[2], "attempt")))
     return keys
 
 
+def _how(message: dict[str, Any]) -> How:
+    how = message.get("how", How.GRACEFULLY)
+    if how not in set(How):
+        raise Malformed(f"how: want one of {', '.join(map(str, map(int, How)))}")
+    return How(how)
+
+
+def _signals(message: dict[str, Any]) -> list[Signal]:
+    wanted = "a list of [job, index, attempt, signal, n]"
+    found = []
+    for row in checked(message.get("signals"), "signals", list, wanted):
+        if not isinstance(row, list) or len(row) != 5 or row[3] not in set(signal.valid_signals()):
+            raise Malformed(f"signals: want {wanted}")
+        key = (job_id(row[0]), number(row[1], "index"), number(row[2], "attempt"))
+        found.append(Signal(key, row[3], number(row[4], "n")))
+    return found
+
+
 def _forget(message: dict[str, Any]) -> Forget:
-    return Forget([job_id(job) for job in _is(message.get("jobs"), "jobs", list, "a list of job ids")])
+    return Forget([job_id(job) for job in checked(message.get("jobs"), "jobs", list, "a list of job ids")])
 
 
 READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "hello": _hello,
     "configure": _configure,
     "start": _start,
-    "stop": lambda message: Stop(_attempts(message)),
+    "stop": lambda message: Stop(_attempts(message), _how(message)),
+    "signal": lambda message: Signals(_signals(message)),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
     "quit": lambda _: Quit(),
 }
 
 
-def _is(value: object, field: str, kind: type, wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise Malformed(f"{field}: want {wanted}")
-    return value
-
-
-def _number(value: object, field: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 53:
-        raise Malformed(f"{field}: want a whole number, 0 or more")
-    return value
-
-
-def _maybe(value: object, field: str) -> int | None:
-    return None if value is None else _number(value, field)
-
-
-def _mask(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 64:
-        raise Malformed("gpus: want a whole number of at most 64 bits, one for each device")
-    return value
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or "\0" in value or not _encodable(value):
-        raise Malformed(f"{field}: want text without NUL")
-    return value
-
-
-def _encodable(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can write and no file system can
-        return False
-    return True
-
-
-def _variable(name: str) -> str:
-    if not name or "=" in name:
-        raise Malformed("spec.env: want names without '='")
-    return _text(name, "spec.env")
-
-
 def _container(raw: object, limits: Limits) -> Container | None:
     if raw is None:
         return None
-    fields = _is(raw, "spec.container", dict, "an object")
-    said = {
-        name: _text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"
-    }
+    fields = checked(raw, "spec.container", dict, "an object")
+    said = {name: text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"}
     user = said.get("user")
     if user is not None and not USER.fullmatch(user):
         raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
-    rows = _is(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    rows = checked(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
     if not all(isinstance(row, list) and len(row) == 3 for row in rows):
         raise Malformed(f"spec.container.mounts: want {MOUNTS}")
-    mounts = tuple(Mount(_text(source, "source"), _text(to, "target"), bool(ro)) for source, to, ro in rows)
+    mounts = tuple(Mount(text(source, "source"), text(to, "target"), bool(ro)) for source, to, ro in rows)
     try:
         return Container(**said, mounts=mounts, limits=limits)
     except TypeError as error:
@@ -375,21 +371,16 @@ def _container(raw: object, limits: Limits) -> Container | None:
 def _engine(raw: object) -> Engine | None:
     if raw is None:
         return None
-    fields = _is(raw, "engine", dict, "an object")
+    fields = checked(raw, "engine", dict, "an object")
     if fields.get("kind") not in (PODMAN, DOCKER):
         raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
     return Engine(
         kind=fields["kind"],
-        program=_text(fields.get("program"), "engine.program"),
+        program=text(fields.get("program"), "engine.program"),
         mounts=tuple(
-            _text(path, "engine.mounts") for path in _is(fields.get("mounts", []), "mounts", list, "")
+            text(path, "engine.mounts") for path in checked(fields.get("mounts", []), "mounts", list, "")
         ),
         root=bool(fields.get("root")),
         init=bool(fields.get("init")),
         old_groups=bool(fields.get("old_groups")),
     )
-
-
-def _amounts(value: object, field: str) -> dict[str, int]:
-    amounts = _is(value, field, dict, "an object of whole numbers")
-    return {_text(name, field): _number(amount, f"{field}.{name}") for name, amount in amounts.items()}

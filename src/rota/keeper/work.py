@@ -5,17 +5,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from rota.keeper import boxed, wire
+from rota.keeper import boxed, revise, wire
 from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
-from rota.keeper.looks import LAST_LOOK_NS, Looks
+from rota.keeper.looks import LAST_LOOK_NS, Looks, rest_of
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.wire import How
 
 SIGKILL = int(signal.SIGKILL)
 
@@ -51,8 +52,6 @@ class Work:
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
         self._looks = Looks(self.running, kernel.now_ns)
-        self._warden_idles = False
-        self._unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -67,17 +66,24 @@ class Work:
     def start(self, order: wire.Start) -> None:
         with self.lock:
             reason = "the keeper is stopping" if self.quitting else self._book.learn(order.job, order.spec)
+            if order.spec and order.spec.version > 1:
+                self._revise(order.job)
             for wanted in order.tasks:
                 key = (order.job, wanted.index, wanted.attempt)
                 if refusal := reason or self._accept(key, wanted):
                     self.outbox.refused(key, refusal)
         self.fill()
 
-    def stop(self, keys: Sequence[Key]) -> None:
+    def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:
             for key in keys:
-                self._stop(key)
+                self._stop(key, how)
         self.fill()
+
+    def signal(self, orders: Sequence[wire.Signal]) -> None:
+        with self.lock:
+            for order in orders:
+                revise.deliver(self.running.get(order.key), order, self._kernel)
 
     def ack(self, keys: Sequence[Key]) -> None:
         with self.lock:
@@ -88,13 +94,10 @@ class Work:
         with self.lock:
             live = {key[0] for key in self.running} | {key[0] for key in self._room.waiting()}
             gone = [job for job in jobs if job not in live]
+            self._book.forget(gone)
             for job in gone:
-                self.memory.forget(job)
                 self._spawner.forget(job)
                 self._outputs.forget(job)
-            if gone:
-                self._journal.later(lines.forget_line(gone))
-                self._journal.flush()
             return [job for job in jobs if job in live]
 
     def quit(self) -> None:
@@ -110,9 +113,7 @@ class Work:
             self._flush()
             self.outbox.open()
             live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            for key, attempt in self.running.items():
-                state = "stopping" if attempt.ending else "queued" if boxed.is_unsure(attempt) else "running"
-                live.append([*key, state, attempt.started_ms])
+            live += map(boxed.live_row, self.running.values())
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
             return self._book.state(here, live)
 
@@ -166,16 +167,7 @@ class Work:
     def wait_due(self, seconds: float | None) -> dict[Key, bool]:
         """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
         with self.lock:
-            left_ns = self.due_in_ns()
-            if left_ns is None or left_ns > 0:
-                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                    seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-                elif self._unswept:
-                    seconds = 1.0
-                self._warden_idles = seconds is None
-                self.something_due.wait(seconds)
-                self._warden_idles = self._unswept = False
-            return self.take_due()
+            return self._looks.wait(self.something_due, seconds)
 
     def due_in_ns(self) -> int | None:
         """How long until an attempt must be looked at; None: none ever."""
@@ -207,10 +199,7 @@ class Work:
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
                 return 0, []
-            if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
-                rest = [pid for pid, group in tree if group == attempt.pid]
-            else:
-                rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+            rest = rest_of(attempt, tree)
             if was_gone and not rest and (written := self._written(attempt)):
                 self._finish(attempt, written)
                 return 0, []
@@ -272,6 +261,8 @@ class Work:
             attempts.append(attempt)
             self.running[grant.key] = attempt
             self.memory.started[grant.key] = started_ms
+            if spec.version > 1:
+                self.memory.versions[grant.key] = spec.version
         self._spawning += len(attempts)
         return attempts
 
@@ -289,12 +280,14 @@ class Work:
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
             boxed.tell_start(attempt, self.lock, self._book)
+            if attempt.group and attempt.group.limits != attempt.spec.limits:  # changed since it was made
+                self._spawner.revise(attempt.group, attempt.spec.limits)
             self.has_children.notify_all()
-            self._unswept = True
+            self._looks.unswept = True
             deadline_ns = attempt.deadline_ns()
             if deadline_ns is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            elif self._warden_idles or attempt.spec.limits:
+            elif self._looks.idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -332,13 +325,26 @@ class Work:
         self._room.release(key)
         self.outbox.refused(key, reason)
 
-    def _stop(self, key: Key) -> None:
+    def _revise(self, job: str) -> None:
+        """What runs of it gets what can be changed while it does."""
+        for attempt in revise.changed(self.running.values(), job, self.memory.specs[job]):
+            self._spawner.revise(attempt.group, attempt.spec.limits)
+            if (deadline_ns := attempt.deadline_ns()) is not None and attempt.ending is None:
+                self._look(attempt, deadline_ns)
+            self.something_due.notify()  # it watches limits
+
+    def _stop(self, key: Key, how: How = How.GRACEFULLY) -> None:
         attempt = self.running.get(key)
+        if attempt and how is How.IF_IT_WAITS:
+            return
         if attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
                 self._begin_end(attempt, "stopped", self._kernel.now_ns())
                 self._look(attempt, self._kernel.now_ns())
+            if how is How.AT_ONCE and attempt.ending is not None:
+                attempt.asked, attempt.kill_at_ns = True, self._kernel.now_ns()
+                self._look(attempt, attempt.kill_at_ns)
             attempt.halted = True
         elif self._room.withdraw(key):
             self._book.close(key, "withdrawn", Outcome(), None)

@@ -114,6 +114,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older: tuple[OldStatus, ...] = ()
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
+    versions: dict[int, int] = {}  # position -> of its job's spec, where it is not the first
 
     @property
     def key(self) -> Key:

@@ -53,7 +53,7 @@ class Unschedulable(StrEnum):
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
-    """What a user wishes. Written once, by apiserver."""
+    """What a user wishes. Written by apiserver: once, and again at each update."""
 
     id: JobId
     name: str
@@ -93,6 +93,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
+    version: int = 1  # one more at each update
 
     @property
     def key(self) -> Key:
@@ -156,14 +157,29 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """A signal for attempts that run. Numbered, so that none is delivered twice."""
+
+    n: int
+    signal: int
+    attempts: dict[int, int]  # index -> number
+
+
 class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes since: that it ends, or that tasks of it begin again. Written by apiserver."""
+    """What a user wishes since: that it or tasks of it end, pause, begin again. Written by apiserver."""
 
     id: JobId
     cancel: bool = False
     reason: str | None = None
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
+    kill: bool = False  # canceled without grace
+    cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
+    paused: bool = False  # nothing of it starts
+    halted: bool = False  # paused, and what runs is stopped, to be tried again after that
+    sent: tuple[Sent, ...] = ()  # signals, the newest last
+    replace: int = 0  # attempts of an older version of the spec than this are replaced
+    max_parallel: int = 1  # so many of them at one time
 
     @property
     def key(self) -> Key:

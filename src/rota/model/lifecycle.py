@@ -11,6 +11,7 @@ class JobState(StrEnum):
     SUBMITTED = "submitted"
     ASSIGNED = "assigned"
     ACTIVE = "active"
+    PAUSED = "paused"
     CANCELING = "canceling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -22,6 +23,8 @@ class JobState(StrEnum):
 class JobEvent(StrEnum):
     CLUSTER_CHOSEN = "cluster chosen"
     TASKS_WANTED = "tasks wanted"
+    PAUSE_WISHED = "pause wished"
+    RESUME_WISHED = "resume wished"
     CANCEL_WISHED = "cancel wished"
     ALL_SUCCEEDED = "all succeeded"
     SOME_FAILED = "some failed"
@@ -116,6 +119,13 @@ JOB: Table[JobState, JobEvent] = {  # owner: controllers
     (_J.ACTIVE, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
     (_J.ACTIVE, _JE.ALL_STOPPED): _J.CANCELED,
     (_J.ACTIVE, _JE.NOWHERE_TO_RUN): _J.REJECTED,
+    (_J.ACTIVE, _JE.PAUSE_WISHED): _J.PAUSED,
+    (_J.PAUSED, _JE.RESUME_WISHED): _J.ACTIVE,
+    (_J.PAUSED, _JE.CANCEL_WISHED): _J.CANCELING,
+    (_J.PAUSED, _JE.ALL_SUCCEEDED): _J.SUCCEEDED,  # what ran has ended meanwhile
+    (_J.PAUSED, _JE.SOME_FAILED): _J.FAILED,
+    (_J.PAUSED, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
+    (_J.PAUSED, _JE.ALL_STOPPED): _J.CANCELED,
     (_J.CANCELING, _JE.ALL_STOPPED): _J.CANCELED,
 }
 

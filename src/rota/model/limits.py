@@ -20,6 +20,7 @@ WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error
 AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64
 RESTARTS_MAX = 10_000  # tasks restarted by one wish: each is named in its record
+SIGNALS_KEPT = 16  # of a job: a node that was away for more hears of the last ones only
 RETRIES_MAX = 1000  # a try number fits 16 bits, with room for the cluster's own faults
 TRIES_MAX = 60_000  # what the 16-bit column holds; beyond it the task is held as failed
 PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary

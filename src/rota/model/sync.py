@@ -47,9 +47,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
+    version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
+
+    def of_version(self, version: int) -> "Claim":
+        return msgspec.structs.replace(self, version=version)
 
 
 class JobClaims(NamedTuple):
@@ -97,6 +101,7 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    version: int = 1
 
 
 def work_of(spec: JobSpec) -> Work:
@@ -115,6 +120,7 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        version=spec.version,
     )
 
 
@@ -125,16 +131,33 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     gpus: int = 0  # its devices there, one bit each; 0: it needs none, or the node chooses
 
 
+class How(IntEnum):
+    """How an attempt is stopped. Numbers are part of the wire and never change."""
+
+    GRACEFULLY = 0
+    AT_ONCE = 1
+    IF_IT_WAITS = 2  # what has started goes on
+
+
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
+    how: How = How.GRACEFULLY
+
+
+class Signal(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    attempt: int
+    signal: int
+    n: int  # grows: whoever has seen it, or a higher one, passes it over
 
 
 class JobOrders(NamedTuple):
     job: JobId
-    work: Work | None  # once per connection
+    work: Work | None  # once per connection and version
     start: list[Start]
     stop: list[Stop]
+    signals: tuple[Signal, ...] = ()
 
 
 class LogRequest(NamedTuple):

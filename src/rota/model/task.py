@@ -26,6 +26,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: bytes  # tries that count against the job's retries
     not_before: bytes  # cluster time from which the wanted try may be placed
     reasons: dict[int, str] = {}  # position in the block -> sentence
+    renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
 
     @property
     def key(self) -> Key:
@@ -34,6 +35,9 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         return len(self.state)
+
+    def making_way(self, renew: dict[int, int]) -> Self:
+        return msgspec.structs.replace(self, renew=renew)
 
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:

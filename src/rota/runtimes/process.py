@@ -15,12 +15,13 @@ from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.steps import Step, StepMark
-from rota.model.sync import Claim, JobClaims, Said, Start, Work
+from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
-_PROTOCOL = 3
-_PROTOCOL_FIRST = 1  # counted whole GPUs, and an order could not name them; 2 knew of no containers
+_PROTOCOL = 4
+_PROTOCOL_FIRST = 1  # counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
+_PROTOCOL_UPDATES = 4
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _SAID = {
@@ -91,8 +92,14 @@ class ProcessRuntime:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName]) -> None:
-        self._send({"op": "stop", "attempts": attempts})
+    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
+        if how is not How.IF_IT_WAITS or self._speaks >= _PROTOCOL_UPDATES:
+            self._send({"op": "stop", "attempts": attempts, "how": int(how)})
+
+    async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
+        if self._speaks >= _PROTOCOL_UPDATES:
+            rows = [[job, one.index, one.attempt, one.signal, one.n] for one in signals]
+            self._send({"op": "signal", "signals": rows})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})
@@ -170,7 +177,7 @@ class ProcessRuntime:
 
 
 def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
-    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])], state.get("steps", ()))
+    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])], state)
 
 
 def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
@@ -180,7 +187,7 @@ def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
             *map(_ended, message.get("ended", ())),
             *map(_refused, message.get("refused", ())),
         ],
-        message.get("steps", ()),
+        message,
     )
 
 
@@ -198,6 +205,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "log_bytes": work.log_bytes,
         "run": work.run.value,
         "limits": work.limits,
+        "version": work.version,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.container is None else {"container": _container(work.container)}),
@@ -270,10 +278,14 @@ def _mark(row: list[Any]) -> StepMark:
     return StepMark(started_ms, ended_ms, -1 if code is None else code, signal or 0, out_offset, err_offset)
 
 
-def _grouped(rows: list[tuple[str, Claim]], steps: Iterable[list[Any]] = ()) -> list[JobClaims]:
+def _grouped(rows: list[tuple[str, Claim]], told: dict[str, Any]) -> list[JobClaims]:
+    """By job, each with what else was told of it."""
     jobs: dict[str, list[Claim]] = {}
-    marks = {(job, index, attempt): tuple(map(_mark, found)) for job, index, attempt, found in steps}
+    marks = {tuple(name): tuple(map(_mark, found)) for *name, found in told.get("steps", ())}
+    versions = {tuple(name): version for *name, version in told.get("versions", ())}
     for job, claim in rows:
-        found = marks.get((job, claim.index, claim.attempt)) if marks else None
-        jobs.setdefault(job, []).append(claim.with_steps(found) if found else claim)
+        name = (job, claim.index, claim.attempt)
+        full = claim.with_steps(marks[name]) if name in marks else claim
+        full = full.of_version(versions[name]) if name in versions else full
+        jobs.setdefault(job, []).append(full)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from rota.keeper.attempt import Kernel, Outcome
 from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
+from rota.keeper.limits.words import Limits
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
 from rota.keeper.rules import Key
@@ -168,6 +169,9 @@ class SimSpawner(Spawner):
         return {}
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
+        """Nothing goes beyond a limit here."""
+
+    def revise(self, group: Group | None, limits: Limits) -> None:
         """Nothing goes beyond a limit here."""
 
     def forget(self, job: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.clusters import assign
-from rota.controllers import batch as controllers
+from rota.controllers import batch, rollout
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -33,7 +33,8 @@ class Server(Engine):
     ) -> None:
         reconcilers = [
             assign.RECONCILER,
-            controllers.RECONCILER,
+            batch.RECONCILER,
+            rollout.RECONCILER,
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import batch
+from rota.controllers import batch, rollout
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -19,6 +19,7 @@ from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
 from rota.watcher import liveness, sessions
+from rota.watcher.told import Told
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -42,7 +43,7 @@ class Machine:
         self.refuses: str | None = None
         self.held: dict[tuple[JobId, int], Held] = {}
         self.unsaid: list[tuple[JobId, Claim]] = []
-        self.told: sessions.Told | None = None  # None: not connected
+        self.told: Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
         self.inbox: list[JobOrders] = []
         self._needs: dict[JobId, Mapping[str, int]] = {}
@@ -175,7 +176,7 @@ class Stage:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = sessions.Told(word.inventory)
+        machine.told = Told(word.inventory)
         self.mirror.now_ms = self.now_ms
         self.mirror.connect(node, Link.UP)
         self.mirror.hear(node)
@@ -288,6 +289,7 @@ class Stage:
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            rollout.RECONCILER,
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

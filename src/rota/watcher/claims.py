@@ -148,6 +148,7 @@ class _StatusDraft:
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
+        self._versions = dict(status.versions)
 
     @property
     def changed(self) -> bool:
@@ -173,8 +174,11 @@ class _StatusDraft:
             self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
             self._steps.pop(position, None)
+            self._versions.pop(position, None)
         if claim.steps:
             self._steps[position] = claim.steps
+        if claim.version > 1:
+            self._versions[position] = claim.version
         self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
@@ -197,6 +201,7 @@ class _StatusDraft:
             older=older[dropped:],
             older_dropped=self._status.older_dropped + dropped,
             steps=self._steps,
+            versions=self._versions,
         )
 
     def _known_as(self, position: int) -> int:

@@ -13,11 +13,13 @@ from rota.model.steps import Step, StepMark
 from rota.model.sync import (
     Claim,
     Hello,
+    How,
     JobClaims,
     JobOrders,
     LogRequest,
     OutputsRequest,
     Report,
+    Signal,
     Start,
     Stop,
     TailPiece,
@@ -49,6 +51,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         peak_kib=[claim.peak_kib for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
+        versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
     )
 
 
@@ -85,6 +88,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = msgspec.structs.replace(claims[place], reason=reason)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
+    for place, version in job.versions.items():
+        claims[place] = claims[place].of_version(version)
     return JobClaims(JobId(job.job), claims)
 
 
@@ -195,18 +200,28 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
         start_gpus=[start.gpus for start in orders.start] if any(s.gpus for s in orders.start) else (),
         stop_index=[stop.index for stop in orders.stop],
         stop_attempt=[stop.attempt for stop in orders.stop],
+        stop_how=[stop.how for stop in orders.stop] if any(stop.how for stop in orders.stop) else (),
+        signal_index=[signal.index for signal in orders.signals],
+        signal_attempt=[signal.attempt for signal in orders.signals],
+        signal_number=[signal.signal for signal in orders.signals],
+        signal_n=[signal.n for signal in orders.signals],
     )
 
 
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
     gpus = orders.start_gpus or [0] * len(orders.start_index)
     starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
-    stops = zip(orders.stop_index, orders.stop_attempt, strict=True)
+    how = [How(number) for number in orders.stop_how] or [How.GRACEFULLY] * len(orders.stop_index)
+    stops = zip(orders.stop_index, orders.stop_attempt, how, strict=True)
+    signals = zip(
+        orders.signal_index, orders.signal_attempt, orders.signal_number, orders.signal_n, strict=True
+    )
     return JobOrders(
         JobId(orders.job),
         _work_from_wire(orders.work) if orders.HasField("work") else None,
         [Start(*start) for start in starts],
         [Stop(*stop) for stop in stops],
+        tuple(Signal(*signal) for signal in signals),
     )
 
 
@@ -226,6 +241,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         steps=[_step_to_wire(step) for step in work.steps],
         files=work.files,
         container=None if work.container is None else _container_to_wire(work.container),
+        version=work.version,
     )
 
 
@@ -255,6 +271,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
         container=_container_from_wire(work.container) if work.HasField("container") else None,
+        version=work.version or 1,
     )
 
 

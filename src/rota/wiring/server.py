@@ -20,7 +20,7 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import batch
+from rota.controllers import batch, rollout
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
@@ -151,6 +151,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
+        rollout.RECONCILER,
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,

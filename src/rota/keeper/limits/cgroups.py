@@ -84,6 +84,9 @@ class Groups:
     def leave(self, group: Group | None) -> None:
         """The thread is what it was; safe after an `enter` that failed half-way."""
 
+    def revise(self, group: Group, limits: Limits) -> None:
+        """Of what is in the group already."""
+
     def end(self, group: Group) -> None:
         """Kill whoever is left in it, and remove it, later if somebody takes time to go."""
         group.kill()
