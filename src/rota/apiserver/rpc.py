@@ -8,8 +8,10 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.apiserver import access, admission, fields, show
+from rota.apiserver import access, admission, admit_update, admit_wishes, fields, show
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admit_update import Update, Updated
+from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.api import Api, wall_ms, who_calls
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
@@ -61,13 +63,25 @@ class ControllerDoor(ControllerServicer):
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         async with self._entered(context, "stop", request.job) as caller:
+            admit, body = _stopping(request)
             job: JobId = await self._api.engine.ask(
-                "apiserver",
-                lambda view, now: admission.cancel(view, request.job, request.reason or None, caller, now),
+                "apiserver", lambda view, now: admit(view, request.job, body, caller, now)
             )
             self._note(context, caller.name, "stop", f"job {job}", "ok")
             state = await self._api.engine.read(lambda mirror: show.state_of(mirror.jobs[job]))
             return pb.StopReply(state=state.value)
+
+    async def Update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateReply:
+        async with self._entered(context, "update", request.job) as caller:
+            version = request.if_version if request.HasField("if_version") else None
+            body = fields.decode_json(request.fields_json.encode())
+            wanted = Update(body, version, request.replace, request.max_parallel or 1)
+            done: Updated = await self._api.engine.ask(
+                "apiserver",
+                lambda view, now: admit_update.update(view, request.job, wanted, caller, now),
+            )
+            self._note(context, caller.name, "update", f"job {done.job.id}", "ok")
+            return pb.UpdateReply(version=done.job.version)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
         async with self._entered(context, "delete", request.job) as caller:
@@ -172,6 +186,13 @@ class ControllerDoor(ControllerServicer):
             at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=context.peer()
         )
         self._api.audit.write(entry)
+
+
+def _stopping(request: pb.StopRequest) -> tuple[Admit, dict[str, Any]]:
+    said = {"reason": request.reason or None, "indices": list(request.indices) or None}
+    if not request.kill and not request.signal:
+        return admit_wishes.cancel, said
+    return admit_wishes.kill, {**said, "signal": request.signal or None}
 
 
 def _told(error: BaseException, action: str) -> RotaError:

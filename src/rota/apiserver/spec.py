@@ -45,14 +45,19 @@ BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
 def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     """A deadline such as `2h` is counted from `wall_ms`."""
-    said = fields.known_fields(body, KNOWN)
-    spec = _parsed(said, wall_ms)
-    refuse_contradictions(spec, wall_ms)
-    refuse_uncontainable(spec)
+    spec = parse_fields(fields.known_fields(body, KNOWN), wall_ms)
+    check(spec, wall_ms)
     return spec
 
 
-def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
+def check(spec: JobSpec, wall_ms: int) -> None:
+    """What is wrong with it as a whole."""
+    refuse_contradictions(spec, wall_ms)
+    refuse_uncontainable(spec)
+
+
+def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
+    """Each by itself."""
     argv, in_order = _commands(said)
     workdir = _workdir(said.get("workdir"))
     count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)

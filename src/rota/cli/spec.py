@@ -151,29 +151,35 @@ def job_spec(
     flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
     """The whole spec of one `rota run`."""
+    spec = fields_said(flags, command, environ)
+    if not spec.get("command") and not spec.get("steps"):
+        raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
+    return {**spec, **_array(flags), **_workdir(flags, spec)}
+
+
+def fields_said(
+    flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Those that a file or flags name; a command may have some of the flags only."""
     spec = read_job_file(flags["file"]) if flags["file"] else {}
-    spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags[flag] is not None}
-    spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags[field] is not None}
-    spec |= {field: list(flags[field]) for field in _LISTS if flags[field]}
+    spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags.get(flag) is not None}
+    spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags.get(field) is not None}
+    spec |= {field: list(flags[field]) for field in _LISTS if flags.get(field)}
     for flag, said in _SWITCHES.items():
-        spec |= said if flags[flag] else {}
+        spec |= said if flags.get(flag) else {}
     tables = {
         "labels": pairs(flags["label"], "--label"),
         "env": _env(flags["env"], environ),
-        "resources": _amounts(flags["resource"], "--resource"),
+        "resources": _amounts(flags.get("resource", ()), "--resource"),
         "limits": _amounts(flags["limit"], "--limit"),
-        "files": files_to_send(flags["send"]),
+        "files": files_to_send(flags.get("send", ())),
     }
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
-    if flags["mount"]:
+    if flags.get("mount"):
         spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
-    if command:
-        spec["command"] = list(command)
-    if not spec.get("command") and not spec.get("steps"):
-        raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
-    return {**spec, **_array(flags), **_workdir(flags, spec)}
+    return {**spec, "command": list(command)} if command else spec
 
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:

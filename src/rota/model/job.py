@@ -163,6 +163,7 @@ class Sent(msgspec.Struct, frozen=True):
     n: int
     signal: int
     attempts: dict[int, int]  # index -> number
+    key: str = ""  # of the request: one that is repeated sends no second signal
 
 
 class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):

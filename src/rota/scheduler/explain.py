@@ -31,6 +31,7 @@ _DOES = {
     Phase.RUNNING: ("runs on", "run on"),
     Phase.STOPPING: ("is being stopped on", "are being stopped on"),
 }
+_HEADS = {JobState.CANCELING: "is being canceled", JobState.PAUSED: "it is paused"}
 
 
 def why(
@@ -39,6 +40,8 @@ def why(
     job = view.jobs[job_id]
     if job.status is None:
         return Why(waits=True, sentence="waits: it was submitted just now")
+    if job.status.state is JobState.PAUSED and job.tally.pending:
+        return Why(waits=True, sentence="waits: " + _doing(view, job), changes=(f"rota resume {job_id}",))
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
     return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
@@ -204,7 +207,7 @@ def _doing(view: View, job: JobView) -> str:
         if count:
             does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
             parts.append(f"{one if job.spec.count == 1 else does} {few(_nodes_of(view, job, phase))}")
-    head = "is being canceled" if job.status.state is JobState.CANCELING else ""
+    head = _HEADS.get(job.status.state, "")
     return ": ".join(filter(None, (head, "; ".join(parts))))
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission, admit_namespaces
+from rota.apiserver import admission, admit_namespaces, admit_wishes
 from rota.apiserver.access import Caller
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -85,7 +85,7 @@ class Users(Process):
 
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
-        self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: admit_wishes.cancel(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""

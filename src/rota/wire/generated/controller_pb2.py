@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rota/v1/controller.proto\x12\x07rota.v1\"K\n\x0fScheduleRequest\x12\x11\n\tspec_json\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x0c\n\x04logs\x18\x03 \x01(\x08\"a\n\x05Stage\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\"\n\x05stage\x18\x02 \x01(\x0b\x32\x11.rota.v1.JobStageH\x00\x12\x1f\n\x03log\x18\x03 \x01(\x0b\x32\x10.rota.v1.LogPartH\x00\x42\x06\n\x04what\"\xdc\x01\n\x08JobStage\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\x06\x63ounts\x18\x03 \x03(\x0b\x32\x1d.rota.v1.JobStage.CountsEntry\x12\x16\n\texit_code\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05\x66inal\x18\x06 \x01(\x08\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"x\n\x07LogPart\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0f\n\x07missing\x18\x06 \x01(\x04\x12\x0e\n\x06reason\x18\x07 \x01(\t\"*\n\x0bStopRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\tStopReply\x12\r\n\x05state\x18\x01 \x01(\t\"\x1c\n\rDeleteRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\r\n\x0b\x44\x65leteReply\">\n\x0cWatchRequest\x12\x12\n\nsubscriber\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\",\n\nEventBatch\x12\x1e\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0e.rota.v1.Event\"\xfa\x01\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\t\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x06 \x03(\r\x12\x12\n\nlast_index\x18\x07 \x03(\r\x12\x14\n\x07\x61ttempt\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x16\n\texit_code\x18\t \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05state\x18\n \x01(\t\x12\x0b\n\x03why\x18\x0b \x01(\t\x12\x11\n\x04step\x18\x1e \x01(\rH\x02\x88\x01\x01\x42\n\n\x08_attemptB\x0c\n\n_exit_codeB\x07\n\x05_step\":\n\x12\x41\x63knowledgeRequest\x12\x12\n\nsubscriber\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\t\"\x12\n\x10\x41\x63knowledgeReply2\xac\x02\n\nController\x12\x36\n\x08Schedule\x12\x18.rota.v1.ScheduleRequest\x1a\x0e.rota.v1.Stage0\x01\x12\x30\n\x04Stop\x12\x14.rota.v1.StopRequest\x1a\x12.rota.v1.StopReply\x12\x36\n\x06\x44\x65lete\x12\x16.rota.v1.DeleteRequest\x1a\x14.rota.v1.DeleteReply\x12\x35\n\x05Watch\x12\x15.rota.v1.WatchRequest\x1a\x13.rota.v1.EventBatch0\x01\x12\x45\n\x0b\x41\x63knowledge\x12\x1b.rota.v1.AcknowledgeRequest\x1a\x19.rota.v1.AcknowledgeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rota/v1/controller.proto\x12\x07rota.v1\"K\n\x0fScheduleRequest\x12\x11\n\tspec_json\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x0c\n\x04logs\x18\x03 \x01(\x08\"a\n\x05Stage\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\"\n\x05stage\x18\x02 \x01(\x0b\x32\x11.rota.v1.JobStageH\x00\x12\x1f\n\x03log\x18\x03 \x01(\x0b\x32\x10.rota.v1.LogPartH\x00\x42\x06\n\x04what\"\xdc\x01\n\x08JobStage\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\x06\x63ounts\x18\x03 \x03(\x0b\x32\x1d.rota.v1.JobStage.CountsEntry\x12\x16\n\texit_code\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05\x66inal\x18\x06 \x01(\x08\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"x\n\x07LogPart\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0f\n\x07missing\x18\x06 \x01(\x04\x12\x0e\n\x06reason\x18\x07 \x01(\t\"Y\n\x0bStopRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07indices\x18< \x03(\r\x12\x0c\n\x04kill\x18= \x01(\x08\x12\x0e\n\x06signal\x18> \x01(\t\"\x1a\n\tStopReply\x12\r\n\x05state\x18\x01 \x01(\t\"\x80\x01\n\rUpdateRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x66ields_json\x18\x02 \x01(\t\x12\x17\n\nif_version\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x14\n\x0cmax_parallel\x18\x05 \x01(\rB\r\n\x0b_if_version\"\x1e\n\x0bUpdateReply\x12\x0f\n\x07version\x18\x01 \x01(\r\"\x1c\n\rDeleteRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\r\n\x0b\x44\x65leteReply\">\n\x0cWatchRequest\x12\x12\n\nsubscriber\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\",\n\nEventBatch\x12\x1e\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0e.rota.v1.Event\"\xfa\x01\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\t\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x06 \x03(\r\x12\x12\n\nlast_index\x18\x07 \x03(\r\x12\x14\n\x07\x61ttempt\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x16\n\texit_code\x18\t \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05state\x18\n \x01(\t\x12\x0b\n\x03why\x18\x0b \x01(\t\x12\x11\n\x04step\x18\x1e \x01(\rH\x02\x88\x01\x01\x42\n\n\x08_attemptB\x0c\n\n_exit_codeB\x07\n\x05_step\":\n\x12\x41\x63knowledgeRequest\x12\x12\n\nsubscriber\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\t\"\x12\n\x10\x41\x63knowledgeReply2\xe4\x02\n\nController\x12\x36\n\x08Schedule\x12\x18.rota.v1.ScheduleRequest\x1a\x0e.rota.v1.Stage0\x01\x12\x30\n\x04Stop\x12\x14.rota.v1.StopRequest\x1a\x12.rota.v1.StopReply\x12\x36\n\x06Update\x12\x16.rota.v1.UpdateRequest\x1a\x14.rota.v1.UpdateReply\x12\x36\n\x06\x44\x65lete\x12\x16.rota.v1.DeleteRequest\x1a\x14.rota.v1.DeleteReply\x12\x35\n\x05Watch\x12\x15.rota.v1.WatchRequest\x1a\x13.rota.v1.EventBatch0\x01\x12\x45\n\x0b\x41\x63knowledge\x12\x1b.rota.v1.AcknowledgeRequest\x1a\x19.rota.v1.AcknowledgeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,23 +44,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGPART']._serialized_start=436
   _globals['_LOGPART']._serialized_end=556
   _globals['_STOPREQUEST']._serialized_start=558
-  _globals['_STOPREQUEST']._serialized_end=600
-  _globals['_STOPREPLY']._serialized_start=602
-  _globals['_STOPREPLY']._serialized_end=628
-  _globals['_DELETEREQUEST']._serialized_start=630
-  _globals['_DELETEREQUEST']._serialized_end=658
-  _globals['_DELETEREPLY']._serialized_start=660
-  _globals['_DELETEREPLY']._serialized_end=673
-  _globals['_WATCHREQUEST']._serialized_start=675
-  _globals['_WATCHREQUEST']._serialized_end=737
-  _globals['_EVENTBATCH']._serialized_start=739
-  _globals['_EVENTBATCH']._serialized_end=783
-  _globals['_EVENT']._serialized_start=786
-  _globals['_EVENT']._serialized_end=1036
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1038
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1096
-  _globals['_ACKNOWLEDGEREPLY']._serialized_start=1098
-  _globals['_ACKNOWLEDGEREPLY']._serialized_end=1116
-  _globals['_CONTROLLER']._serialized_start=1119
-  _globals['_CONTROLLER']._serialized_end=1419
+  _globals['_STOPREQUEST']._serialized_end=647
+  _globals['_STOPREPLY']._serialized_start=649
+  _globals['_STOPREPLY']._serialized_end=675
+  _globals['_UPDATEREQUEST']._serialized_start=678
+  _globals['_UPDATEREQUEST']._serialized_end=806
+  _globals['_UPDATEREPLY']._serialized_start=808
+  _globals['_UPDATEREPLY']._serialized_end=838
+  _globals['_DELETEREQUEST']._serialized_start=840
+  _globals['_DELETEREQUEST']._serialized_end=868
+  _globals['_DELETEREPLY']._serialized_start=870
+  _globals['_DELETEREPLY']._serialized_end=883
+  _globals['_WATCHREQUEST']._serialized_start=885
+  _globals['_WATCHREQUEST']._serialized_end=947
+  _globals['_EVENTBATCH']._serialized_start=949
+  _globals['_EVENTBATCH']._serialized_end=993
+  _globals['_EVENT']._serialized_start=996
+  _globals['_EVENT']._serialized_end=1246
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1248
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1306
+  _globals['_ACKNOWLEDGEREPLY']._serialized_start=1308
+  _globals['_ACKNOWLEDGEREPLY']._serialized_end=1326
+  _globals['_CONTROLLER']._serialized_start=1329
+  _globals['_CONTROLLER']._serialized_end=1685
 # @@protoc_insertion_point(module_scope)
