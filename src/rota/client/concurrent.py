@@ -67,6 +67,9 @@ class AsyncJob:
     async def wait(self, timeout_seconds: float | None = None) -> JobStatus:
         return await _apart(lambda: self._job.wait(timeout_seconds))
 
+    async def wait_for(self, condition: str, timeout_seconds: float | None = None) -> bool:
+        return await _apart(lambda: self._job.wait_for(condition, timeout_seconds))
+
     def follow(self, timeout_seconds: float | None = None) -> AsyncIterator[JobStatus]:
         return _each(lambda: self._job.follow(timeout_seconds))
 

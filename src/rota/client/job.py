@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rota.client.conditions import wait_for
 from rota.client.errors import NotFound
 from rota.client.files import sendable
 from rota.client.outputs import get_outputs, list_outputs
@@ -53,6 +54,12 @@ class Job:
         for _ in self.follow(timeout_seconds):
             pass
         return self.status
+
+    def wait_for(self, condition: str, timeout_seconds: float | None = None) -> bool:
+        """Wait until it is in this state, or has been hit by this kind of event; False: it no longer can."""
+        held = wait_for(self._transport, [self.id], condition, timeout_seconds)
+        self.refresh()
+        return held[self.id]
 
     def follow(self, timeout_seconds: float | None = None) -> Iterator[JobStatus]:
         """Each change of the job as it happens; the last one is final."""
