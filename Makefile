@@ -24,11 +24,14 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
 
-system-packages: ## what some tests want of the machine: a container runtime (quick when it is there)
-	@if ! command -v podman >/dev/null || ! command -v busybox >/dev/null || ! command -v runc >/dev/null; then \
+system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel (quick when it is there)
+	@missing=""; \
+	for pair in podman:podman runc:runc busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux; do \
+	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
+	if [ -n "$$missing" ]; then \
 	export DEBIAN_FRONTEND=noninteractive; apt-get update --quiet >/dev/null; \
-	apt-get install --yes --quiet --no-install-recommends podman runc busybox-static >/dev/null \
-	|| echo "podman, runc or busybox cannot be had here; tests of containers are left out" >&2; fi
+	for package in $$missing; do apt-get install --yes --quiet --no-install-recommends $$package >/dev/null \
+	|| echo "$$package cannot be had here; tests that want it are left out" >&2; done; fi
 
 demo: venv ## show Rota at work on this machine
 	$(BIN)/python examples/demo.py

@@ -1,12 +1,14 @@
 """Steps: several commands in order as one attempt, under a real keeper."""
 
+import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.keeper.conftest import Agent, Keeper, Row, wait_until
+from tests.keeper.conftest import ROOM, Agent, Keeper, Row, wait_until
 
 CODE, SIGNAL, OUT, ERR = 2, 3, 4, 5
 KEY = ("7", 0, 1)
@@ -186,3 +188,39 @@ def cmdlines(keeper: Keeper) -> str:
 
 def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/cmdline").exists()
+
+
+@pytest.mark.parametrize("ending", ["exited", "stopped", "timed_out"])
+def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
+    keeper: Keeper, agent: Agent, tmp_path: Path, ending: str
+) -> None:
+    waiting = f"until [ -e {tmp_path}/go ]; do :; done"
+    more = {"timeout_ms": 3000} if ending == "timed_out" else {}
+    run(agent, step("a", waiting), step("b", "echo b"), **more)
+    agent.wait_started()
+    starve(keeper, agent, most=1)
+    (tmp_path / "go").touch()
+    wait_until(lambda: not cmdlines(keeper), "the end of the first step")
+    match ending:
+        case "exited":
+            starve(keeper, agent, most=10_000)
+        case "stopped":
+            agent.stop(list(KEY))
+    (ended,) = agent.wait_ended()
+
+    assert ended[3] == ending
+    assert codes(agent.steps[KEY]) == [0, 0 if ending == "exited" else None]
+    assert keeper.output("7") == ("b\n" if ending == "exited" else "")
+    starve(keeper, agent, most=10_000)
+
+
+def starve(keeper: Keeper, agent: Agent, most: int) -> None:
+    """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
+    if os.geteuid() == 0:
+        agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
+        agent.send(op="hello", protocol=3)
+        agent.receive_op("state")
+    else:
+        hard = resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC, (soft, hard))

@@ -441,6 +441,18 @@ def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
     assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is promised to the head of the queue"
 
 
+def test_a_larger_quota_is_no_advice_for_a_gang_that_would_not_have_room_then() -> None:
+    rounds = Rounds()
+    rounds.mirror.apply(Namespace("team", quota={"tasks": 2}))
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(namespace="team", count=3, gang=True, needs=ONE_CPU))
+
+    answer = asked(rounds)
+
+    assert [reason.kind for reason in answer.reasons] == ["quota", "gang"]
+    assert answer.changes == ()
+
+
 def test_a_gang_says_how_many_have_room() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 3000})

@@ -16,6 +16,8 @@ from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode
 
 FIRST_LOOK_NS = 20_000_000
+SHORT_NS = 600 * 10**9  # a node that cannot make a process for so long will not soon
+SHORT_LOOK_NS = 10**9
 BLUR_KIB = 1024  # the kernel counts a process's pages in batches, one for each core
 
 
@@ -120,6 +122,8 @@ class Running:
     step_ns: int = 0  # when the last of them did
     halted: bool = False  # no further step is to start
     signaled: int = 0  # the last signal that was delivered by wish, by its number
+    waits: bool = False  # to be started again, when this node may have a process to spare
+    short_since_ns: int = 0  # since when it had none; 0: it has
     cpu_us: int = 0  # of the steps before
     peak_kib: int = 0
 
@@ -152,7 +156,27 @@ class Running:
         self.marks.append(Mark(now_ms, max(0, out_bytes), max(0, err_bytes)))
         self.step_ns = now_ns
         self.pid, self.asked, self.struck, self.outcome = 0, False, 0, None
-        self.look_at_ns, self.pause_ns = 0, FIRST_LOOK_NS
+        self.look_at_ns, self.pause_ns, self.short_since_ns = 0, FIRST_LOOK_NS, 0
+
+    def begin_end(self, ending: str, now_ns: int) -> None:
+        self.ending = ending
+        self.kill_at_ns = now_ns + self.spec.grace_ms * 1_000_000
+
+    def wait_for_node(self, now_ns: int) -> int | None:
+        """A step of it could not be started: when to try again; None: no more."""
+        self.short_since_ns = self.short_since_ns or now_ns
+        if self.ending or now_ns - self.short_since_ns >= SHORT_NS:
+            return None
+        self.waits, self.pause_ns = True, min(2 * self.pause_ns, SHORT_LOOK_NS)
+        self.step_ns = now_ns + self.pause_ns  # the wait is not of its own time, though of the whole's
+        return min(self.step_ns, self.deadline_ns() or self.step_ns)
+
+    def resumes(self, now_ns: int) -> bool:
+        """Whether it is to be tried again now: its end may have come."""
+        self.waits = False
+        if self.ending is None and self.is_late(now_ns):
+            self.begin_end("timed_out", now_ns)
+        return self.ending is None
 
     def end_step(self, now_ms: int) -> bool:
         """Mark how it ended; True if another is to follow."""

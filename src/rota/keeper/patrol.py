@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rota.keeper.attempt import Excess, Outcome, Running
-from rota.keeper.limits.words import Limits, out_of_memory, too_many
+from rota.keeper.limits.words import MEMORY, PIDS, Limits, out_of_memory, too_many
 from rota.keeper.process.trees import Marked
 from rota.keeper.rules import Key
 
@@ -35,8 +35,19 @@ def judged(attempt: Running, outcome: Outcome) -> Outcome:
     )
 
 
+def watched(attempt: Running) -> Limits:
+    """What of its limits its group, if it has one, does not keep."""
+    limits, kept = attempt.spec.limits, attempt.group.kept if attempt.group else ()
+    return Limits(
+        memory_bytes=None if MEMORY in kept else limits.memory_bytes,
+        pids=None if PIDS in kept else limits.pids,
+    )
+
+
 def seen_excess(limits: Limits, pids: list[int]) -> Excess | None:
     """By what its processes have now: what they share with others is not counted."""
+    if not limits:
+        return None
     memory_bytes = sum(map(_private_bytes, pids))
     if limits.memory_bytes is not None and memory_bytes > limits.memory_bytes:
         return Excess(out_of_memory(limits.memory_bytes, memory_bytes), memory_bytes // 1024)

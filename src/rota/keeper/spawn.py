@@ -16,6 +16,7 @@ from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.limits.words import Limits
 from rota.keeper.output.spares import Spares
+from rota.keeper.process import forked
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
 from rota.keeper.wire import Configure, Spec
@@ -126,8 +127,9 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
-    def release(self, group: Group) -> None:
-        self._groups.end(group)
+    def release(self, group: Group | None) -> None:
+        if group:
+            self._groups.end(group)
 
     def spawn(
         self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
@@ -165,6 +167,8 @@ class Spawner:
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
+        if group and group.entrance:
+            return forked.start(_program(recipe, env), output, group.entrance)
         try:
             self._groups.enter(group)
             return self._posix_spawn(recipe, env, output)
@@ -264,6 +268,14 @@ class Spawner:
             "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
             "ROTA_OUTPUT_DIR": f"{work}/out",
         }
+
+
+def _program(recipe: Recipe, env: ctypes.Array[ctypes.c_char_p]) -> forked.Program:
+    assert recipe.program is not None
+    argv = tuple(part for part in recipe.argv if part is not None)
+    pairs = (part.partition(b"=") for part in env if part)
+    variables = {name: value for name, _, value in pairs}
+    return forked.Program(recipe.program, argv, variables, recipe.cwd, recipe.user, RESET)
 
 
 @contextlib.contextmanager

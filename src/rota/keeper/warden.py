@@ -46,11 +46,11 @@ class Warden:
         if any(attempt.group is None for attempt in limited):
             found = patrol.trees_of(trees.find_marked(self._mark))
         for attempt in limited:
-            tree = found.get(attempt.key, [])
-            group = attempt.group
-            excess = patrol.excess_of(attempt) if group else patrol.seen_excess(attempt.spec.limits, tree)
+            group, limits = attempt.group, patrol.watched(attempt)
+            tree = found.get(attempt.key, []) if group is None else group.members() if limits else []
+            excess = patrol.excess_of(attempt) or patrol.seen_excess(limits, tree)
             if excess and self._condemn(attempt, excess):
-                for pid in tree:
+                for pid in tree if group is None else ():
                     trees.signal_marked(pid, self._mark, signal.SIGKILL)
                 if group:
                     group.kill()

@@ -19,6 +19,7 @@ from rota.keeper.spawn import CannotRun, Short, Spawner
 from rota.keeper.wire import How
 
 SIGKILL = int(signal.SIGKILL)
+NO_PROCESS = Short("its end came before this node had a process to spare")
 
 
 class Work:
@@ -187,15 +188,14 @@ class Work:
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
         """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
         with self.lock:
-            attempt = self.running.get(key)
-            if attempt is None:
+            attempt, now = self.running.get(key), self._kernel.now_ns()
+            if attempt is None or self._resume(attempt, now):
                 return 0, []
-            now = self._kernel.now_ns()
             leader = attempt.outcome is None
             if leader and attempt.ending is None:
                 if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
                     return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-                self._begin_end(attempt, "timed_out", now)
+                attempt.begin_end("timed_out", now)
             if not attempt.pid:
                 self._look(attempt, now + FIRST_LOOK_NS)
                 return 0, []
@@ -299,7 +299,7 @@ class Work:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
-        self._release(attempt)
+        self._spawner.release(attempt.group)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -315,11 +315,26 @@ class Work:
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
         """A later step cannot be started: its own fault, or its node's, which nobody else can make up for."""
-        ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
-        attempt.outcome = Outcome(getattr(error, "exit_code", None), ran_us=ran_us, reason=str(error))
+        now = self._kernel.now_ns()
+        if isinstance(error, Short) and (when_ns := attempt.wait_for_node(now)):
+            self._look(attempt, when_ns)
+            return
+        code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
+        attempt.outcome = Outcome(code, ran_us=ran_us, reason=str(error))
         if isinstance(error, Short):
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
+
+    def _resume(self, attempt: Running, now: int) -> bool:
+        """Try to start a step again; False: it has not been waiting for that."""
+        if not attempt.waits:
+            return False
+        self._spawning += 1
+        if attempt.resumes(now):
+            self._onward.append(attempt)
+        else:
+            self._fail(attempt, NO_PROCESS)
+        return True
 
     def _drop(self, key: Key, reason: str) -> None:
         self._room.release(key)
@@ -340,7 +355,7 @@ class Work:
         if attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
-                self._begin_end(attempt, "stopped", self._kernel.now_ns())
+                attempt.begin_end("stopped", self._kernel.now_ns())
                 self._look(attempt, self._kernel.now_ns())
             if how is How.AT_ONCE and attempt.ending is not None:
                 attempt.asked, attempt.kill_at_ns = True, self._kernel.now_ns()
@@ -352,10 +367,6 @@ class Work:
             self._book.tell(key, told)
         else:
             self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
-
-    def _begin_end(self, attempt: Running, ending: str, now: int) -> None:
-        attempt.ending = ending
-        attempt.kill_at_ns = now + attempt.spec.grace_ms * 1_000_000
 
     def _look(self, attempt: Running, when_ns: int) -> None:
         self._looks.at(attempt, when_ns)
@@ -378,7 +389,7 @@ class Work:
             self._onward.append(attempt)  # whoever fills starts it
             return
         del self.running[attempt.key]
-        self._release(attempt)
+        self._spawner.release(attempt.group)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         if reason := boxed.refusal(attempt):
             self._drop(attempt.key, reason)
@@ -386,10 +397,6 @@ class Work:
             return
         self._room.release(attempt.key)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
-
-    def _release(self, attempt: Running) -> None:
-        if attempt.group:
-            self._spawner.release(attempt.group)
 
     def _is_idle(self) -> bool:
         return not (self.running or self._room.has_waiting())

@@ -69,7 +69,7 @@ def study(
         promised = promised._replace(slots={slot: {} for slot in range(view.room.size)}, at_ms=now.wall_ms)
     sight = look(view, seating, job, promised, now)
     own = own_reasons(view, job, ahead.shares, now)
-    scarce = [] if own.stuck else _scarce(seating, job, sight, now)
+    scarce = _scarce(seating, job, sight, now)
     barred = any(one.reason.kind == "promised" for one in sight.obstacles)
     return Study(seating, sight, own, scarce, promised.job if promised is not None and barred else None)
 
@@ -103,9 +103,9 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:
     """Of a gang all tasks start at once: how many have room?"""
     wanted = job.tally.pending
-    if not job.spec.gang or not sight.fits.any():
+    if not job.spec.gang or not sight.fits.any() or len(job.ready(now.ms, wanted)) < wanted:
         return []
-    seated = seating.seat(job, len(job.ready(now.ms, wanted)), sight.barred)
+    seated = seating.seat(job, wanted, sight.barred)
     if len(seated.seats) == wanted:
         seating.give_back(job, seated.seats)
         return []
@@ -142,7 +142,7 @@ def _changes(job: JobView, known: Study) -> tuple[str, ...]:
     if not sight.names:
         return (f"join a node ({_JOIN})",)
     if own.stuck:
-        return own.changes if sight.fits.any() else ()
+        return own.changes if sight.fits.any() and not known.scarce else ()
     if known.scarce:
         return ("would start without gang, as far as there is room",)
     if sight.fits.any():

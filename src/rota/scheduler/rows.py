@@ -11,7 +11,7 @@ from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
 from rota.scheduler.filters import NO_LEAST, Filter, fits, floor
 from rota.scheduler.gpus import Gpus
-from rota.scheduler.scores import NEVER, Interference, Score, point, points, said
+from rota.scheduler.scores import NEVER, Interference, Score, merit, merits, points, said
 
 _AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
 _PAIRS_MAX = 65_536  # the same at most, so that a step stays short
@@ -39,12 +39,33 @@ class Row:
         self.position = -1  # of the board's log
 
 
+class Merits:
+    """Points for how idle nodes are, by one policy: the same for every shape that asks for nothing else."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._points: Array = np.zeros(0)
+        self._position = -1  # of the board's log
+
+    def of(self, board: Board) -> Array:
+        """Up to date."""
+        changed = board.since(self._position)
+        if changed is None:
+            self._points = merits(board, self._policy)
+        else:
+            for slot in changed.tolist():
+                self._points[slot] = merit(board, self._policy, slot)
+        self._position = board.position
+        return self._points
+
+
 class Rows:
     def __init__(self, board: Board, plugins: Plugins | None = None) -> None:
         self.board = board
         self.plugins = plugins or Plugins()
         self._interference: Interference = self.plugins.interference or {}
         self._rows: dict[Shape, Row] = {}
+        self._merits = {policy: Merits(policy) for policy in Policy}
         self.gpus = Gpus()
 
     def of(self, shape: Shape) -> Array:
@@ -97,9 +118,8 @@ class Rows:
             row.said = said(board.room, shape)
             row.version = version
             row.points = self.score(shape, np.arange(board.size))
-        elif changed.size <= FEW and self._is_plain(shape):
-            for slot in changed.tolist():
-                row.points[slot] = self._score_one(shape, row, slot)
+        elif self._is_plain(shape):
+            self._rescore_plain(shape, row, changed)
         else:
             row.points[changed] = self.score(shape, changed)
         row.position = board.position
@@ -109,14 +129,19 @@ class Rows:
         own = self.plugins.filters or self.plugins.scores
         return not own and shape.noise is None and not self.board.devices.shape[1]
 
-    def _score_one(self, shape: Shape, row: Row, slot: int) -> float:
-        """The same as `score`: for few nodes plain numbers beat NumPy's cost per call."""
-        free = self.board.free
-        for at, least in row.least:
-            if free[at, slot] < least:
-                return NEVER
-        found = point(self.board, shape, slot)
-        return found if row.said is None else found + float(row.said[slot])
+    def _rescore_plain(self, shape: Shape, row: Row, slots: Array) -> None:
+        """As `score` does, from what all shapes share; for few nodes plain numbers beat NumPy's calls."""
+        merits, free = self._merits[shape.policy].of(self.board), self.board.free
+        if slots.size > FEW:
+            found: Array = merits.take(slots)
+            for at, least in row.least:
+                found[free[at].take(slots) < least] = NEVER
+            row.points[slots] = found if row.said is None else found + row.said.take(slots)
+            return
+        for slot in slots.tolist():
+            short = any(free[at, slot] < least for at, least in row.least)
+            said = 0.0 if row.said is None else row.said[slot]
+            row.points[slot] = NEVER if short else merits[slot] + said
 
 
 class Pick(NamedTuple):

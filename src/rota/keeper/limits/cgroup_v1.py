@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 
-from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, counter, numbers, write
+from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
 from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
 from rota.keeper.rules import Key
 
@@ -52,8 +52,7 @@ class GroupsV1(Groups):
         self._parents = {controller: f"{home}/{name}" for controller, home in homes.items()}
         self.controllers = tuple(one for one in (MEMORY, PIDS, CPU) if one in homes)
         self._threads = threading.local()
-        for path in self._parents.values():
-            os.makedirs(path, exist_ok=True)
+        self._lock_fds = [claim(path) for path in self._parents.values()]
         if CPU in self._parents:  # all the work together counts as a process on each core
             write(f"{self._parents[CPU]}/cpu.shares", str(SHARES * (os.cpu_count() or 1)))
 
@@ -71,7 +70,7 @@ class GroupsV1(Groups):
         name = "-".join(map(str, key))
         chosen = [one for one in wanted if wanted[one] and one in self._parents]
         paths = {one: f"{self._parents[one]}/{name}" for one in chosen}
-        group = GroupV1(limits, paths)
+        group = GroupV1(limits, paths, self.controllers)
         try:
             for path in paths.values():
                 os.mkdir(path)
@@ -119,6 +118,8 @@ class GroupsV1(Groups):
         for path in self._parents.values():
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+        for fd in self._lock_fds:
+            os.close(fd)
 
     def _settle(self) -> None:
         """Put this thread where it stays, once."""

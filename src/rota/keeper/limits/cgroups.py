@@ -1,6 +1,7 @@
 """Control groups that the work is put into; where there are none, nothing is done here."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import threading
@@ -21,10 +22,16 @@ class Group:
 
     limits: Limits
     paths: dict[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()  # the limits that the kernel keeps; others are watched
 
     @property
     def path(self) -> str:
         return next(iter(self.paths.values()))
+
+    @property
+    def entrance(self) -> str | None:
+        """The file by which a new process enters by itself; None: it is born inside."""
+        return None
 
     def members(self) -> list[int]:
         """Its processes; never the keeper itself, of which a thread is there for the time of a start."""
@@ -104,6 +111,19 @@ class Groups:
 
     def close(self) -> None:
         """The keeper goes, its work has ended."""
+
+
+def claim(path: str) -> int:
+    """Make a keeper's group, and hold its lock: as long as it is held, the keeper lives."""
+    while True:
+        os.makedirs(path, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path)):  # nobody took it for a leftover meanwhile
+                    return fd
+            os.close(fd)
 
 
 def entries(path: str) -> list[os.DirEntry[str]]:

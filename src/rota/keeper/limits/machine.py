@@ -1,25 +1,38 @@
 """What this machine allows, found once at the start: groups of version 2, of version 1, or none."""
 
 import contextlib
+import fcntl
 import os
 import time
 
 from rota.keeper.limits.cgroup_v1 import FREEZER, GroupsV1, GroupV1
+from rota.keeper.limits.cgroup_v2 import GroupsV2
 from rota.keeper.limits.cgroups import Groups, entries, write
+from rota.keeper.limits.homes import home_v2, homes_v1
 from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
 
 CONTROLLERS = (FREEZER, PIDS, MEMORY, CPU)
+NAME = "rota-keeper-"  # before the mark; of such a group somebody holds the lock, or it is left over
 
 
 def find_groups(root: str, mark: str) -> Groups:
     """Also remembers, in the keeper's directory, where the groups are: another keeper has to find them."""
-    homes = _homes_v1()
+    name = f"{NAME}{mark}"
+    if home := home_v2():
+        with contextlib.suppress(OSError):
+            remove_leftovers(home)
+            groups_v2 = GroupsV2(home, name)
+            _remember(root, [f"{home}/{name}"])
+            return groups_v2
+    homes = homes_v1()
     usable = {one: homes[one] for one in CONTROLLERS if one in homes and os.access(homes[one], os.W_OK)}
     if usable:
         with contextlib.suppress(OSError):
-            groups = GroupsV1(usable, f"rota-{mark}")
-            _remember(root, [f"{home}/rota-{mark}" for home in usable.values()])
-            return groups
+            for home in usable.values():
+                remove_leftovers(home)
+            groups_v1 = GroupsV1(usable, name)
+            _remember(root, [f"{home}/{name}" for home in usable.values()])
+            return groups_v1
     return Groups()
 
 
@@ -48,27 +61,28 @@ def end_tree(path: str) -> bool:
     return not left and group.remove()
 
 
+def remove_leftovers(home: str) -> None:
+    """Remove what is empty and whose keeper is gone for certain, its directory and all, as may be."""
+    for entry in entries(home):
+        if not entry.name.startswith(NAME):
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_empty(entry.path)
+            finally:
+                os.close(fd)
+
+
+def _remove_empty(path: str) -> None:
+    for entry in entries(path):
+        _remove_empty(entry.path)
+    with contextlib.suppress(OSError):  # somebody is in it
+        os.rmdir(path)
+
+
 def _remember(root: str, paths: list[str]) -> None:
     fd = os.open(f"{root}/groups", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
         file.write("".join(f"{path}\n" for path in paths))
-
-
-def _homes_v1() -> dict[str, str]:
-    """Where this process is, by controller."""
-    mounts: dict[str, tuple[str, ...]] = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            place, _, source = line.partition(" - ")
-            kind, _, options = source.split(maxsplit=2)
-            if kind == "cgroup":
-                mounts |= dict.fromkeys(options.strip().split(","), tuple(place.split()[3:5]))
-    homes = {}
-    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            for controller in controllers.split(","):
-                if controller in mounts:
-                    part, place = mounts[controller]  # a container may see a part of the tree only
-                    homes[controller] = place + path.removeprefix(part.rstrip("/")).rstrip("/")
-    return homes

@@ -1,0 +1,189 @@
+"""Groups of version 2, on a real hierarchy: without controllers, too, they kill and are given away."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.limits import homes
+from rota.keeper.limits.cgroup_v2 import OWN, REST, GroupsV2, GroupV2
+from rota.keeper.limits.cgroups import numbers
+from rota.keeper.limits.machine import NAME, end_tree, remove_leftovers
+from rota.keeper.limits.words import Limits
+from rota.keeper.process import forked
+from rota.keeper.process.users import User
+from tests.keeper.conftest import keeper_env, wait_until
+from tests.keeper.test_limits import CROWD, MANY
+
+PLACE = next((mounted.place for kind, _, mounted in homes.mounts() if kind == "cgroup2"), "/nowhere")
+USER = 61_000
+ENTERS = f'echo $$ > "$0"; exec setpriv --reuid {USER} --regid {USER} --clear-groups "$@"'
+HOLDS = """
+import sys, time
+from rota.keeper.limits.cgroup_v2 import GroupsV2
+GroupsV2(*sys.argv[1:])
+print("made", flush=True)
+time.sleep(600)
+"""
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(PLACE, os.W_OK), reason="needs root, and a hierarchy of version 2"
+)
+
+
+@pytest.fixture
+def groups() -> Iterator[GroupsV2]:
+    groups = GroupsV2(PLACE, f"{NAME}test-{os.getpid()}")
+    try:
+        yield groups
+    finally:
+        groups.close()
+
+
+@pytest.fixture
+def group(groups: GroupsV2) -> Iterator[GroupV2]:
+    group = groups.make(("7", 0, 1), Limits(pids=5000))
+    assert isinstance(group, GroupV2)
+    try:
+        yield group
+    finally:
+        groups.end(group)
+        wait_until(lambda: groups.bury() or not os.path.exists(group.path), "the end of the group")
+
+
+def start(group: GroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
+    env = {b"PATH": os.fsencode(os.environ["PATH"])}
+    words = tuple(map(os.fsencode, argv))
+    program = forked.Program(words[0], words, env, cwd, user, [signal.SIGPIPE])
+    pid, error = forked.start(program, os.fsencode(output), group.entrance)
+    if error:
+        raise OSError(error, os.strerror(error))
+    return pid
+
+
+@contextlib.contextmanager
+def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that makes groups as a keeper does; as an ordinary user inside one that is his."""
+    command = [sys.executable, "-c", HOLDS, *words]
+    if inside is not None:
+        command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=keeper_env())
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"made\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_process_is_in_its_group_before_its_first_instruction(group: GroupV2, tmp_path: Path) -> None:
+    pid = start(group, tmp_path / "it", "/bin/cat", "/proc/self/cgroup")
+    _, status = os.waitpid(pid, 0)
+
+    assert status == 0
+    assert f"0::/{os.path.relpath(group.path, PLACE)}\n" in (tmp_path / "it.out").read_text()
+
+
+def test_it_has_a_session_a_directory_and_a_user_and_nothing_else(group: GroupV2, tmp_path: Path) -> None:
+    who = "echo $$ $(cut -d ' ' -f 6 /proc/$$/stat) $(id -u) $(id -G) $(pwd)"
+    script = f"{who}; env | sort; ls /proc/$$/fd; grep SigIgn /proc/$$/status"
+    inherited = {int(fd) for fd in os.listdir("/proc/self/fd") if is_inherited(int(fd))}  # a keeper has none
+    pid = start(group, tmp_path / "it", "/bin/sh", "-c", script, user=User(USER, USER), cwd="/usr")
+    os.waitpid(pid, 0)
+    first, *rest = (tmp_path / "it.out").read_text().splitlines()
+
+    assert first.split() == [str(pid), str(pid), str(USER), str(USER), "/usr"]
+    assert [line.partition("=")[0] for line in rest if "=" in line] == ["PATH", "PWD"]
+    assert {int(line) for line in rest if line.isdecimal()} <= {0, 1, 2} | inherited
+    assert int(rest[-1].split()[1], 16) & 1 << (signal.SIGPIPE - 1) == 0
+
+
+def is_inherited(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("program", "error"), [("/no/such", FileNotFoundError), ("/etc/passwd", PermissionError)]
+)
+def test_what_cannot_be_executed_is_told_as_by_a_spawn(
+    group: GroupV2, tmp_path: Path, program: str, error: type[OSError]
+) -> None:
+    with pytest.raises(error):
+        start(group, tmp_path / "it", program)
+
+
+@pytest.mark.parametrize("way", ["kill", "_kill_frozen"], ids=["by a new kernel", "by an old one"])
+def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: GroupV2, tmp_path: Path, way: str) -> None:
+    pid = start(group, tmp_path / "it", sys.executable, "-c", CROWD)
+    wait_until(lambda: "ready" in (tmp_path / "it.out").read_text(), "a crowd")
+    assert len(group.members()) == MANY + 1
+    getattr(group, way)()
+    os.waitpid(pid, 0)
+
+    wait_until(lambda: not group.members(), "the end of the crowd")
+
+
+def test_a_bomb_that_forks_all_the_time_dies_at_once(group: GroupV2, tmp_path: Path) -> None:
+    """Each child leaves the session and its parent behind; there are never many at a time."""
+    script = "import os\nwhile True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
+    pid = start(group, tmp_path / "it", sys.executable, "-c", script)
+    os.waitpid(pid, 0)
+    assert group.members()
+    group.kill()
+
+    wait_until(lambda: not group.members(), "the end of the bomb")
+
+
+def test_only_what_is_empty_and_nobodys_is_removed(groups: GroupsV2, group: GroupV2, tmp_path: Path) -> None:
+    name = f"{NAME}dead-{os.getpid()}"
+    with holder(PLACE, name) as keeper:
+        remove_leftovers(PLACE)
+        assert os.path.exists(f"{PLACE}/{name}/{OWN}")  # it lives
+        sleeper = subprocess.Popen(["sleep", "600"])
+        Path(f"{PLACE}/{name}/x").mkdir()
+        Path(f"{PLACE}/{name}/x/cgroup.procs").write_text(str(sleeper.pid))
+        keeper.kill()
+        keeper.wait()
+        try:
+            remove_leftovers(PLACE)
+            assert os.path.exists(f"{PLACE}/{name}/x")  # somebody is there
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+    wait_until(lambda: not numbers(f"{PLACE}/{name}/x/cgroup.procs"), "an empty group")
+    remove_leftovers(PLACE)
+
+    assert not os.path.exists(f"{PLACE}/{name}")
+    assert os.path.exists(group.path)
+
+
+def test_in_a_group_that_was_given_away_an_ordinary_user_makes_groups(tmp_path: Path) -> None:
+    """Whoever else is in it goes into a leaf, as groups with limits may have no neighbours but groups."""
+    home = Path(f"{PLACE}/given-{os.getpid()}")
+    home.mkdir()
+    for path in (
+        home,
+        *(home / file for file in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")),
+    ):
+        os.chown(path, USER, USER)
+    neighbour = subprocess.Popen(["sleep", "600"])
+    (home / "cgroup.procs").write_text(str(neighbour.pid))
+    try:
+        with holder(str(home), f"{NAME}x", inside=home) as keeper:
+            assert numbers(f"{home}/cgroup.procs") == []
+            assert numbers(f"{home}/{REST}/cgroup.procs") == [neighbour.pid]
+            assert numbers(f"{home}/{NAME}x/{OWN}/cgroup.procs") == [keeper.pid]
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+        wait_until(lambda: end_tree(str(home)), "the end of the group")
