@@ -44,6 +44,15 @@ class Book:
         if any(self._memory.specs[key[0]].run is Run.AT_MOST_ONCE for key in keys):
             self._journal.sync()
 
+    def open(self, attempt: Running) -> None:
+        """It is about to be spawned."""
+        spec = attempt.spec
+        if spec.steps:
+            self.begin_step(attempt, attempt.segment.at)
+        self._memory.started[attempt.key] = attempt.started_ms
+        if spec.version > 1:
+            self._memory.versions[attempt.key] = spec.version
+
     def begin_step(self, attempt: Running, written: Extent) -> None:
         attempt.begin_step(self._kernel.now_ms(), self._kernel.now_ns(), written)
         self._mark(attempt)

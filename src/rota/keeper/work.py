@@ -256,13 +256,9 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
-            if spec.steps:
-                self._book.begin_step(attempt, segment.at)
+            self._book.open(attempt)
             attempts.append(attempt)
             self.running[grant.key] = attempt
-            self.memory.started[grant.key] = started_ms
-            if spec.version > 1:
-                self.memory.versions[grant.key] = spec.version
         self._spawning += len(attempts)
         return attempts
 
@@ -346,7 +342,7 @@ class Work:
             self._spawner.revise(attempt.group, attempt.spec.limits)
             if (deadline_ns := attempt.deadline_ns()) is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            self.something_due.notify()  # it watches limits
+        self.something_due.notify()  # the warden watches limits
 
     def _stop(self, key: Key, how: How = How.GRACEFULLY) -> None:
         attempt = self.running.get(key)
