@@ -52,7 +52,7 @@ class Work:
         self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
-        self._looks = Looks(self.running, kernel.now_ns)
+        self.looks = Looks(self.running, kernel.now_ns)
 
     # Orders of the agent.
 
@@ -168,21 +168,14 @@ class Work:
     def wait_due(self, seconds: float | None) -> dict[Key, bool]:
         """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
         with self.lock:
-            return self._looks.wait(self.something_due, seconds)
-
-    def due_in_ns(self) -> int | None:
-        """How long until an attempt must be looked at; None: none ever."""
-        return self._looks.due_in_ns()
-
-    def take_due(self) -> dict[Key, bool]:
-        return self._looks.take()
+            return self.looks.wait(self.something_due, seconds)
 
     def strike(self, keys: Iterable[Key]) -> None:
         """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
         with self.lock:
             now = self._kernel.now_ns()
             for attempt in filter(None, map(self.running.get, keys)):
-                if signum := self._looks.strike(attempt, now):
+                if signum := self.looks.strike(attempt, now):
                     self._kernel.signal_group(attempt.pid, signum)
 
     def tend(self, key: Key, *, was_gone: bool, tree: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
@@ -203,7 +196,7 @@ class Work:
             if was_gone and not rest and (written := self._written(attempt)):
                 self._finish(attempt, written)
                 return 0, []
-            signum = self._looks.next_signal(attempt, now)
+            signum = self.looks.next_signal(attempt, now)
             if leader and signum and signum != attempt.struck:
                 self._kernel.signal_group(attempt.pid, signum)
             return signum, rest
@@ -279,11 +272,11 @@ class Work:
             if attempt.group and attempt.group.limits != attempt.spec.limits:  # changed since it was made
                 self._spawner.revise(attempt.group, attempt.spec.limits)
             self.has_children.notify_all()
-            self._looks.unswept = True
+            self.looks.unswept = True
             deadline_ns = attempt.deadline_ns()
             if deadline_ns is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            elif self._looks.idles or attempt.spec.limits:
+            elif self.looks.idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -365,7 +358,7 @@ class Work:
             self._book.tell(key, row(key, "unknown", Outcome(), None, self._kernel.now_ms()))
 
     def _look(self, attempt: Running, when_ns: int) -> None:
-        self._looks.at(attempt, when_ns)
+        self.looks.at(attempt, when_ns)
         self.something_due.notify()
 
     def _written(self, attempt: Running) -> Measure | None:

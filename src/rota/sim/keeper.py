@@ -102,7 +102,7 @@ class Keeper(Process):
 
     def _look_later(self) -> None:
         """When the warden would look next."""
-        due_ns = None if self.work is None else self.work.due_in_ns()
+        due_ns = None if self.work is None else self.work.looks.due_in_ns()
         if due_ns is not None:
             self._looks += 1
             look = self._looks
@@ -110,7 +110,7 @@ class Keeper(Process):
 
     def _tend(self) -> None:
         assert self.work is not None
-        for key, was_gone in self.work.take_due().items():
+        for key, was_gone in self.work.looks.take().items():
             self.work.tend(key, was_gone=was_gone, tree=[])
         self.work.fill()
         self.work.keep_up()
