@@ -90,7 +90,7 @@ def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
     image = {"image": old.container.image} if "container" in given and old.container is not None else {}
     new = parse_fields({**program, **image, **given}, wall_ms)
     changes = {_attribute(field): getattr(new, _attribute(field)) for field in patch}
-    for field in {"env", "labels", "limits", "files"} & set(patch):
+    for field in (one for one in ("env", "labels", "limits", "files") if one in patch):
         changes[field] = _merged(getattr(old, field), getattr(new, field), patch[field])
     if "container" in changes and "container" not in patch and old.container and new.container:
         changes["container"] = msgspec.structs.replace(old.container, image=new.container.image)

@@ -45,9 +45,6 @@ def update(
     job: str,
     command: tuple[str, ...],
     *,
-    if_version: int | None,
-    replace: bool,
-    max_parallel: int,
     output: str,
     **flags: Any,
 ) -> None:
@@ -57,10 +54,11 @@ def update(
     on. A new command is written behind `--`. JOB is an id, the start of one, a name or `last`.
     """
     wanted = fields_said(flags, command)
-    if not wanted and not replace:
+    if not wanted and not flags["replace"]:
         raise click.UsageError("there is nothing to change; write --priority 70, --env K=V or the like")
     found = cluster.job(job)
-    status = found.update(wanted, if_version=if_version, replace=replace, max_parallel=max_parallel)
+    terms = {name: flags[name] for name in ("if_version", "replace", "max_parallel")}
+    status = found.update(wanted, **terms)
     if output in ("table", "wide"):
         _tell(status)
     else:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from rota.client.errors import Rejected, TimedOut
+from rota.client.errors import Broken, Rejected, RotaError, TimedOut
 from rota.client.streams import follow_events, follow_job
 from rota.client.transport import Request, Transport
 from rota.client.views import FINAL_JOB_STATES, Event, JobStatus, listed, read
@@ -45,13 +45,16 @@ def wait_for(
 ) -> dict[str, bool]:
     """For each job whether it came to hold; with `any_of` as soon as it does for one."""
     wanted = check(condition)
-    answers: queue.Queue[tuple[str, bool | BaseException]] = queue.Queue()
+    answers: queue.Queue[tuple[str, bool | RotaError]] = queue.Queue()
 
     def watch(job: str) -> None:
+        answer: bool | RotaError = Broken("internal", f"job {job} could not be watched")
         try:
-            answers.put((job, _comes_to_hold(transport, job, wanted)))
-        except BaseException as error:  # carried over to whoever waits, whatever it is
-            answers.put((job, error))
+            answer = _comes_to_hold(transport, job, wanted)
+        except RotaError as error:
+            answer = error
+        finally:
+            answers.put((job, answer))
 
     for job in jobs:
         threading.Thread(target=watch, args=(job,), daemon=True, name="rota-wait").start()
@@ -59,15 +62,15 @@ def wait_for(
     found: dict[str, bool] = {}
     while len(found) < len(set(jobs)) and not (any_of and any(found.values())):
         job, answer = _next(answers, until, wanted)
-        if isinstance(answer, BaseException):
+        if isinstance(answer, RotaError):
             raise answer
         found[job] = answer
     return found
 
 
 def _next(
-    answers: "queue.Queue[tuple[str, bool | BaseException]]", until: float | None, condition: str
-) -> tuple[str, bool | BaseException]:
+    answers: "queue.Queue[tuple[str, bool | RotaError]]", until: float | None, condition: str
+) -> tuple[str, bool | RotaError]:
     try:
         return answers.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
     except queue.Empty:
