@@ -21,6 +21,7 @@ LAYERS = (
 PURE = (
     "rota.model",
     "rota.engine.lines",
+    "rota.engine.loading",
     "rota.engine.mirror",
     "rota.engine.workqueue",
     "rota.engine.reconciler",

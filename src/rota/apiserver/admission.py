@@ -17,6 +17,7 @@ from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
+from rota.model.job_keys import keys_of
 from rota.model.lifecycle import NodeState
 from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
@@ -78,12 +79,8 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
         raise Conflict("a job is deleted by its id", hint=f"the id of {ref[:60]} is {job.spec.id}")
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
-    parts = ("spec", "wish", "cluster", "status", "verdict")
-    blocks = {"task": job.tasks, "attempt": job.attempts, "status": job.statuses}
-    keys = [f"job/{job.spec.id}/{part}" for part in parts]
-    keys += [f"{kind}/{job.spec.id}/{block}" for kind, known in blocks.items() for block in known]
     return Plan(
-        deletes=tuple(Key(key) for key in keys),
+        deletes=keys_of(job),
         why=f"{caller.name} deletes job {job.spec.id}",
         answer=job.spec.id,
     )
@@ -185,7 +182,9 @@ def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | Non
             f"this key has made job {before.job}, which asks for something else", hint="use another key"
         )
     if before.job not in view.jobs:
-        raise Conflict(f"this key has made job {before.job}, which was deleted", hint="use another key")
+        gone = view.past.gone.get(before.job)
+        how = "has expired" if gone is not None and gone.state != "deleted" else "was deleted"
+        raise Conflict(f"this key has made job {before.job}, which {how}", hint="use another key")
     return before.job
 
 

@@ -29,6 +29,7 @@ ATTRIBUTES = {  # where the spec has another name for it
     "timeout": "timeout_seconds",
     "grace": "grace_seconds",
     "expect": "expect_seconds",
+    "keep": "keep_seconds",
     "deadline": "deadline_at_ms",
     "image": "container",
     **dict.fromkeys(("region", "on", "gpu_model"), "where"),
@@ -36,7 +37,7 @@ ATTRIBUTES = {  # where the spec has another name for it
 }
 AT_ONCE = frozenset(
     {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
-    | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery"}
+    | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep"}
 )
 
 

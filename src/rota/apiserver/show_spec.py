@@ -79,6 +79,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,
         "log_bytes": wanted.log_bytes,
+        "keep": wanted.keep_seconds,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.deadline_at_ms is not None:

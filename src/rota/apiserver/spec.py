@@ -38,7 +38,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container"),
+    *("steps", "files", "image", "container", "keep"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -95,6 +95,7 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
+        keep_seconds=_keep(said.get("keep")),
         limits=task_limits("limits", said.get("limits", {})),
     )
 
@@ -174,6 +175,10 @@ def _duration(field: str, value: object) -> float | None:
     if seconds == 0:
         raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
     return seconds
+
+
+def _keep(value: object) -> float | None:
+    return None if value is None else fields.number("keep", parse_seconds, value, limits.KEEP_SECONDS_MAX)
 
 
 def _log_bytes(value: object) -> int | None:

@@ -102,6 +102,7 @@ _OPTIONS = (
     click.option(
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
+    click.option("--keep", metavar="DURATION", help="How long it is remembered after its end."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
     click.option("--recovery", metavar="OWNER", help="Who places lost tasks anew. [default: scheduler]"),
@@ -120,6 +121,7 @@ _PLAIN = {
     "deadline": "deadline",
     "evict_at_most": "evict_at_most",
     "log_bytes": "log_bytes",
+    "keep": "keep",
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",

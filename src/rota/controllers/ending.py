@@ -27,6 +27,7 @@ def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
         ended_at_ms=now.wall_ms,
         exit_code=exit_code,
         signal=signal or None,
+        ended_ms=now.ms,
     )
 
 

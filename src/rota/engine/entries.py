@@ -1,6 +1,6 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -14,6 +14,7 @@ from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeW
 from rota.model.phase import FIRST_END, Hold, Phase
 from rota.model.task import TaskBlock
 
+_PENDING = int(Phase.PENDING)
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
@@ -86,7 +87,7 @@ class JobEntry:
         self.run_us: float | None = None
         self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.fresh = 0  # the lowest index that was never placed
-        self.never: set[int] = set()  # ended and never placed
+        self.has_gaps = False  # some tasks have ended and were never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
@@ -141,12 +142,20 @@ class JobEntry:
                 break
             found += sorted(index for index, at_ms in self.again[block].items() if at_ms <= now_ms)
         del found[most:]
-        if not self.never:
+        if not self.has_gaps:
             found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
             return found
-        fresh = (index for index in range(self.fresh, self.spec.count) if index not in self.never)
-        found += islice(fresh, most - len(found))
+        found += islice(self._never_placed(), most - len(found))
         return found
+
+    def _never_placed(self) -> Iterator[int]:
+        """Those that are pending, whole blocks at a time."""
+        for block in range(self.fresh // BLOCK_TASKS, self.spec.blocks):
+            phases = self.phases.get(block) or bytes(self.spec.block_size(block))
+            if _PENDING in phases:
+                first = block * BLOCK_TASKS
+                indices = range(max(first, self.fresh), first + len(phases))
+                yield from (index for index in indices if phases[index - first] == _PENDING)
 
     def next_ready_ms(self, now_ms: int) -> int | None:
         if not self.again:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
 from rota.engine.lines import Lines
+from rota.engine.loading import load_order
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
@@ -12,12 +13,23 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
+from rota.model.job import (
+    Counters,
+    JobCluster,
+    JobGone,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    SubmitKey,
+    Turn,
+)
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.past import Past
 from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.plan import Record
 from rota.model.room import Room
@@ -44,7 +56,8 @@ class Mirror:
         self.counters = Counters()
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
-        self.submit_keys: dict[Key, SubmitKey] = {}
+        self.past = Past()
+        self.submit_keys = self.past.submit_keys
         self.unfinished = 0
         self.now_ms = 0
         self.touched: dict[
@@ -61,7 +74,8 @@ class Mirror:
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
-            SubmitKey: self._set_submit_key,
+            SubmitKey: self.past.keep_key,
+            JobGone: self.past.bury,
             Counters: self._set_counters,
             NodeSpec: self._set_node_spec,
             NodeWish: self._set_node_wish,
@@ -87,7 +101,7 @@ class Mirror:
     def load(self, records: Iterable[Record]) -> None:
         """Everything at once: each block is looked at when all of its three records are there."""
         blocks: dict[tuple[JobId, int], None] = {}
-        for record in sorted(records, key=_load_order):
+        for record in sorted(records, key=load_order):
             match record:
                 case TaskBlock() | AttemptBlock() | StatusBlock():
                     self._keep_block(record)
@@ -96,6 +110,7 @@ class Mirror:
                     self.apply(record)
         for job, block in blocks:
             self._refresh(self.jobs[job], block)
+        self.past.settle(self.jobs)
 
     def apply(self, record: Record) -> None:
         self._appliers[type(record)](record)
@@ -109,7 +124,9 @@ class Mirror:
             case "node":
                 self._forget_node(NodeId(name))
             case "submit":
-                self.submit_keys.pop(key, None)
+                self.past.drop_key(key)
+            case "gone":
+                self.past.gone.pop(JobId(name), None)
             case "subscriber":
                 self.subscribers.pop(name, None)
             case "namespace":
@@ -202,9 +219,6 @@ class Mirror:
         if isinstance(record, TaskBlock) and record.renew:
             self._touch_block(job, record.block)
 
-    def _set_submit_key(self, record: SubmitKey) -> None:
-        self.submit_keys[record.key] = record
-
     def _set_counters(self, record: Counters) -> None:
         self.counters = record
 
@@ -248,8 +262,8 @@ class Mirror:
         if attempt is not None:
             self._refresh_again(job, attempt, changed if known else list(range(size)), now.phase)
             self._shift_holds(job, attempt, before.hold, now.hold)
-        else:  # never placed, and so it ended without
-            job.never.update(block * BLOCK_TASKS + at for at in changed)
+        elif changed:
+            job.has_gaps = True
         job.phases[block], job.holds[block] = now
         if _STOPPING in now.phase:
             self._touch_block(job, block)
@@ -267,8 +281,7 @@ class Mirror:
         for position in positions:
             index = first + position
             if not number[position]:
-                if phase[position] != _PENDING:
-                    job.never.add(index)
+                job.has_gaps |= phase[position] != _PENDING
                 continue
             job.fresh = max(job.fresh, index + 1)
             if phase[position] == _PENDING:
@@ -333,6 +346,7 @@ class Mirror:
         self.unfinished -= int(record.ended) - int(before)
         if record.ended and not before:
             self._sums.end(job.spec)
+            self.past.end(job.spec, record)
         if record.state is JobState.CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
@@ -369,6 +383,8 @@ class Mirror:
 
     def _forget_job(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
+        if job is not None:
+            self.past.forget(job_id)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
             self._sums.end(job.spec)
@@ -377,17 +393,3 @@ class Mirror:
         entry = self.nodes.pop(node, None)
         if entry is not None:
             self.room.set_open(self.room.slot[node], False)
-
-
-def _load_order(record: Record) -> int:
-    match record:
-        case JobSpec() | NodeSpec() | Counters() | Cluster() | Namespace() | Subscriber():
-            return 0
-        case JobWish() | JobCluster() | JobStatus() | JobVerdict() | SubmitKey() | NodeWish() | NodeStatus():
-            return 1
-        case AttemptBlock():
-            return 2
-        case StatusBlock():
-            return 3
-        case TaskBlock():
-            return 4

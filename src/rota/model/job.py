@@ -94,6 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     container: Container | None = None  # none: plain processes
     kind: Kind = Kind.BATCH
     version: int = 1  # one more at each update
+    keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
 
     @property
     def key(self) -> Key:
@@ -208,6 +209,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at_ms: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    ended_ms: int | None = None  # in cluster time: what its expiry is counted from
 
     @property
     def key(self) -> Key:
@@ -241,6 +243,20 @@ class SubmitKey(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key(f"submit/{self.namespace}/{self.name}")
+
+
+class JobGone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That there was such a job, for as long as its submit key is kept. Written by controllers."""
+
+    id: JobId
+    at_ms: int  # cluster time
+    wall_ms: int
+    state: str  # in which it ended, or `deleted`
+    namespace: str = ""
+
+    @property
+    def key(self) -> Key:
+        return Key(f"gone/{self.id}")
 
 
 class Counters(msgspec.Struct, frozen=True):

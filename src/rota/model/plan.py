@@ -7,7 +7,7 @@ import msgspec
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.subscriber import Subscriber
@@ -20,6 +20,7 @@ Record = (
     | JobStatus
     | JobVerdict
     | SubmitKey
+    | JobGone
     | Counters
     | TaskBlock
     | AttemptBlock
@@ -44,6 +45,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
+    JobGone: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",

@@ -11,6 +11,7 @@ from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict,
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.past import Past
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -107,6 +108,8 @@ class View(Protocol):
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
+    @property
+    def past(self) -> Past: ...
     @property
     def unfinished(self) -> int:
         """Jobs that have not ended."""

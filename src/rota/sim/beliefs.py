@@ -10,7 +10,10 @@ from rota.model.plan import Record
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
-_HELD = ("job", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace", "meta")
+_HELD = (
+    *("job", "task", "attempt", "status", "node", "submit", "gone"),
+    *("subscriber", "cluster", "namespace", "meta"),
+)
 
 
 def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
@@ -54,6 +57,7 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     for node in mirror.nodes.values():
         yield from (record for record in (node.spec, node.wish, node.status) if record is not None)
     yield from mirror.submit_keys.values()
+    yield from mirror.past.gone.values()
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
     yield from mirror.namespaces.values()

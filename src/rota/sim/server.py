@@ -3,7 +3,7 @@
 from typing import Any
 
 from rota.clusters import assign
-from rota.controllers import batch, rollout
+from rota.controllers import batch, expire, rollout
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -35,6 +35,7 @@ class Server(Engine):
             assign.RECONCILER,
             batch.RECONCILER,
             rollout.RECONCILER,
+            expire.reconciler(),
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

@@ -6,7 +6,7 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.plan import Event, Record
@@ -26,6 +26,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("attempt", ""): AttemptBlock,
     ("status", ""): StatusBlock,
     ("submit", ""): SubmitKey,
+    ("gone", ""): JobGone,
     ("cluster", ""): Cluster,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,

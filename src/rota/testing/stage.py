@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import batch, rollout
+from rota.controllers import batch, expire, rollout
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -290,6 +290,7 @@ class Stage:
             assign.RECONCILER,
             batch.RECONCILER,
             rollout.RECONCILER,
+            expire.reconciler(),
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

@@ -20,7 +20,7 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import batch, rollout
+from rota.controllers import batch, expire, rollout
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
@@ -152,11 +152,17 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         assign.RECONCILER,
         batch.RECONCILER,
         rollout.RECONCILER,
+        expire.reconciler(_retention(config)),
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config)),
     ]
+
+
+def _retention(config: ServerConfig) -> expire.Retention:
+    said = config.retention
+    return expire.Retention(round(said.age_seconds * 1000), said.jobs_count)
 
 
 def _lost_ms(config: ServerConfig) -> int:
