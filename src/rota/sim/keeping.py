@@ -131,6 +131,7 @@ class Child:
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
     step: int = 0  # which of the attempt's steps, from 1
     is_last: bool = True  # of them
+    version: int = 1  # of its job's spec
 
 
 Births = Callable[[int, Child], None]
@@ -190,6 +191,7 @@ class SimSpawner(Spawner):
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
         child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), step=spec.step, is_last=is_last)
+        child.version = spec.version
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid
@@ -215,7 +217,7 @@ class SimKernel(Kernel):
             return
         if signum == signal.SIGKILL:
             self._ended(group, 1, -signum)
-        elif not child.habit.deaf:
+        elif signum == signal.SIGTERM and not child.habit.deaf:
             self._ended(group, TERM_MS, -signum)
 
     def has_members(self, group: int) -> bool:

@@ -10,6 +10,7 @@ from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
 from rota.sim.fault_users import give_up
+from rota.sim.fault_wishes import draw_wishes
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.witness import MISSING
@@ -61,7 +62,8 @@ def scenario(seed: int) -> Scenario:
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
     size = Size(tuple(more.groups), servers, lost_ms)
-    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults]))
+    wishes = draw_wishes(seed, length_ms)
+    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults, *wishes]))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
