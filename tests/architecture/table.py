@@ -21,7 +21,6 @@ LAYERS = (
 PURE = (
     "rota.model",
     "rota.engine.lines",
-    "rota.engine.loading",
     "rota.engine.mirror",
     "rota.engine.workqueue",
     "rota.engine.reconciler",

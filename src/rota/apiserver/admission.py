@@ -9,6 +9,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
@@ -17,13 +18,12 @@ from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
-from rota.model.job_keys import keys_of
 from rota.model.lifecycle import NodeState
 from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Event, Instant, Plan
 from rota.model.subscriber import Subscriber
-from rota.model.view import NodeView, View
+from rota.model.view import NodeView, View, keys_of
 
 SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
 
@@ -60,6 +60,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     spec = msgspec.structs.replace(
         dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
     )
+    spec = name_others(view, spec, caller)
     refuse_circle(view, spec)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, _digest(wish)),)
     why = _asks_for(spec)
@@ -79,8 +80,12 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
         raise Conflict("a job is deleted by its id", hint=f"the id of {ref[:60]} is {job.spec.id}")
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"cancel it first: rota cancel {job.spec.id}")
+    followers = view.followers(job.spec.id)
+    if followers:
+        hint = f"cancel it first: rota cancel {' '.join(followers[:8])}"
+        raise Conflict(f"job {followers[0]} waits for how job {job.spec.id} ended", hint=hint)
     return Plan(
-        deletes=keys_of(job),
+        deletes=tuple(keys_of(job)),
         why=f"{caller.name} deletes job {job.spec.id}",
         answer=job.spec.id,
     )
@@ -133,7 +138,10 @@ def delete_node(view: View, ref: str, caller: Caller) -> Plan:
 def forget_node(node: NodeView, why: str) -> Plan:
     keys = tuple(Key(f"node/{node.spec.id}/{part}") for part in ("spec", "wish", "status"))
     event = Event("node.changed", why, node=node.spec.id)
-    return Plan(deletes=keys, events=(event,), why=why, answer=node.spec.id)
+    last = node.wish or NodeWish(
+        node.spec.id
+    )  # written first, so that whoever had a task for it is looked at
+    return Plan((last,), deletes=keys, events=(event,), why=why, answer=node.spec.id)
 
 
 def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:

@@ -5,13 +5,14 @@ from typing import NamedTuple
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import submit
+from rota.apiserver.afters import others_first
 from rota.apiserver.finding import find_node
 from rota.apiserver.quantities import MACHINE, quantities
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
-from rota.model.outlook import NewNode, WhatIf
+from rota.model.outlook import NewNode, Outlook, WhatIf
 from rota.model.plan import Instant
 from rota.model.view import View
 
@@ -23,6 +24,7 @@ _ADD_HINT = 'write [{"count": 2, "capacity": {"cpu": 8, "memory": "32g"}, "label
 class Asked(NamedTuple):
     spec: JobSpec
     what_if: WhatIf
+    before: Outlook | None = None  # what other jobs make certain, whatever the nodes offer
 
 
 class AskedDrain(NamedTuple):
@@ -37,7 +39,8 @@ def planned(view: View, body: object, caller: Caller, now: Instant) -> Asked:
     plan = submit(view, job if isinstance(body, dict) else body, caller, None, now)
     spec = next(record for record in plan.puts if isinstance(record, JobSpec))
     without = _nodes(view, "without", said.get("without", []))
-    return Asked(spec, WhatIf(_add_nodes(said.get("add_nodes", [])), without))
+    what_if = WhatIf(_add_nodes(said.get("add_nodes", [])), without)
+    return Asked(spec, what_if, others_first(view, spec))
 
 
 def drained(view: View, body: object, caller: Caller) -> AskedDrain:

@@ -11,12 +11,12 @@ from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
-from rota.model.job import JobSpec, JobWish
+from rota.model.job import JobSpec, JobWish, Kind
 from rota.model.plan import Event, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
-FIXED = ("name", "namespace")
+FIXED = ("name", "namespace", "kind", "after")
 TABLES = (
     "env",
     "labels",
@@ -145,6 +145,8 @@ def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> 
     if spec.count < old.count:
         hint = f"cancel the others: rota cancel {old.id} --task {spec.count}-{old.count - 1}"
         raise BadField("count", f"{spec.count} is fewer than the {old.count} tasks it has", hint)
+    if "count" in changed and spec.kind is Kind.SYSTEM:
+        raise BadField("count", "a system job has a task on every node", "leave it out")
     if spec.count > old.count and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
     if spec.line != old.line and job.tally.live:

@@ -1,6 +1,7 @@
 """The route of plans: what would become of a job, asked of the scheduler's own code on a copy. [I/O]"""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -27,8 +28,9 @@ async def plan_job(request: Request) -> Response:
         def look(mirror: Mirror) -> tuple[Asked, Taken]:
             return planned(mirror, body, caller, now), Shadow.take(mirror)
 
-        (spec, what_if), taken = await api.engine.read(look)
-        outlook = await asyncio.to_thread(api.foresee, taken, spec, what_if, now)
+        (spec, what_if, before), taken = await api.engine.read(look)
+        foresee = partial(api.foresee, taken, spec, what_if, now)
+        outlook = before if before is not None else await asyncio.to_thread(foresee)
     return answer(_shown(outlook, spec.count, caller))
 
 

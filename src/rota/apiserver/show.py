@@ -7,6 +7,7 @@ from rota.apiserver.show_spec import devices, node_name, placement, spec, versio
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId
+from rota.model.job import Kind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
 from rota.model.node import Eligibility, drains
 from rota.model.phase import Phase
@@ -45,6 +46,7 @@ def job_line(entry: JobEntry) -> Json:
         "reason": status.reason if status else None,
         "sentence": sentence(entry, numbers),
         "version": wanted.version,
+        "kind": wanted.kind.value,
         "count": wanted.count,
         "priority": wanted.priority,
         "counts": numbers,
@@ -90,6 +92,12 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
         return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
     canceling = _UNDER_WAY.get(state_of(entry), "")
+    if state_of(entry) is JobState.WAITING:
+        others = entry.spec.after
+        return f"waits for {others[0].words if len(others) == 1 else f'{len(others)} jobs to end'}."
+    if entry.spec.kind is Kind.SYSTEM:
+        waits = f", {numbers['pending']} wait" if numbers["pending"] else ""
+        return f"{canceling}runs on {numbers['running']} of {count} nodes{waits}."
     if count == 1:
         return canceling + ("runs." if numbers["running"] else "waits to be started.")
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]

@@ -12,7 +12,7 @@ from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Kind
 from rota.model.phase import Phase
 from rota.model.shape import Policy
 from rota.model.steps import Step
@@ -68,6 +68,10 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "tolerate": wanted.tolerate,
     }
     yield from ((name, [str(one) for one in given]) for name, given in texts.items() if given)
+    if wanted.kind is not Kind.BATCH:
+        yield "kind", wanted.kind.value
+    if wanted.after:
+        yield "after", [{"job": one.job, "on": one.on.value} for one in wanted.after]
     if wanted.gang:
         yield "gang", True
     if wanted.policy is not Policy.SPREAD:

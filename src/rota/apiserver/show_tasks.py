@@ -87,12 +87,12 @@ def _current(status: StatusBlock | None, position: int, number: int) -> OldStatu
 
 def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
     """Of the tasks in a block that are in this state."""
-    size = entry.spec.block_size(block)
+    size = min(entry.spec.block_size(block), entry.spec.count - block * BLOCK_TASKS)
     if state is None:
         return list(range(size))
     phases = entry.phases.get(block) or bytes(size)
     wanted = [phase for phase in Phase if _shown(phase, ended=has_ended(entry)) == state]
-    return [position for position, phase in enumerate(phases) if phase in wanted]
+    return [position for position, phase in enumerate(phases[:size]) if phase in wanted]
 
 
 def _shown(phase: int, *, ended: bool) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver import fields, wishes
+from rota.apiserver.afters import afters
 from rota.apiserver.containers import container, refuse_uncontainable
 from rota.apiserver.contradictions import refuse_contradictions
 from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
+from rota.apiserver.kinds import kind_of
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -26,7 +28,7 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Recovery, Unschedulable
+from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
 from rota.model.shape import Constraint, Op, Policy, RunMode
 from rota.model.steps import Step
 
@@ -38,7 +40,7 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container", "keep"),
+    *("steps", "files", "image", "container", "after", "kind", "keep"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -60,7 +62,8 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
     """Each by itself."""
     argv, in_order = _commands(said)
     workdir = _workdir(said.get("workdir"))
-    count = fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
+    kind = kind_of(said)
+    count = 0 if kind is Kind.SYSTEM else _count(said)
     return JobSpec(
         id=JobId(""),
         name=_name(said, argv or in_order[0].command),
@@ -97,7 +100,13 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         container=container(said),
         keep_seconds=_keep(said.get("keep")),
         limits=task_limits("limits", said.get("limits", {})),
+        kind=kind,
+        after=afters("after", said.get("after", [])),
     )
+
+
+def _count(said: Mapping[str, Any]) -> int:
+    return fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
 
 
 def _where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:

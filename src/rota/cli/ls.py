@@ -17,7 +17,9 @@ JOBS: Listing[JobStatus] = Listing(
         Column("JOB", lambda job: job.id),
         Column("NAME", lambda job: job.name),
         Column("STATE", lambda job: job.state),
-        Column("DONE", lambda job: f"{job.tasks_ended}/{job.count}", right=True),
+        Column(
+            "DONE", lambda job: "-" if job.kind == "system" else f"{job.tasks_ended}/{job.count}", right=True
+        ),
         Column("AGE", lambda job: age(job.submitted_at_ms), right=True),
         Column("NAMESPACE", lambda job: job.namespace, wide=True),
         Column("USER", lambda job: job.user or "-", wide=True),

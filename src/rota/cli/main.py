@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "pause": "Let nothing new of jobs start.",
         "resume": "Let paused jobs go on.",
         "job": "List, show, change, restart, end and delete jobs.",
+        "cron": "Submit jobs again and again, at planned instants.",
     },
     "Cluster": {
         "top": "Watch nodes and jobs: what is asked for, used and there.",

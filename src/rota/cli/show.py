@@ -20,6 +20,7 @@ from rota.client.views import JobStatus, Placement, Task
 MOST_TASKS = 10
 BAR_WIDTH = 40
 SHOWN = (
+    "kind",
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
     *("run", "labels", "env"),
@@ -107,7 +108,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     yield from _times(status)
     yield from (f"  {line}" for line in version_lines(status))
     yield from _spec_lines(status.spec or {})
-    yield from _placement_lines(status.placement)
+    yield from _placement_lines(status.placement if status.kind != "system" else None)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
     if tasks:
         yield ""
@@ -176,6 +177,9 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         shown = [f"{size(limits['memory'])} memory"] if "memory" in limits else []
         shown += [f"{number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
         yield f"  limits     {', '.join(shown)}"
+    if spec.get("after"):
+        named = [f"job {one['job']} (on {one['on']})" for one in spec["after"]]
+        yield f"  after      {clean(', '.join(named))}"
     for name in SHOWN:
         value = spec.get(name)
         if value:

@@ -63,8 +63,16 @@ _OPTIONS = (
     ),
     click.option("--pack", is_flag=True, help="Onto the fullest node that fits, not the idlest."),
     click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
+    click.option("--kind", metavar="KIND", help="batch, or system: kept running on every node that fits."),
+    click.option("--every-node", is_flag=True, help="The same as --kind system."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="JOB[:ON]",
+        help="Begin once this job has ended: on success (the default), failure or any; repeatable.",
+    ),
     click.option("--gang", is_flag=True, help="All tasks start together, or none."),
     click.option(
         "--retry", type=int, metavar="N", help="How often a failed task is tried again. [default: 0]"
@@ -131,11 +139,13 @@ _PLAIN = {
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
     "image": "image",
+    "kind": "kind",
 }
 # Flags that may be repeated: together they replace what the file says.
-_LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
+_LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate", "after")
 # Flags without a value, and what they put into the spec.
 _SWITCHES: dict[str, dict[str, Any]] = {
+    "every_node": {"kind": "system"},
     "gang": {"gang": True},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},
@@ -150,20 +160,27 @@ def spec_options(function: Function) -> Function:
 
 
 def job_spec(
-    flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
+    flags: Mapping[str, Any],
+    command: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole spec of one `rota run`."""
-    spec = fields_said(flags, command, environ)
+    """The whole spec of one `rota run`; `before`: what a file said that is not the job's own."""
+    spec = fields_said(flags, command, environ, before)
     if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
 
 
 def fields_said(
-    flags: Mapping[str, Any], command: Sequence[str], environ: Mapping[str, str] = os.environ
+    flags: Mapping[str, Any],
+    command: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Those that a file or flags name; a command may have some of the flags only."""
-    spec = read_job_file(flags["file"]) if flags["file"] else {}
+    spec = read_job_file(flags["file"]) if flags["file"] else dict(before or {})
     spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags.get(flag) is not None}
     spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags.get(field) is not None}
     spec |= {field: list(flags[field]) for field in _LISTS if flags.get(field)}

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from rota.client.context import Endpoint, resolve, setting
+from rota.client.crons import Crons
 from rota.client.errors import Rejected
 from rota.client.files import sendable
 from rota.client.job import Job, find
@@ -46,6 +47,7 @@ class Cluster:
         self, endpoint: Endpoint, patience_seconds: float = PATIENCE_SECONDS, on_wait: OnWait | None = None
     ) -> None:
         self.transport = Transport(endpoint, patience_seconds, on_wait)
+        self.crons = Crons(self.transport)
 
     def __enter__(self) -> Self:
         return self

@@ -38,6 +38,8 @@ class SpecFields(TypedDict, total=False):
     apart: str | list[str]
     spread: str | list[str]
     tolerate: str | list[str]
+    kind: str
+    after: str | list[str | Mapping[str, str]]
     gang: bool
     policy: str
     noise: str
@@ -100,6 +102,7 @@ class JobStatus:
     version: int = 1  # of its spec
     versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
     changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
+    kind: str = "batch"
     count: int = 1
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -262,6 +265,30 @@ class Event:
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None
     why: str = ""
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Cron:
+    """A job that is submitted again and again; its `runs` only where it is asked for alone."""
+
+    name: str
+    schedule: str
+    zone: str = "UTC"
+    namespace: str = "default"
+    overlap: str = "skip"
+    missed: str = "once"
+    history: int = 10
+    paused: bool = False
+    user: str | None = None
+    created_at_ms: int | None = None
+    last_at_ms: int | None = None
+    next_at_ms: int | None = None
+    running: tuple[str, ...] = ()
+    skipped: int = 0
+    reason: str | None = None
+    runs: tuple[Mapping[str, Any], ...] = ()
+    job: Mapping[str, Any] | None = None
     raw: Mapping[str, Any] = _raw()
 
 

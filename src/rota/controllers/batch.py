@@ -9,7 +9,7 @@ from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
 from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
@@ -21,7 +21,7 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, TRIES_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -61,13 +61,11 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, pause it, cancel it, end it."""
     cancel = job.wish is not None and job.wish.cancel
-    if job.status is None:
-        if job.cluster is None:
-            return NOTHING
-        return _begin(job.spec) if not cancel else _end(job, JobEvent.CANCEL_WISHED, JobState.ASSIGNED, now)
+    if job.status is None or job.status.state is JobState.WAITING:
+        return _before(job, now, canceled=cancel)
     if job.status.state is JobState.CANCELING:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
-    if job.tally.ended == job.spec.count:
+    if job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM:  # that goes on
         return _end(job, _result(job), job.status.state, now)
     if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
@@ -85,16 +83,16 @@ def settle(job: JobView, block: int, now: Instant) -> Plan:
     draft = Draft(task)
     reasons = dict(task.reasons)
     again: list[int] = []
-    done = [position for position in positions if status.state[position] == _SUCCEEDED]
+    done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
     draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
-    for position in positions:
-        if status.state[position] != _SUCCEEDED:
-            ended = _end_of(attempt, position, AttemptState(status.state[position]))
-            event = _settle_one(job.spec, draft, position, ended, now)
-            if event is TaskEvent.AGAIN:
-                again.append(block * BLOCK_TASKS + position)
-            if position in status.reasons:
-                reasons[position] = status.reasons[position]
+    draft["failures"][_lasted(job.spec, status, positions)] = 0
+    for position in sorted(set(positions).difference(done)):
+        ended = _end_of(attempt, position, AttemptState(status.state[position]))
+        event = _settle_one(job.spec, draft, position, ended, now)
+        if event is TaskEvent.AGAIN:
+            again.append(block * BLOCK_TASKS + position)
+        if position in status.reasons:
+            reasons[position] = status.reasons[position]
     events = () if not again else (_again_event(job, again),)
     return Plan(
         (draft.done(reasons=reasons),),
@@ -127,6 +125,19 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
     return [at for at, (state, wish) in both if state >= _END and wish <= _UNWANTED]
 
 
+def _goes_on(spec: JobSpec, task: TaskBlock, position: int) -> bool:
+    """It is started again also when it has ended well."""
+    return spec.kind is Kind.SYSTEM and task.state[position] == _WANTED
+
+
+def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
+    """Those of what ran so long that the pause before its next start is a short one again."""
+    if spec.kind is not Kind.SYSTEM:
+        return []
+    ran_us = ints(status, "ran_us")
+    return [at for at in positions if ran_us[at] >= RETRY_LAST_MS * 1000]
+
+
 def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
     """What had to give way was stopped, even if its node never knew of it."""
     gave_way = attempt.flags[position] & EVICTED and ended is AttemptState.LOST
@@ -145,7 +156,8 @@ def _settle_one(
     draft["state"][position] = step(TASK, before, event)
     if event is TaskEvent.AGAIN:
         draft["wanted"][position] = tries + 1
-        draft["failures"][position] += verdict.spends_a_retry
+        failures = int(draft["failures"][position]) + verdict.spends_a_retry
+        draft["failures"][position] = min(failures, TRIES_MAX)
         draft["not_before"][position] = now.ms + verdict.pause_ms if verdict.pause_ms else 0
     return event
 
@@ -156,10 +168,33 @@ def _again_event(job: JobView, again: list[int]) -> Event:
     return Event("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
+def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
+    """Nothing of it has begun: it begins, or ends at once."""
+    if job.cluster is None:
+        return NOTHING
+    state = JobState.ASSIGNED if job.status is None else job.status.state
+    if canceled:
+        return _end(job, JobEvent.CANCEL_WISHED, state, now)
+    if state is JobState.ASSIGNED:
+        return _wait(job.spec) if job.spec.after else _begin(job.spec)
+    if job.verdict is not None and job.verdict.late:
+        return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
+    return NOTHING
+
+
 def _begin(spec: JobSpec) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
+    if spec.kind is Kind.SYSTEM:
+        why = f"a task of job {spec.id} wanted on every node that fits"
     return Plan((JobStatus(spec.id, state),), events=(Event("job.active", why, job=spec.id),), why=why)
+
+
+def _wait(spec: JobSpec) -> Plan:
+    """Whether it has to is seen next, by who looks at the others."""
+    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.OTHERS_FIRST)
+    others = spec.after[0].words if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
+    return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
 
 
 def _result(job: JobView) -> JobEvent:

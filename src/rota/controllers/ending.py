@@ -13,7 +13,8 @@ _BAD = (int(Phase.FAILED), int(Phase.LOST), int(Phase.TIMED_OUT))
 _NAMED = 8  # indices named in a sentence
 
 
-def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
+def ending(job: JobView, state: JobState, now: Instant, reason: str | None = None) -> JobStatus:
+    """`reason`: where no task has one."""
     bad = _bad_indices(job)
     told = bad[0] if bad else 0  # whose code is the job's own: the lowest bad index
     exit_code, signal = _code(job, told) if bad or job.spec.count == 1 else (None, 0)
@@ -22,7 +23,7 @@ def ending(job: JobView, state: JobState, now: Instant) -> JobStatus:
     return JobStatus(
         job.spec.id,
         state,
-        _sentence(job, state, bad),
+        reason or _sentence(job, state, bad),
         started_at_ms=job.started_at_ms,
         ended_at_ms=now.wall_ms,
         exit_code=exit_code,

@@ -7,11 +7,10 @@ from typing import NamedTuple
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobStatus
-from rota.model.job_keys import keys_of
 from rota.model.limits import EXPIRE_BATCH, GONE_MAX, GONE_MS, JOBS_AGE_MS, JOBS_KEPT
 from rota.model.past import Past
 from rota.model.plan import Event, Instant, Plan, Record
-from rota.model.view import View
+from rota.model.view import View, keys_of
 
 NAME = "expire"
 KEY = "jobs"
@@ -39,7 +38,8 @@ def wakes(record: Record) -> Iterable[str]:
 
 
 def expire(view: View, rules: Retention, now: Instant) -> Plan:
-    jobs = list(islice(_expired(view.past, rules, now), EXPIRE_BATCH))
+    free = (job for job in _expired(view.past, rules, now) if not view.followers(job))
+    jobs = list(islice(free, EXPIRE_BATCH))
     deleted = list(islice(view.past.orphans, EXPIRE_BATCH))
     forgotten = list(islice(_forgotten(view.past, now), EXPIRE_BATCH))
     is_full = max(len(jobs), len(deleted), len(forgotten)) == EXPIRE_BATCH

@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
-from rota.model.job import JobSpec, Recovery
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
 from rota.model.shape import RunMode
+
+_BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 
 
 class Verdict(NamedTuple):
@@ -15,6 +17,13 @@ class Verdict(NamedTuple):
 
 
 def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
+    """What is kept running is started again however it ended, after a pause."""
+    if spec.kind is Kind.SYSTEM and wanted and ended in _BY_ITSELF:
+        return Verdict(TaskEvent.AGAIN, True, pause_ms(failures))
+    return _judge(spec, ended, failures, wanted)
+
+
+def _judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:
     """A failure of the job's own spends a retry; a fault of the cluster's is free."""
     again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
     match ended:

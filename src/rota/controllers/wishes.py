@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rota.model.columns import Draft, Ranges, small
-from rota.model.job import JobStatus
+from rota.model.job import JobStatus, Kind
 from rota.model.lifecycle import JOB, TASK, JobEvent, JobState, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import FIRST_END, Phase
@@ -68,6 +68,8 @@ def _unwant_block(job: JobView, block: int, positions: Iterable[int] | None = No
     phase = small(job.phases.get(block, bytes(size)))
     draft = Draft(task)
     wanted = draft["state"] == TaskState.WANTED
+    if job.spec.kind is Kind.SYSTEM:
+        wanted[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
     if positions is not None:
         chosen = wanted & False
         chosen[list(positions)] = True

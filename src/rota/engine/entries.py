@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import differing, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.phase import FIRST_END, Hold, Phase
+from rota.model.pins import PinBlock, grown
 from rota.model.task import TaskBlock
 
 _PENDING = int(Phase.PENDING)
@@ -83,6 +85,7 @@ class JobEntry:
         self.statuses: dict[int, StatusBlock] = {}
         self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
         self.holds: dict[int, bytes] = {}
+        self._pins = Pins()
         self.tally = JobTally(spec.count)
         self.run_us: float | None = None
         self.started_at_ms: int | None = None  # the earliest start of any attempt
@@ -115,6 +118,8 @@ class JobEntry:
 
     def revise(self, spec: JobSpec) -> None:
         """The spec is another; tasks may have been added to it, never taken away."""
+        if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
+            spec = grown(spec, self.spec.count - spec.count)
         self.tally.by_phase[Phase.PENDING] += spec.count - self.spec.count
         self.spec = spec
         self.counted_version = -1
@@ -135,7 +140,23 @@ class JobEntry:
             case StatusBlock():
                 return differing(self.statuses.get(record.block), record, ("number", "state"))
 
+    @property
+    def pinned(self) -> dict[NodeId, int]:
+        return self._pins.index
+
+    @property
+    def pins(self) -> dict[int, PinBlock]:
+        return self._pins.blocks
+
+    def pin(self, record: PinBlock) -> None:
+        """Tasks come with their nodes."""
+        more = self._pins.take(record)
+        self.spec = grown(self.spec, more)
+        self.tally.by_phase[Phase.PENDING] += more
+
     def ready(self, now_ms: int, most: int) -> list[int]:
+        if self._pins.blocks:
+            return self._pins.pending(self.phases, self.again, now_ms)[:most]
         found: list[int] = []
         for block in sorted(self.again):
             if len(found) >= most:

@@ -4,24 +4,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
+from rota.engine.followers import Followers
 from rota.engine.lines import Lines
-from rota.engine.loading import load_order
+from rota.engine.load_order import load_order
+from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster
 from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
-    Counters,
     JobCluster,
-    JobGone,
     JobSpec,
     JobStatus,
     JobVerdict,
     JobWish,
-    SubmitKey,
+    Kind,
     Turn,
 )
 from rota.model.lifecycle import AttemptState, JobState
@@ -29,12 +28,11 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.past import Past
 from rota.model.phase import Cells, Hold, Phase, cell, cells
+from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
-from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
@@ -44,20 +42,17 @@ _ROOM = int(Hold.ROOM)
 _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 
 
-class Mirror:
+class Mirror(Standing):
     def __init__(self) -> None:
+        super().__init__()
         self.jobs: dict[JobId, JobEntry] = {}
         self.nodes: dict[NodeId, NodeEntry] = {}
         self.room = Room()
         self.accounts = Accounts()
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
-        self.namespaces: dict[str, Namespace] = {}
-        self.counters = Counters()
-        self.clusters: dict[str, Cluster] = {}
-        self.subscribers: dict[str, Subscriber] = {}
-        self.past = Past()
-        self.submit_keys = self.past.submit_keys
+        self._followers = Followers()
+        self.systems: dict[JobId, None] = {}
         self.unfinished = 0
         self.now_ms = 0
         self.touched: dict[
@@ -65,7 +60,7 @@ class Mirror:
         ] = {}  # nodes whose assignment may have changed; emptied by the driver
         self._lines = Lines()
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
-        self._appliers: dict[type, Callable[[Any], None]] = {
+        self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
             JobSpec: self._set_job,
             JobWish: self._set_job_wish,
             JobCluster: self._set_job_cluster,
@@ -74,24 +69,20 @@ class Mirror:
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
-            SubmitKey: self.past.keep_key,
-            JobGone: self.past.bury,
-            Counters: self._set_counters,
+            PinBlock: self._set_pins,
             NodeSpec: self._set_node_spec,
             NodeWish: self._set_node_wish,
             NodeStatus: self._set_node_status,
-            Cluster: self._set_cluster,
             Namespace: self._set_namespace,
-            Subscriber: self._set_subscriber,
         }
 
     # ---- reading
 
-    def submitted(self, namespace: str, name: str) -> SubmitKey | None:
-        return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
-
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         return self._lines.all()
+
+    def followers(self, job: JobId) -> Sequence[JobId]:
+        return self._followers.of(job)
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         return self._refusals.get(shape, {})
@@ -119,21 +110,13 @@ class Mirror:
         head, _, rest = key.partition("/")
         name = rest.partition("/")[0]
         match head:
-            case "job" | "task" | "attempt" | "status":
+            case "job" | "task" | "attempt" | "status" | "pin":
                 self._forget_job(JobId(name))
             case "node":
                 self._forget_node(NodeId(name))
-            case "submit":
-                self.past.drop_key(key)
-            case "gone":
-                self.past.gone.pop(JobId(name), None)
-            case "subscriber":
-                self.subscribers.pop(name, None)
-            case "namespace":
-                self.namespaces.pop(name, None)
-                self.room.grown += 1
             case _:
-                raise AssertionError(f"records of kind {head} are never deleted")
+                self.room.grown += head == "namespace"
+                self.drop(key)
 
     # ---- observing: what is never stored
 
@@ -179,8 +162,9 @@ class Mirror:
         if job is not None:
             self._revise_job(job, record)
             return
-        self.jobs[record.id] = JobEntry(record)
+        self.jobs[record.id] = JobEntry(begun(record))
         self.unfinished += 1
+        self._followers.come(record)
         self._sums.begin(record, self.jobs.values())
 
     def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
@@ -219,8 +203,16 @@ class Mirror:
         if isinstance(record, TaskBlock) and record.renew:
             self._touch_block(job, record.block)
 
-    def _set_counters(self, record: Counters) -> None:
-        self.counters = record
+    def _set_pins(self, record: PinBlock) -> None:
+        job = self.jobs[record.job]
+        job.pin(record)
+        self._lines.put(job)
+
+    def _note_system(self, record: JobStatus) -> None:
+        if record.state is JobState.ACTIVE:
+            self.systems[record.id] = None
+        else:
+            self.systems.pop(record.id, None)
 
     def _set_node_spec(self, record: NodeSpec) -> None:
         self._node(record.id).spec = record
@@ -230,15 +222,9 @@ class Mirror:
         self._node(record.id).wish = record
         self._refit(self.nodes[record.id])
 
-    def _set_cluster(self, record: Cluster) -> None:
-        self.clusters[record.name] = record
-
     def _set_namespace(self, record: Namespace) -> None:
         self.namespaces[record.name] = record
         self.room.grown += 1  # a larger quota is room too
-
-    def _set_subscriber(self, record: Subscriber) -> None:
-        self.subscribers[record.name] = record
 
     def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         self.jobs[record.job].keep(record)
@@ -344,6 +330,9 @@ class Mirror:
         before = job.status is not None and job.status.ended
         job.status = record
         self.unfinished -= int(record.ended) - int(before)
+        self._followers.stand(job.spec, record.state)
+        if job.spec.kind is Kind.SYSTEM:
+            self._note_system(record)
         if record.ended and not before:
             self._sums.end(job.spec)
             self.past.end(job.spec, record)
@@ -385,8 +374,10 @@ class Mirror:
         job = self.jobs.pop(job_id, None)
         if job is not None:
             self.past.forget(job_id)
+        self.systems.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
+            self._followers.go(job.spec)
             self._sums.end(job.spec)
 
     def _forget_node(self, node: NodeId) -> None:

@@ -40,6 +40,7 @@ class Shadow(Mirror):
             for part in (job.wish, job.cluster, job.status, job.verdict):
                 if part is not None:
                     records.append(part)
+            records.extend(job.pins.values())
             records.extend(job.tasks.values())
             records.extend(job.attempts.values())
             records.extend(job.statuses.values())

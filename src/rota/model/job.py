@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -95,6 +96,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     kind: Kind = Kind.BATCH
     version: int = 1  # one more at each update
     keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
+    after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
 
     @property
     def key(self) -> Key:
@@ -155,6 +157,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
+        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+            return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 

@@ -10,6 +10,7 @@ from rota.model.errors import IllegalTransition
 class JobState(StrEnum):
     SUBMITTED = "submitted"
     ASSIGNED = "assigned"
+    WAITING = "waiting"  # for other jobs to end
     ACTIVE = "active"
     PAUSED = "paused"
     CANCELING = "canceling"
@@ -22,6 +23,8 @@ class JobState(StrEnum):
 
 class JobEvent(StrEnum):
     CLUSTER_CHOSEN = "cluster chosen"
+    OTHERS_FIRST = "others first"
+    NEVER_TO_BEGIN = "never to begin"
     TASKS_WANTED = "tasks wanted"
     PAUSE_WISHED = "pause wished"
     RESUME_WISHED = "resume wished"
@@ -113,6 +116,11 @@ JOB: Table[JobState, JobEvent] = {  # owner: controllers
     (_J.SUBMITTED, _JE.CANCEL_WISHED): _J.CANCELED,
     (_J.ASSIGNED, _JE.TASKS_WANTED): _J.ACTIVE,
     (_J.ASSIGNED, _JE.CANCEL_WISHED): _J.CANCELED,
+    (_J.ASSIGNED, _JE.OTHERS_FIRST): _J.WAITING,
+    (_J.WAITING, _JE.TASKS_WANTED): _J.ACTIVE,
+    (_J.WAITING, _JE.NEVER_TO_BEGIN): _J.CANCELED,
+    (_J.WAITING, _JE.CANCEL_WISHED): _J.CANCELED,
+    (_J.WAITING, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
     (_J.ACTIVE, _JE.CANCEL_WISHED): _J.CANCELING,
     (_J.ACTIVE, _JE.ALL_SUCCEEDED): _J.SUCCEEDED,
     (_J.ACTIVE, _JE.SOME_FAILED): _J.FAILED,

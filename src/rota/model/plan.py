@@ -6,10 +6,12 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -23,6 +25,7 @@ Record = (
     | JobGone
     | Counters
     | TaskBlock
+    | PinBlock
     | AttemptBlock
     | StatusBlock
     | NodeSpec
@@ -31,6 +34,8 @@ Record = (
     | Cluster
     | Namespace
     | Subscriber
+    | Cron
+    | CronStatus
 )
 
 OWNERS: dict[type, str] = {  # the only component that may write records of this kind
@@ -42,6 +47,8 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeWish: "apiserver",
     Subscriber: "apiserver",
     Namespace: "apiserver",
+    Cron: "apiserver",
+    CronStatus: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
@@ -49,6 +56,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",
+    PinBlock: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }

@@ -41,6 +41,7 @@ class Room:
         self.taints: list[tuple[str, ...]] = []
         self.labels_version = 0
         self.grown = 0
+        self.doors = 0  # changes after which a node may be for other jobs than before
         self.changed: list[int] = []
         self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
 
@@ -77,6 +78,7 @@ class Room:
             self.capacity[row, slot] = capacity.get(resource, 0)
         self._need_devices(capacity.get(GPU, 0) // WHOLE_GPU)
         self.grown += 1
+        self.doors += 1
         self._touch(slot)
 
     def set_measured(self, slot: int, free: Mapping[str, int], load: float) -> None:
@@ -92,12 +94,14 @@ class Room:
             self.labels[slot], self.taints[slot] = labels, taints
             self.labels_version += 1
             self.grown += 1
+            self.doors += 1
             self._touch(slot)
 
     def set_open(self, slot: int, value: bool) -> None:
         if bool(self.open[slot]) != value:
             self.open[slot] = value
             self.grown += 1
+            self.doors += 1
             self._touch(slot)
 
     def hold(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:

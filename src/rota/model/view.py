@@ -6,12 +6,15 @@ from typing import Protocol
 from rota.model.accounts import Accounts
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
-from rota.model.ids import JobId, NodeId
+from rota.model.cron import Cron, CronStatus
+from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
+from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.past import Past
+from rota.model.pins import PinBlock
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -52,6 +55,12 @@ class JobView(Protocol):
     def phases(self) -> Mapping[int, bytes]:
         """Per block a Phase per task; a block without an entry is all pending."""
 
+    @property
+    def pinned(self) -> Mapping[NodeId, int]:
+        """Of a system job: which task each node has, in the order of the tasks."""
+
+    @property
+    def pins(self) -> Mapping[int, PinBlock]: ...
     @property
     def tally(self) -> Tally: ...
     @property
@@ -105,11 +114,19 @@ class View(Protocol):
     @property
     def namespaces(self) -> Mapping[str, Namespace]: ...
     @property
+    def crons(self) -> Mapping[str, Cron]: ...
+    @property
+    def cron_statuses(self) -> Mapping[str, CronStatus]: ...
+    @property
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
     @property
     def past(self) -> Past: ...
+    @property
+    def systems(self) -> Iterable[JobId]:
+        """Active jobs with a task on every node."""
+
     @property
     def unfinished(self) -> int:
         """Jobs that have not ended."""
@@ -118,5 +135,26 @@ class View(Protocol):
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         """The lines of jobs with pending tasks, each job as its turn, first in turn first."""
 
+    def followers(self, job: JobId) -> Sequence[JobId]:
+        """Jobs that have not begun and wait for this one to end."""
+
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
         """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""
+
+
+def state_of(view: View, job_id: JobId) -> JobState | None:
+    """None: there is no such job, any more."""
+    job = view.jobs.get(job_id)
+    if job is None:
+        return None
+    return JobState.SUBMITTED if job.status is None else job.status.state
+
+
+def keys_of(job: JobView) -> list[Key]:
+    """Of all its records but its submit key."""
+    name = job.spec.id
+    parts = ("spec", "wish", "cluster", "status", "verdict")
+    blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
+    keys = [f"job/{name}/{part}" for part in parts]
+    keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]
+    return [Key(key) for key in keys]

@@ -78,7 +78,7 @@ class Ahead:
 
     def _serve(self, job: JobView, *, takes: bool) -> bool:
         """Says whether the next in its line may do better, as the round does."""
-        if is_too_late(job, self._now) or job.verdict is not None:
+        if is_too_late(job, self._now) or job.verdict is not None or job.pinned:
             return True
         wanted = may_start(job, self.shares)
         if wanted <= 0:

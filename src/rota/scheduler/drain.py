@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from rota.engine.reconciler import Reconciler
 from rota.model.columns import Ranges
 from rota.model.ids import JobId, NodeId
+from rota.model.job import Kind
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import NodeWish
+from rota.model.node import NodeStatus, NodeWish, drains
 from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
 from rota.model.shape import RunMode
@@ -19,36 +20,47 @@ _AGAIN_MS = 1_000  # until those that could not go yet are looked at again
 
 
 def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, NodeWish) and record.drain_by_ms is not None else ()
+    match record:
+        case NodeWish(drains=True) | NodeStatus(leaving=True):
+            return (record.id,)
+        case _:
+            return ()
 
 
 def start(view: View) -> Iterable[str]:
-    return (name for name, node in view.nodes.items() if node.wish is not None and node.wish.drains)
+    return (name for name, node in view.nodes.items() if drains(node.wish, node.status))
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     node = view.nodes.get(NodeId(key))
-    if node is None or node.wish is None or not node.wish.drains or not node.assigned:
+    if node is None or not drains(node.wish, node.status) or not node.assigned:
         return NOTHING
-    by_ms = node.wish.drain_by_ms
-    if by_ms is None:
-        return NOTHING
-    if now.ms < by_ms:
-        return look_again(by_ms)
-    return _move(view, node, node.wish, now)
+    wish = node.wish if node.wish is not None and node.wish.drains else NodeWish(node.spec.id)
+    stays = [name for name in node.assigned if _is_last(view, name)]
+    alone = len(stays) == len(node.assigned)
+    if alone or (wish.drain_by_ms is not None and now.ms >= wish.drain_by_ms):
+        return _move(view, node, wish, now, alone=alone)
+    looks = [] if wish.drain_by_ms is None else [wish.drain_by_ms]
+    looks += [now.ms + _AGAIN_MS] if stays else []
+    return look_again(min(looks)) if looks else NOTHING
+
+
+def _is_last(view: View, name: tuple[JobId, int]) -> bool:
+    """What runs on every node would never end by itself, and serves the others: it leaves after them."""
+    return view.jobs[name[0]].spec.kind is Kind.SYSTEM
 
 
 def moves(job: JobView, *, everything: bool) -> bool:
     """May its tasks be stopped on one node and started on another?"""
-    return everything or job.spec.run is not RunMode.AT_MOST_ONCE
+    return job.spec.kind is not Kind.SYSTEM and (everything or job.spec.run is not RunMode.AT_MOST_ONCE)
 
 
-def _move(view: View, node: NodeView, wish: NodeWish, now: Instant) -> Plan:
+def _move(view: View, node: NodeView, wish: NodeWish, now: Instant, *, alone: bool) -> Plan:
     """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
     blocks = Blocks()
     events = []
-    shall = _by_job(view, node, everything=wish.drain_all)
-    left = False
+    shall = _by_job(view, node, everything=wish.drain_all, alone=alone)
+    left = not alone and any(_is_last(view, name) for name in node.assigned)
     for job, indices in shall:
         ready = [index for index in indices if may_go(job, index)]
         bound = len(ready) if wish.drain_all else _bound(job, len(ready))
@@ -57,16 +69,18 @@ def _move(view: View, node: NodeView, wish: NodeWish, now: Instant) -> Plan:
         for index in going:
             blocks.evict(job, index)
         if going:
-            events.append(_event(job, going, node))
+            events.append(_event(job, going, node, alone=alone))
     wake_at = now.ms + _AGAIN_MS if left else None
     why = "; ".join(event.why for event in events)
     return Plan(blocks.done(), events=tuple(events), why=why, wake_at_ms=wake_at)
 
 
-def _by_job(view: View, node: NodeView, *, everything: bool) -> Iterator[tuple[JobView, list[int]]]:
+def _by_job(
+    view: View, node: NodeView, *, everything: bool, alone: bool
+) -> Iterator[tuple[JobView, list[int]]]:
     found: dict[JobId, list[int]] = {}
     for job_id, index in sorted(node.assigned):
-        if moves(view.jobs[job_id], everything=everything):
+        if alone or moves(view.jobs[job_id], everything=everything):
             found.setdefault(job_id, []).append(index)
     for job_id, indices in found.items():
         yield view.jobs[job_id], indices
@@ -84,10 +98,11 @@ def _waits_there(job: JobView, index: int) -> bool:
     return not may_go(job, index) and job.phases[block][position] < Phase.STOPPING
 
 
-def _event(job: JobView, indices: list[int], node: NodeView) -> Event:
+def _event(job: JobView, indices: list[int], node: NodeView, *, alone: bool) -> Event:
     ranges = Ranges(indices)
     s, es = ("s", "") if len(indices) > 1 else ("", "s")
-    why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: its time to drain is over"
+    because = "nothing else is left there" if alone else "its time to drain is over"
+    why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: {because}"
     return Event("task.evicted", why, job=job.spec.id, node=node.spec.id, indices=tuple(ranges.pairs))
 
 

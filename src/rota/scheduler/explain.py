@@ -6,7 +6,7 @@ import numpy as np
 
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Unschedulable
+from rota.model.job import Kind, Unschedulable
 from rota.model.lifecycle import JobState
 from rota.model.phase import Phase
 from rota.model.plan import Instant
@@ -15,7 +15,9 @@ from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
 from rota.scheduler.obstacles import look
+from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
+from rota.scheduler.pinned_words import missing_on
 from rota.scheduler.place import Seating
 from rota.scheduler.preempt import find_victims
 from rota.scheduler.rows import Plugins
@@ -42,6 +44,10 @@ def why(
         return Why(waits=True, sentence="waits: it was submitted just now")
     if job.status.state is JobState.PAUSED and job.tally.pending:
         return Why(waits=True, sentence="waits: " + _doing(view, job), changes=(f"rota resume {job_id}",))
+    if job.status.state is JobState.WAITING:
+        return waiting_for(view, job)
+    if job.spec.kind is Kind.SYSTEM and job.status.state is JobState.ACTIVE:
+        return missing_on(view, job, _doing(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=False, sentence=_doing(view, job))
     return in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)

@@ -8,11 +8,13 @@ from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.plan import NOTHING, Instant, Plan, Record
 from rota.model.room import Room
 from rota.model.task import TaskBlock
 from rota.model.view import View
 from rota.scheduler.order import Head
+from rota.scheduler.pins import pin
 from rota.scheduler.round import Memory, Round, Settings
 
 ROUND = "round"
@@ -25,6 +27,8 @@ def reconciler(settings: Settings | None = None) -> Reconciler:
 def _wakes(record: Record) -> Iterable[str]:
     match record:
         case JobStatus() | TaskBlock() | StatusBlock() | NodeStatus() | NodeWish() | NodeSpec() | Namespace():
+            return (ROUND,)
+        case PinBlock():
             return (ROUND,)
         case _:
             return ()
@@ -48,6 +52,11 @@ class Scheduler:
             self._room = view.room
             self._memory = Memory(view, self._settings)
         self._memory.forget_lapsed(view, now)
+        if view.systems:
+            self._memory.seating.begin(view)
+            pinned = pin(view, self._memory.seating, self._memory.pinned)
+            if pinned is not None:
+                return pinned  # it wakes the next round, for the new tasks too
         grown, waits = view.room.grown, self._memory.waits
         heads = [
             Head(jobs[0], 0, line, jobs) for line, jobs in view.waiting() if not waits(line, jobs[0], grown)

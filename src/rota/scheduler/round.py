@@ -10,7 +10,7 @@ from rota.model.amounts import GPU
 from rota.model.attempt import LOOKAHEAD, Choice
 from rota.model.columns import Array, Ranges, ints
 from rota.model.ids import JobId
-from rota.model.job import JobVerdict, Turn, Unschedulable
+from rota.model.job import JobVerdict, Kind, Turn, Unschedulable
 from rota.model.lifecycle import JobState
 from rota.model.limits import (
     BACKFILL_JOBS_MAX,
@@ -24,6 +24,7 @@ from rota.model.limits import (
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.shape import NO_RULES, Line, Policy, RunMode
 from rota.model.view import JobView, View
+from rota.scheduler import pins
 from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
@@ -69,6 +70,7 @@ class Memory:
         self.blocked: dict[Line, Blocked] = {}
         self.nominated: dict[JobId, list[Nomination]] = {}
         self.first: First | None = None  # of those without room
+        self.pinned: dict[JobId, int] = {}  # system job -> Room.doors when its nodes were looked at
 
     def waits(self, line: Line, turn: Turn, grown: int) -> bool:
         """Whether there is nothing to try for the first of a line."""
@@ -143,7 +145,7 @@ class Round:
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        seated = self._seating.seat(job, len(ready), barring(self._view, refused) if refused else None)
+        ready, seated = self._seat(job, ready, barring(self._view, refused) if refused else None)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
@@ -158,6 +160,11 @@ class Round:
         left = self._look_ahead(job, ready[len(seated.seats) :], kept_off)
         return not left or bool(held_back) or self._wait(job, left)
 
+    def _seat(self, job: JobView, ready: list[int], barred: Array | None) -> pins.Pinned:
+        if job.spec.kind is Kind.SYSTEM:
+            return pins.seat(self._view, self._seating, job, ready, barred)
+        return pins.Pinned(ready, self._seating.seat(job, len(ready), barred))
+
     def _held_back(self, job: JobView) -> dict[int, Array]:
         """What of each node is promised to the head of the queue, and not to be had for this one."""
         promised = self._promised(job)
@@ -166,7 +173,7 @@ class Round:
 
     def _most(self, job: JobView) -> int:
         """One more than can be placed now, to see that it is full."""
-        if job.tally.pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang:
+        if job.tally.pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang or job.spec.kind is Kind.SYSTEM:
             return job.tally.pending
         board = self._seating.board
         copies = board.copies(job.spec.shape, np.arange(board.size))
@@ -180,10 +187,18 @@ class Round:
         devices = [seat.devices for seat in seated.seats]
         self._placed.append(Placed(job, ready[: len(nodes)], nodes, devices, 0, seated))
         self._shares.charge(job.spec, len(nodes))
-        self._memory.nominated.pop(job.spec.id, None)
+        self._use_nominated(job, seated)
         if self._promise is not None:
             for seat in seated.seats:
                 self._promise.lend(job.spec, seat.slot)
+
+    def _use_nominated(self, job: JobView, seated: Seated) -> None:
+        """Of a system job only the rooms that were taken: each is for one of its tasks."""
+        made = self._memory.nominated.pop(job.spec.id, [])
+        taken = {seat.slot for seat in seated.seats}
+        left = [one for one in made if one.slot not in taken]
+        if left and job.spec.kind is Kind.SYSTEM:
+            self._memory.nominated[job.spec.id] = left
 
     def _look_ahead(self, job: JobView, ready: list[int], barred: Array) -> list[int]:
         """Short tasks may wait on the node, so that a freed slot needs no round trip; returns who is left."""
@@ -208,6 +223,7 @@ class Round:
         """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
+        plain = plain and spec.kind is not Kind.SYSTEM
         short = job.run_us is not None and job.run_us <= SHORT_RUN_US
         free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
         return plain and short and free
@@ -218,6 +234,9 @@ class Round:
         if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
             self._broken_up.append(job)
             return True
+        if spec.kind is Kind.SYSTEM:
+            self._preempt(job, left)
+            return self._block(job)
         left = left[len(self._memory.nominated.get(spec.id, [])) :]
         if left and not spec.gang:
             left = self._preempt(job, left)
@@ -249,6 +268,9 @@ class Round:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
         at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
         barred = barring(self._view, refusing(self._view, job, self._now))
+        if job.spec.kind is Kind.SYSTEM:
+            made = [one.slot for one in self._memory.nominated.get(job.spec.id, [])]
+            barred |= pins.elsewhere(self._view, job, left) | barring(self._view, made)
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
             going = {name for _, eviction in self._evicted for name in eviction.victims}
             barred[self._slots_of(going)] = True
@@ -351,6 +373,8 @@ def _why(placed: Placed) -> str:
     tasks = f"{len(placed.indices)} task{'s' if len(placed.indices) > 1 else ''} of job {spec.id}"
     if placed.flags & LOOKAHEAD:
         return f"{tasks} wait on their nodes for the next free slot"
+    if spec.kind is Kind.SYSTEM:
+        return f"{tasks} on {'their nodes' if len(placed.indices) > 1 else 'its node'}"
     best = "fullest" if spec.policy is Policy.PACK else "idlest"
     best = "best" if spec.rules != NO_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
     return f"{tasks} on the {best} of {placed.first.fitting} fitting nodes"

@@ -9,11 +9,12 @@ from rota.model.attempt import EVICTED, AttemptBlock
 from rota.model.cluster import DEFAULT
 from rota.model.columns import Ranges, ints
 from rota.model.ids import Key, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus
+from rota.model.job import JobCluster, JobSpec, JobStatus, Kind
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.outlook import Evicted, Outcome, Outlook, Place, WhatIf
+from rota.model.pins import PinBlock
 from rota.model.plan import Instant, Plan
 from rota.model.view import JobView
 from rota.model.why import Why
@@ -41,18 +42,33 @@ def outlook(shadow: Shadow, spec: JobSpec, what_if: WhatIf, now: Instant, settin
     if is_too_late(job, now):
         return Outlook(Outcome.NEVER, "would never start: it can no longer be over by its deadline")
     plan = scheduler.decide(shadow, ROUND, now)
+    if any(isinstance(record, PinBlock) for record in plan.puts):  # its tasks, which are placed next
+        _apply(shadow, plan)
+        plan = scheduler.decide(shadow, ROUND, now)
     made_room = [shadow.room.ids[slot] for slot in scheduler.room_made_for(spec.id)]
     evicts = tuple(_evicted(shadow, plan, made_room))
     _apply(shadow, plan)
     if job.verdict is not None:
         return Outlook(Outcome.NEVER, f"would be rejected: {job.verdict.reason}")
     places = tuple(_places(shadow, job, made_room, new))
+    if spec.kind is Kind.SYSTEM:
+        return _on_every_node(job, places, evicts)
     known = study(shadow, job, now, settings.plugins, backfill=settings.backfill)
     if not places:
         return _waiting(shadow, job, known, now)
     starts_all = sum(place.tasks for place in places) == spec.count
     left = None if starts_all else in_words(shadow, job, known, now)
     return _starting(places, evicts, spec.count, left)
+
+
+def _on_every_node(job: JobView, places: tuple[Place, ...], evicts: tuple[Evicted, ...]) -> Outlook:
+    if not job.pinned:
+        return Outlook(Outcome.WAIT, "would wait: no open node fits its conditions")
+    told = f"{len(places)} of {len(job.pinned)} fitting nodes"
+    if not places:
+        return Outlook(Outcome.WAIT, f"would wait: {told} have room")
+    nodes = few([place.node for place in places])
+    return Outlook(Outcome.NOW, f"would start on {told}: {nodes}", len(places), places, evicts)
 
 
 def _apply(shadow: Shadow, plan: Plan) -> None:

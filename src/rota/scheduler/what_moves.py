@@ -6,6 +6,7 @@ from rota.engine.shadow import Shadow, Taken
 from rota.model.attempt import StatusBlock
 from rota.model.columns import Draft, Ranges, column
 from rota.model.ids import JobId, NodeId
+from rota.model.job import Kind
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility, NodeWish
@@ -44,8 +45,14 @@ def displace(
     _rounds(scheduler, shadow, now)
     moved = [_moved(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
     fate = Fate.ENDS if everything else Fate.STAYS
+    fates = {job: Fate.ENDS if shadow.jobs[job].spec.kind is Kind.SYSTEM else fate for job in there}
     once = [
-        Displaced(job, shadow.jobs[job].spec.namespace, fate, tuple(Ranges(indices).pairs))
+        Displaced(
+            job,
+            shadow.jobs[job].spec.namespace,
+            fates[job],
+            tuple(Ranges(indices).pairs),
+        )
         for job, indices in there.items()
         if job not in going
     ]

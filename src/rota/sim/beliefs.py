@@ -6,13 +6,14 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters
+from rota.model.pins import begun
 from rota.model.plan import Record
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
 _HELD = (
-    *("job", "task", "attempt", "status", "node", "submit", "gone"),
-    *("subscriber", "cluster", "namespace", "meta"),
+    *("job", "pin", "task", "attempt", "status", "node", "submit", "gone", "subscriber", "cluster"),
+    *("namespace", "cron", "cron_status", "meta"),
 )
 
 
@@ -50,8 +51,9 @@ def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
 def _records(mirror: Mirror) -> Iterable[Record]:
     """Everything a mirror holds."""
     for job in mirror.jobs.values():
-        one: tuple[Record | None, ...] = (job.spec, job.wish, job.cluster, job.status, job.verdict)
+        one: tuple[Record | None, ...] = (begun(job.spec), job.wish, job.cluster, job.status, job.verdict)
         yield from (record for record in one if record is not None)
+        yield from job.pins.values()
         yield from job.tasks.values()
         yield from job.attempts.values()
         yield from job.statuses.values()
@@ -62,6 +64,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
     yield from mirror.namespaces.values()
+    yield from mirror.crons.values()
+    yield from mirror.cron_statuses.values()
     if mirror.counters != Counters():
         yield mirror.counters
 

@@ -7,7 +7,7 @@ from rota.keeper.rules import Key
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints, widened
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobSpec, JobStatus, Kind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_FIRST_END, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
@@ -90,6 +90,8 @@ class Checks:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
         self._versions.born(machine.name, child, spec.version)
+        if spec.kind is Kind.SYSTEM:
+            self._look_at_twins(machine, key)
         self._use(machine, spec, child)
         self._deadlines.born(machine, child, spec)
         live = self._live.setdefault(task, {})
@@ -97,6 +99,12 @@ class Checks:
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
             self._twice[task] = None
+
+    def _look_at_twins(self, machine: Machine, key: Key) -> None:
+        """Of a system job one task is for each node."""
+        for task, live in self._live.items():
+            if task[0] == key[0] and task[1] != key[1] and machine in live.values():
+                raise Broken(f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}")
 
     def _use(self, machine: Machine, spec: JobSpec, child: Child) -> None:
         whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}

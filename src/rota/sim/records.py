@@ -21,6 +21,7 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
 from rota.model.task import TaskBlock
+from rota.sim import turns
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
 from rota.sim.nodes import Nodes
@@ -87,6 +88,7 @@ class Records:
         return self._nodes.is_well(self._nodes.machines[node])
 
     def _compare(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+        turns.look(self.known, fresh, before, now)
         match now:
             case JobSpec():
                 self._made_once(now.name, now.id)

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
+from rota.sim import kinds
 from rota.sim.broken import Broken
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
@@ -30,6 +31,7 @@ class Scenario(NamedTuple):
     faults: list[Fault]
     safety_ms: int = SAFETY_MS
     liveness_ms: int = LIVENESS_MS
+    crons: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
@@ -62,8 +64,9 @@ def scenario(seed: int) -> Scenario:
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
     size = Size(tuple(more.groups), servers, lost_ms)
-    wishes = draw_wishes(seed, length_ms)
-    return Scenario(seed, size, more.arrivals, sorted([*faults, *more.faults, *wishes]))
+    wished = kinds.wish(seed, more.arrivals, length_ms)
+    all_faults = sorted([*faults, *more.faults, *draw_wishes(seed, length_ms)])
+    return Scenario(seed, size, wished.arrivals, all_faults, crons=tuple(wished.crons))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -121,6 +124,9 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     cluster.add_subscribers()
     for n, arrival in enumerate(case.arrivals):
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
+    luck = Random(f"{case.seed}/crons")
+    for body in case.crons:
+        world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
     def look() -> None:
@@ -130,6 +136,7 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     look()
     world.run(case.safety_ms)
     world.say("world", "nothing fails from here on")
+    world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
     world.run(max(last_ms, case.safety_ms))
@@ -157,7 +164,7 @@ def all_ended(cluster: Cluster) -> bool:
     if cluster.users.waiting:
         return False
     known = cluster.checks.known
-    jobs = [job for job in cluster.users.acknowledged.values() if f"job/{job}/spec" in known]
+    jobs = [key.split("/")[1] for key in known if key.startswith("job/") and key.endswith("/spec")]
     statuses = [known.get(f"job/{job}/status") for job in jobs]
     return all(status is not None and status.ended for status in statuses)
 

@@ -3,12 +3,13 @@
 from typing import Any
 
 from rota.clusters import assign
-from rota.controllers import batch, expire, rollout
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Link
 from rota.model.plan import Instant
+from rota.model.schedule import Offset
 from rota.model.sync import Report
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
@@ -27,6 +28,10 @@ FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
 
 
+def _utc(_: str) -> Offset:
+    return lambda _: 0
+
+
 class Server(Engine):
     def __init__(
         self, world: World, name: str, medium: Medium, lost_ms: int, placement: Settings | None = None
@@ -34,6 +39,9 @@ class Server(Engine):
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            after.RECONCILER,
+            system.RECONCILER,
+            cron.reconciler(_utc),
             rollout.RECONCILER,
             expire.reconciler(),
             scheduler.reconciler(placement),

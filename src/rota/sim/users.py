@@ -204,7 +204,7 @@ class Users(Process):
     # ---- how their work behaves
 
     def habit(self, key: Key, spec: Spec) -> Habit:
-        behaviour = self.behaviours[spec.name]
+        behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}" + (f"/{spec.step}" if spec.step else ""))
         run_ms = behaviour.run_ms(luck)
         fails = luck.random() < behaviour.fail_share and key[2] <= behaviour.fail_attempts

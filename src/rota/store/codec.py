@@ -6,9 +6,11 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -25,11 +27,14 @@ _KINDS: dict[tuple[str, str], type] = {
     ("task", ""): TaskBlock,
     ("attempt", ""): AttemptBlock,
     ("status", ""): StatusBlock,
+    ("pin", ""): PinBlock,
     ("submit", ""): SubmitKey,
     ("gone", ""): JobGone,
     ("cluster", ""): Cluster,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
+    ("cron", ""): Cron,
+    ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
 }
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,15 +1,19 @@
 """A story in commands -> the same text with what happened below each `----`."""
 
 import shlex
+from typing import Any
 
+from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
+from rota.model.cron import Cron, Missed, Overlap
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, Kind
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
+from rota.model.view import state_of
 from rota.scheduler.explain import why
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
@@ -79,6 +83,9 @@ class _Story:
     def do_drain(self, name: str, within: str | None = None, everything: str = "") -> None:
         self._stage.drain(name, None if within is None else _ms(within), everything=bool(everything))
 
+    def do_delete(self, name: str) -> None:
+        self._stage.forget(self._machine(name))
+
     def do_open(self, name: str) -> None:
         self._stage.wish(name, Eligibility.OPEN)
 
@@ -98,6 +105,31 @@ class _Story:
 
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
+
+    def do_cron(self, name: str, schedule: str, *settings: str) -> None:
+        given = dict(setting.split("=", 1) for setting in settings)
+        rules: dict[str, Any] = {
+            "zone": given.get("zone", "UTC"),
+            "overlap": Overlap(given.get("overlap", "skip")),
+            "missed": Missed(given.get("missed", "once")),
+            "history": int(given.get("history", "10")),
+        }
+        template = job_spec(0, name=name)
+        at_ms = self._stage.now.wall_ms
+        self._stage.put(Cron("default", name, schedule, template, created_at_ms=at_ms, **rules))
+
+    def do_clock(self, shift: str) -> None:
+        """Somebody sets the clock on the wall."""
+        back = shift.startswith("-")
+        self._stage.wall_shift_ms += _ms(shift.lstrip("-")) * (-1 if back else 1)
+        self._stage.settle()
+
+    def do_runs(self, name: str) -> None:
+        """What is known of a cron's runs."""
+        status = self._stage.mirror.cron_statuses[f"default/{name}"]
+        jobs = self._stage.mirror.jobs
+        told = [f"{jobs[run.job].spec.name} {state_of(self._stage.mirror, run.job)}" for run in status.runs]
+        self._told.append(f"{name}: {', '.join(told) or 'nothing'}; {status.skipped} skipped")
 
     # ---- the control plane
 
@@ -150,6 +182,10 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields["count"] = parse_count(key, value, 1, COUNT_MAX)
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
+            case "kind":
+                fields[key] = Kind(value)
+            case "after":
+                fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
             case "run":
                 fields[key] = RunMode(value)
             case "where":
@@ -158,6 +194,11 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case _:
                 assert key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _split(value: str) -> list[tuple[str, str, str]]:
+    """1,2:failure"""
+    return [one.partition(":") for one in value.split(",")]
 
 
 def _amounts(given: dict[str, str]) -> dict[str, int]:

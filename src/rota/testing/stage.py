@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import batch, expire, rollout
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.zones import zone
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -132,6 +133,7 @@ class Stage:
 
     def __init__(self, heard: Callable[[str], object] = lambda _: None) -> None:
         self.now_ms = 0
+        self.wall_shift_ms = 0  # somebody has set the wall clock
         self.machines: dict[str, Machine] = {}
         self.records: dict[Key, bytes] = {}
         self._heard = heard
@@ -144,7 +146,7 @@ class Stage:
 
     @property
     def now(self) -> Instant:
-        return Instant(self.now_ms, WALL_MS + self.now_ms)
+        return Instant(self.now_ms, WALL_MS + self.wall_shift_ms + self.now_ms)
 
     # ---- users
 
@@ -203,6 +205,14 @@ class Stage:
         node = NodeId(machine.name)
         machine.told = None
         self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+        self.settle()
+
+    def forget(self, machine: Machine) -> None:
+        """It is deleted; whatever the machine does, it is nobody's any more."""
+        name = NodeId(machine.name)
+        keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
+        self.ask("apiserver", lambda *_: Plan((NodeWish(name),), deletes=keys))
+        del self.machines[machine.name]
         self.settle()
 
     # ---- the control plane
@@ -291,6 +301,9 @@ class Stage:
             batch.RECONCILER,
             rollout.RECONCILER,
             expire.reconciler(),
+            after.RECONCILER,
+            system.RECONCILER,
+            cron.reconciler(zone),
             scheduler.reconciler(),
             drain.RECONCILER,
             liveness.reconciler(),

@@ -20,9 +20,10 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import batch, expire, rollout
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
+from rota.engine.zones import zone
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.token_files import read_token, write_token
@@ -153,6 +154,9 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         batch.RECONCILER,
         rollout.RECONCILER,
         expire.reconciler(_retention(config)),
+        after.RECONCILER,
+        system.RECONCILER,
+        cron.reconciler(zone),
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,

@@ -1,0 +1,42 @@
+"""What a job is for, and what does not go together with that."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver import fields
+from rota.model.errors import BadField
+from rota.model.job import Kind
+
+# Fields that mean nothing for a job with one task on every node, and what to do instead.
+_NOT_WITH_SYSTEM = {
+    "count": "it has a task on every node that fits; choose nodes with where",
+    "parallel": "all its tasks run at once",
+    "gang": "its tasks come and go with the nodes",
+    "spread": "it is on every node anyway",
+    "near": "it is on every node anyway; choose nodes with where",
+    "apart": "it is on every node anyway; choose nodes with where",
+    "retries": "it is started again however it ends",
+    "deadline": "it has no end",
+    "recovery": "its tasks stay on their nodes",
+    "when_unschedulable": "it waits for nodes to come",
+}
+_ORDINARY: dict[str, tuple[object, ...]] = {
+    "gang": (False,),
+    "retries": (0,),
+    "when_unschedulable": ("queue",),
+    "recovery": ("scheduler",),
+}
+
+
+def kind_of(said: Mapping[str, Any]) -> Kind:
+    kind = fields.one_of("kind", said.get("kind", Kind.BATCH), Kind)
+    if kind is Kind.SERVICE:
+        raise BadField("kind", "services are not there yet", "write batch or system")
+    if kind is Kind.SYSTEM:
+        for field, instead in _NOT_WITH_SYSTEM.items():
+            given = said.get(field)
+            if given not in (None, [], *_ORDINARY.get(field, ())):
+                raise BadField(field, "does not go with kind = system", f"leave it out: {instead}")
+        if said.get("run", "at_least_once") != "at_least_once":
+            raise BadField("run", "a system job is started again and again", "write at_least_once")
+    return kind

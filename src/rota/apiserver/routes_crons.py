@@ -1,0 +1,155 @@
+"""Routes of crons: one function each, no rules. [I/O]"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, admit_crons, answers, fields, show
+from rota.apiserver.access import Action, sees
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.show_spec import spec
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
+from rota.engine.zones import zone
+from rota.model.calendar import MINUTE_MS
+from rota.model.cron import Cron, CronRun
+from rota.model.cron_run import live_runs, status_of
+from rota.model.errors import NotFound, Rejected
+from rota.model.ids import JobId
+from rota.model.schedule import next_after, parse
+
+Json = dict[str, object]
+
+
+async def list_crons(request: Request) -> Response:
+    caller, api = caller_of(request), api_of(request)
+    access.require_role(caller, Action.LOOK)
+    namespace, now_ms = request.query_params.get("namespace"), api.now().wall_ms
+
+    def look(mirror: Mirror) -> Json:
+        crons = sorted(mirror.crons.values(), key=lambda cron: cron.ref)
+        shown = (cron for cron in crons if namespace in (None, cron.namespace))
+        return {"crons": [_line(mirror, cron, now_ms) for cron in shown if sees(caller, cron.namespace)]}
+
+    return answer(await api.engine.read(look))
+
+
+async def create_cron(request: Request) -> Response:
+    caller, body = caller_of(request), await json_body(request)
+    made = await _ask(request, lambda view, now: admit_crons.create(view, body, caller, zone, now))
+    return await _shown(request, made, 201)
+
+
+async def show_cron(request: Request) -> Response:
+    caller, (namespace, name) = caller_of(request), _ref(request)
+    engine = api_of(request).engine
+    cron = await engine.read(lambda mirror: admit_crons.find(mirror, namespace, name, caller))
+    return await _shown(request, cron.ref)
+
+
+async def change_cron(request: Request) -> Response:
+    caller, ref, body = caller_of(request), _ref(request), await json_body(request)
+    made = await _ask(
+        request, lambda view, now: admit_crons.change(view, ref, body, caller, zones=zone, now=now)
+    )
+    return await _shown(request, made)
+
+
+async def pause_cron(request: Request) -> Response:
+    caller, ref = caller_of(request), _ref(request)
+    return await _shown(request, await _ask(request, lambda view, _: admit_crons.pause(view, ref, caller)))
+
+
+async def resume_cron(request: Request) -> Response:
+    caller, ref = caller_of(request), _ref(request)
+    done = await _ask(request, lambda view, now: admit_crons.resume(view, ref, caller, now))
+    return await _shown(request, done)
+
+
+async def run_cron(request: Request) -> Response:
+    caller, ref = caller_of(request), _ref(request)
+    job = JobId(await _ask(request, lambda view, now: admit_crons.run(view, ref, caller, now)))
+    return answer(await api_of(request).engine.read(lambda mirror: show.job(mirror, mirror.jobs[job])), 201)
+
+
+async def delete_cron(request: Request) -> Response:
+    caller, ref = caller_of(request), _ref(request)
+    await _ask(request, lambda view, _: admit_crons.delete(view, ref, caller))
+    return nothing()
+
+
+async def _ask(request: Request, command: Command) -> str:
+    done: str = await api_of(request).engine.ask("apiserver", command)
+    noted(request, f"cron {done}")
+    return done
+
+
+async def _shown(request: Request, ref: str, status: int = 200) -> Response:
+    api = api_of(request)
+    now_ms = api.now().wall_ms
+
+    def look(mirror: Mirror) -> Json:
+        cron = mirror.crons.get(ref)
+        if cron is None:
+            raise NotFound(f"cron {ref} was deleted")
+        runs = [_run(mirror, run) for run in status_of(mirror, cron).runs]
+        return {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(cron.template)}
+
+    return answer(await api.engine.read(look), status)
+
+
+def _ref(request: Request) -> tuple[str, str]:
+    namespace = fields.name("namespace", request.query_params.get("namespace", "default"))
+    return namespace, request.path_params["ref"]
+
+
+def _line(mirror: Mirror, cron: Cron, now_ms: int) -> Json:
+    """A cron without its job and its runs."""
+    status = status_of(mirror, cron)
+    return {
+        "name": cron.name,
+        "namespace": cron.namespace,
+        "schedule": cron.schedule,
+        "zone": cron.zone,
+        "overlap": cron.overlap.value,
+        "missed": cron.missed.value,
+        "history": cron.history,
+        "paused": cron.paused,
+        "user": cron.user,
+        "created_at_ms": cron.created_at_ms,
+        "last_at_ms": status.runs[-1].instant_ms if status.runs else None,
+        "next_at_ms": None if cron.paused else _next_ms(cron, max(now_ms, status.last_ms)),
+        "running": live_runs(mirror, status),
+        "skipped": status.skipped,
+        "reason": status.reason,
+    }
+
+
+def _next_ms(cron: Cron, after_ms: int) -> int | None:
+    try:
+        found = next_after(parse(cron.schedule), zone(cron.zone), after_ms // MINUTE_MS)
+    except Rejected:  # the zone is no longer known here, which its reason says
+        return None
+    return None if found is None else found * MINUTE_MS
+
+
+def _run(mirror: Mirror, run: CronRun) -> Json:
+    entry = mirror.jobs.get(run.job)
+    return {
+        "at_ms": run.instant_ms,
+        "job": run.job,
+        "name": None if entry is None else entry.spec.name,
+        "state": "deleted" if entry is None else show.state_of(entry).value,
+        "reason": entry.status.reason if entry is not None and entry.status is not None else None,
+    }
+
+
+ROUTES = [
+    answers.route("POST", "/v1/crons", create_cron),
+    answers.route("GET", "/v1/crons", list_crons),
+    answers.route("GET", "/v1/crons/{ref}", show_cron),
+    answers.route("PUT", "/v1/crons/{ref}", change_cron),
+    answers.route("DELETE", "/v1/crons/{ref}", delete_cron),
+    answers.route("POST", "/v1/crons/{ref}/pause", pause_cron),
+    answers.route("POST", "/v1/crons/{ref}/resume", resume_cron),
+    answers.route("POST", "/v1/crons/{ref}/run", run_cron),
+]

@@ -1,0 +1,176 @@
+"""`rota cron`: jobs that are submitted again and again, at planned instants."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.spec import job_spec, read_job_file, spec_options
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.context import setting
+from rota.client.views import Cron
+
+_RULES = ("schedule", "zone", "overlap", "missed", "history")
+
+
+def _time(at_ms: int | None) -> str:
+    """By the clock of whoever looks."""
+    return (
+        "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
+    )
+
+
+CRONS: Listing[Cron] = Listing(
+    "crons",
+    [
+        Column("CRON", lambda cron: cron.name),
+        Column("SCHEDULE", lambda cron: cron.schedule),
+        Column("ZONE", lambda cron: cron.zone),
+        Column("LAST", lambda cron: _time(cron.last_at_ms)),
+        Column("NEXT", lambda cron: "paused" if cron.paused else _time(cron.next_at_ms)),
+        Column("RUNS NOW", lambda cron: len(cron.running), right=True),
+        Column("SKIPPED", lambda cron: cron.skipped, right=True),
+        Column("NAMESPACE", lambda cron: cron.namespace, wide=True),
+        Column("OVERLAP", lambda cron: cron.overlap, wide=True),
+        Column("MISSED", lambda cron: cron.missed, wide=True),
+        Column("REASON", lambda cron: cron.reason or ""),
+    ],
+    lambda cron: cron.name,
+)
+
+
+@click.group("cron")
+def command() -> None:
+    """Submit jobs again and again, at planned instants."""
+
+
+namespace_option = click.option("--namespace", help="The namespace. [default: ROTA_NAMESPACE, or default]")
+
+
+@command.command("create", context_settings={"allow_interspersed_args": False})
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+@spec_options
+@click.option("--schedule", metavar="'M H D M W'", help="When, as '*/5 * * * *' or @daily.")
+@click.option("--zone", metavar="ZONE", help="Whose clock, as Europe/Zurich. [default: UTC]")
+@click.option("--overlap", metavar="RULE", help="If one still runs: allow, skip or replace. [default: skip]")
+@click.option("--missed", metavar="RULE", help="What was missed: skip, once or all. [default: once]")
+@click.option("--history", type=int, metavar="N", help="Ended runs that are kept. [default: 10]")
+@click.option("--replace", is_flag=True, help="Change the cron of this name, if there is one.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def create(cluster: Cluster, program: tuple[str, ...], output: str, replace: bool, **flags: Any) -> None:
+    """Create a cron, from flags or from a file with a [job] table.
+
+    \b
+    rota cron create --name nightly --schedule '0 3 * * *' --zone Europe/Zurich -- ./backup
+    rota cron create -f nightly.toml
+    """
+    said = read_job_file(flags["file"]) if flags["file"] else {}
+    before = said.pop("job", {})
+    if not isinstance(before, Mapping):
+        raise click.BadParameter("job is not a table", param_hint="--file")
+    job = job_spec({**flags, "file": None}, program, before=before)
+    said |= {rule: flags[rule] for rule in _RULES if flags[rule] is not None}
+    name, namespace = job.pop("name", None) or said.pop("name", None), job.pop("namespace", None)
+    said.pop("name", None)
+    namespace = setting("namespace", namespace or said.pop("namespace", None)).value
+    if not name or not said.get("schedule"):
+        missing = "--schedule '0 3 * * *'" if name else "--name NAME"
+        raise click.UsageError(f"a cron needs a name and a schedule; write {missing}")
+    rules = {**said, **({"namespace": namespace} if namespace else {})}
+    made = _create(cluster, name, rules, job, replace=replace)
+    emit_one(output, made, made.name, lambda: _lines(made))
+
+
+def _create(
+    cluster: Cluster, name: str, rules: dict[str, Any], job: dict[str, Any], *, replace: bool
+) -> Cron:
+    schedule = str(rules.pop("schedule"))
+    known = replace and any(one.name == name for one in cluster.crons.list(rules.get("namespace", "default")))
+    act = cluster.crons.replace if known else cluster.crons.create
+    return act(name, schedule, job, **rules)
+
+
+@command.command("ls")
+@click.option("--namespace", help="Those of this namespace only. [default: ROTA_NAMESPACE, or all]")
+@output_option
+@with_cluster()
+def list_crons(cluster: Cluster, namespace: str | None, output: str) -> None:
+    """List crons: when each ran last, and when it runs next."""
+    crons = cluster.crons.list(setting("namespace", namespace).value)
+    if not crons and output in ("table", "wide"):
+        tell("no crons; create one: rota cron create --name hello --schedule @hourly -- echo hello")
+        return
+    emit(output, CRONS, crons)
+
+
+@command.command("show")
+@click.argument("name")
+@namespace_option
+@output_option
+@with_cluster()
+def show(cluster: Cluster, name: str, namespace: str | None, output: str) -> None:
+    """Show a cron and its runs, the newest first."""
+    cron = cluster.crons.get(name, setting("namespace", namespace).value)
+    emit_one(output, cron, cron.name, lambda: _lines(cron))
+
+
+@command.command("pause")
+@click.argument("name")
+@namespace_option
+@with_cluster(WORKING_SECONDS)
+def pause(cluster: Cluster, name: str, namespace: str | None) -> None:
+    """Plan no more runs; those that run go on."""
+    cluster.crons.pause(name, setting("namespace", namespace).value)
+    tell(f"cron {clean(name)} is paused; go on with: rota cron resume {clean(name)}")
+
+
+@command.command("resume")
+@click.argument("name")
+@namespace_option
+@with_cluster(WORKING_SECONDS)
+def resume(cluster: Cluster, name: str, namespace: str | None) -> None:
+    """Go on from now; what was planned during the pause is left out."""
+    cron = cluster.crons.resume(name, setting("namespace", namespace).value)
+    tell(f"cron {clean(name)} goes on; its next run: {_time(cron.next_at_ms)}")
+
+
+@command.command("run")
+@click.argument("name")
+@namespace_option
+@output_option
+@with_cluster(WORKING_SECONDS)
+def run(cluster: Cluster, name: str, namespace: str | None, output: str) -> None:
+    """Run it now, besides its schedule; prints the job's id."""
+    job = cluster.crons.run(name, setting("namespace", namespace).value)
+    tell(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
+    emit_one(output, job.status, job.id, lambda: [job.id])
+
+
+@command.command("delete")
+@click.argument("name")
+@namespace_option
+@with_cluster(WORKING_SECONDS)
+def delete(cluster: Cluster, name: str, namespace: str | None) -> None:
+    """Forget a cron; its jobs stay, and go on."""
+    cluster.crons.delete(name, setting("namespace", namespace).value)
+    tell(f"cron {clean(name)} is deleted")
+
+
+def _lines(cron: Cron) -> Iterator[str]:
+    yield f"cron {clean(cron.name)}: {clean(cron.schedule)} in {clean(cron.zone)}"
+    yield f"  next     {'paused' if cron.paused else _time(cron.next_at_ms)}"
+    yield f"  rules    overlap {cron.overlap}, missed {cron.missed}, history {cron.history}"
+    command_line = (cron.job or {}).get("command")
+    if command_line:
+        yield f"  runs     {clean(' '.join(command_line))}"
+    if cron.skipped or cron.reason:
+        said = f": {clean(cron.reason)}" if cron.reason else ""
+        yield f"  skipped  {cron.skipped}{said}"
+    for one in cron.runs:
+        why = f"  {clean(one['reason'])}" if one.get("reason") else ""
+        yield f"  {_time(one['at_ms'])}  job {one['job']}  {one['state']}{why}"

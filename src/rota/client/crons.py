@@ -1,0 +1,58 @@
+"""The crons of a cluster: jobs that are submitted again and again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.client.job import Job
+from rota.client.transport import Request, Transport, segment
+from rota.client.views import Cron, JobStatus, listed, read
+
+
+class Crons:
+    """Each has a name in its namespace."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self, namespace: str | None = None) -> list[Cron]:
+        answer = self._transport.call(Request("GET", "/v1/crons", {"namespace": namespace}))
+        return [read(Cron, item) for item in listed(answer, "crons")]
+
+    def get(self, name: str, namespace: str | None = None) -> Cron:
+        """With its runs, the newest first."""
+        return read(Cron, self._transport.call(Request("GET", _path(name), {"namespace": namespace})))
+
+    def create(self, name: str, schedule: str, job: Mapping[str, Any], **rules: Any) -> Cron:
+        """`job` as a job file holds it; rules are `zone`, `overlap`, `missed`, `history`, `namespace`."""
+        body = {"name": name, "schedule": schedule, "job": dict(job), **rules}
+        return read(Cron, self._transport.call(Request("POST", "/v1/crons", body=body)))
+
+    def replace(self, name: str, schedule: str, job: Mapping[str, Any], **rules: Any) -> Cron:
+        """The whole of it; its runs stay."""
+        query = {"namespace": rules.pop("namespace", None)}
+        body = {"schedule": schedule, "job": dict(job), **rules}
+        return read(Cron, self._transport.call(Request("PUT", _path(name), query, body=body)))
+
+    def pause(self, name: str, namespace: str | None = None) -> Cron:
+        return self._do(name, "pause", namespace)
+
+    def resume(self, name: str, namespace: str | None = None) -> Cron:
+        """What was planned during the pause is not made up for."""
+        return self._do(name, "resume", namespace)
+
+    def run(self, name: str, namespace: str | None = None) -> Job:
+        """Now, besides its schedule."""
+        request = Request("POST", f"{_path(name)}/run", {"namespace": namespace}, body={})
+        return Job(self._transport, read(JobStatus, self._transport.call(request)))
+
+    def delete(self, name: str, namespace: str | None = None) -> None:
+        """Its jobs stay, and go on."""
+        self._transport.call(Request("DELETE", _path(name), {"namespace": namespace}))
+
+    def _do(self, name: str, verb: str, namespace: str | None) -> Cron:
+        request = Request("POST", f"{_path(name)}/{verb}", {"namespace": namespace}, body={})
+        return read(Cron, self._transport.call(request))
+
+
+def _path(name: str) -> str:
+    return f"/v1/crons/{segment(name)}"

@@ -1,0 +1,61 @@
+"""A system job + a node that was deleted -> the end of the task that was for it."""
+
+from collections.abc import Iterable
+
+from rota.engine.reconciler import Reconciler
+from rota.model.columns import Draft, Ranges
+from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import NodeWish
+from rota.model.phase import Phase
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+
+_NODES = "nodes"
+_REASON = "its node was deleted"
+
+
+def wakes(record: Record) -> Iterable[str]:
+    """A wish is the last that is written of a node."""
+    return (_NODES,) if isinstance(record, NodeWish) else ()
+
+
+def start(view: View) -> Iterable[str]:
+    return (_NODES,) if view.systems else ()
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    del key, now
+    puts: list[Record] = []
+    events: list[Event] = []
+    for job_id in view.systems:
+        job = view.jobs[job_id]
+        gone = [index for node, index in job.pinned.items() if node not in view.nodes and _pends(job, index)]
+        if gone:
+            puts += _ended(job, gone)
+            ranges = Ranges(gone)
+            why = f"task{'s' if gone[1:] else ''} {ranges} of job {job_id} ended: {_REASON}"
+            events.append(Event("task.ended", why, job=job_id, indices=tuple(ranges.pairs)))
+    if not puts:
+        return NOTHING
+    return Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
+
+
+def _pends(job: JobView, index: int) -> bool:
+    block, position = divmod(index, BLOCK_TASKS)
+    return block not in job.phases or job.phases[block][position] == Phase.PENDING
+
+
+def _ended(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
+    by_block: dict[int, list[int]] = {}
+    for index in gone:
+        by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)
+    for block, positions in by_block.items():
+        task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
+        draft = Draft(task)
+        draft["state"][positions] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+        yield draft.done(reasons=task.reasons | dict.fromkeys(positions, _REASON))
+
+
+RECONCILER = Reconciler("system", "controllers", wakes, decide, start)

@@ -1,0 +1,38 @@
+"""Of a system job: which index is for which node, and so how many tasks it has."""
+
+from rota.model.ids import NodeId
+from rota.model.limits import BLOCK_TASKS
+from rota.model.phase import Phase
+from rota.model.pins import PinBlock
+
+_PENDING = int(Phase.PENDING)
+
+
+class Pins:
+    """Empty for every other kind of job."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, PinBlock] = {}
+        self.index: dict[NodeId, int] = {}
+        self.nodes: list[NodeId] = []  # by index
+
+    def take(self, record: PinBlock) -> int:
+        """So many tasks have come."""
+        self.blocks[record.block] = record
+        new = record.nodes[len(self.nodes) - record.block * BLOCK_TASKS :]
+        for node in new:
+            self.index[node] = len(self.nodes)
+            self.nodes.append(node)
+        return len(new)
+
+    def pending(self, phases: dict[int, bytes], again: dict[int, dict[int, int]], now_ms: int) -> list[int]:
+        """Indices that wait for their nodes, whatever order those came in."""
+        found: list[int] = []
+        for block, record in self.blocks.items():
+            known, pauses, first = phases.get(block), again.get(block, {}), block * BLOCK_TASKS
+            found += [
+                first + at
+                for at in range(len(record.nodes))
+                if (known is None or known[at] == _PENDING) and pauses.get(first + at, 0) <= now_ms
+            ]
+        return found

@@ -1,0 +1,111 @@
+"""A cron + an instant -> the job of that run, and what has to go for it."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from rota.model.calendar import MINUTE_MS, written
+from rota.model.cron import Cron, CronRun, CronStatus, Overlap
+from rota.model.ids import JobId, Key
+from rota.model.job import Counters, JobWish
+from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.view import JobView, View, keys_of
+
+
+class Skipped(NamedTuple):
+    """An instant without a run."""
+
+    reason: str
+
+
+def status_of(view: View, cron: Cron) -> CronStatus:
+    return view.cron_statuses.get(cron.ref) or CronStatus(cron.namespace, cron.name, cron.created_at_ms)
+
+
+def live_runs(view: View, status: CronStatus) -> list[JobId]:
+    return [run.job for run in status.runs if _is_live(view.jobs.get(run.job))]
+
+
+class Runs:
+    """Runs of one cron that begin in one transaction; `status` is what is written of it."""
+
+    def __init__(self, view: View, cron: Cron, now: Instant) -> None:
+        self.status = status_of(view, cron)
+        self._view = view
+        self._cron = cron
+        self._now = now
+        self._live = live_runs(view, self.status)
+        self._number = view.counters.jobs
+        self._puts: list[Record] = []
+        self._events: list[Event] = []
+
+    def begin(self, instant_ms: int) -> Skipped | None:
+        """One more, unless the rule on overlaps forbids it."""
+        if self._live and self._cron.overlap is Overlap.SKIP:
+            return Skipped(f"job {self._live[-1]} of an earlier run has not ended")
+        if self._live and self._cron.overlap is Overlap.REPLACE:
+            self._cancel(self._cron.child_name(instant_ms))
+        self._submit(instant_ms)
+        return None
+
+    def skip(self, count: int, reason: str) -> None:
+        self.status = msgspec.structs.replace(self.status, skipped=self.status.skipped + count, reason=reason)
+        times = "an instant passes" if count == 1 else f"{count} instants pass"
+        self._events.append(Event("cron.skipped", f"cron {self._cron.name}: {times} without a run: {reason}"))
+
+    def reach(self, last_ms: int) -> None:
+        self.status = msgspec.structs.replace(self.status, last_ms=last_ms)
+
+    def plan(self) -> Plan:
+        """With the jobs of old runs gone, as far as nobody waits for how they ended."""
+        over = [run for run in self.status.runs if not self._is_live(run)]
+        old = over[: max(0, len(over) - self._cron.history)]
+        gone = [run for run in old if not self._view.followers(run.job)]
+        runs = tuple(run for run in self.status.runs if run not in gone)
+        deletes: list[Key] = []
+        for run in gone:
+            job = self._view.jobs.get(run.job)
+            deletes += [] if job is None else keys_of(job)
+        status = msgspec.structs.replace(self.status, runs=runs)
+        counters = Counters(self._number, self._view.counters.nodes)
+        more = (counters,) if self._number != self._view.counters.jobs else ()
+        why = "; ".join(event.why for event in self._events)
+        return Plan((*self._puts, *more, status), tuple(deletes), tuple(self._events), why)
+
+    def _is_live(self, run: CronRun) -> bool:
+        """What begins now is not in the view yet."""
+        return run.job in self._live
+
+    def _submit(self, instant_ms: int) -> None:
+        self._number += 1
+        cron, job = self._cron, JobId(str(self._number))
+        instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
+        spec = msgspec.structs.replace(
+            cron.template,
+            id=job,
+            name=cron.child_name(instant_ms),
+            namespace=cron.namespace,
+            user=cron.user,
+            submitted_at_ms=self._now.wall_ms,
+            labels={**cron.template.labels, "cron": cron.name},
+            env={**cron.template.env, "ROTA_CRON_INSTANT": instant},
+        )
+        self._puts.append(spec)
+        self._live.append(job)
+        runs = (*self.status.runs, CronRun(instant_ms, job))
+        self.status = msgspec.structs.replace(self.status, runs=runs, reason=None)
+        self._events.append(Event("job.submitted", f"cron {cron.name} submits {spec.name}", job=job))
+
+    def _cancel(self, by: str) -> None:
+        for job in self._live:
+            entry = self._view.jobs.get(job)
+            wish = None if entry is None else entry.wish
+            if entry is not None and (wish is None or not wish.cancel):
+                replaced = msgspec.structs.replace(
+                    wish or JobWish(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms
+                )
+                self._puts.append(replaced)
+
+
+def _is_live(job: JobView | None) -> bool:
+    return job is not None and not (job.status is not None and job.status.ended)

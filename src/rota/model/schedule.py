@@ -1,0 +1,174 @@
+"""Five fields of minute, hour, day, month and weekday + a zone's offsets -> the instants they name.
+
+All instants are whole minutes since 1970, UTC. Where a zone's clock is put forward, what was planned in the
+minutes that are left out happens once, right after them; where it is put back, what is planned at an hour of
+its own happens the first time only. Schedules whose hour begins with * follow the time that passes: they
+leave out what is left out, and run in both of the hours that come twice.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from rota.model.calendar import DAY_MINUTES, date_of, weekday_of
+from rota.model.errors import BadField
+
+Offset = Callable[[int], int]  # minute, UTC -> minutes that the local clock is ahead by then
+Zones = Callable[[str], Offset]  # a zone's name -> that; BadField where there is none
+
+SEARCHED_DAYS = 9 * 366  # 29 February is at most eight years away
+_HINT = "write '*/5 * * * *' (minute hour day month weekday), or @hourly, @daily, @weekly, @monthly, @yearly"
+_SHORT = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+
+
+class _Field(NamedTuple):
+    name: str
+    low: int
+    high: int
+    words: tuple[str, ...] = ()  # for low and on
+
+
+_FIELDS = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("weekday", 0, 7, _WEEKDAYS),
+)
+
+
+class Schedule(NamedTuple):
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]  # 0 is Sunday
+    either_day: bool  # both the day and the weekday are restricted: one of them is enough
+    by_time: bool  # it follows the time that passes, not the hours of the clock
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Schedule:
+    """BadField says which of the fields is wrong."""
+    words = _SHORT.get(text.strip().lower(), text).lower().split()
+    if len(words) != len(_FIELDS):
+        raise BadField("schedule", f"'{text[:60]}' is not a schedule", _HINT)
+    minutes, hours, days, months, weekdays = (
+        _values(field, word) for field, word in zip(_FIELDS, words, strict=True)
+    )
+    restricted = not words[2].startswith("*") and not words[4].startswith("*")
+    by_time = words[1].startswith("*")
+    found = frozenset(day % 7 for day in weekdays)
+    schedule = Schedule(
+        tuple(sorted(minutes)), tuple(sorted(hours)), days, months, found, restricted, by_time
+    )
+    if next_after(schedule, lambda _: 0, 0) is None:
+        raise BadField("schedule", f"'{text[:60]}' names a day that never comes", "write a day its month has")
+    return schedule
+
+
+def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
+    """The first instant later than that; None: there is none in years."""
+    today = (after + offset(after)) // DAY_MINUTES
+    for day in range(today - 1, today + SEARCHED_DAYS):
+        if _is_planned(schedule, day):
+            # Around midnight a clock may be put back into the day before.
+            found = (*_of_day(schedule, offset, day), *_of_day(schedule, offset, day + 1))
+            later = [at for at in found if at > after]
+            if later:
+                return min(later)
+    return None
+
+
+def between(schedule: Schedule, offset: Offset, after: int, until: int) -> list[int]:
+    """All instants later than `after`, up to and with `until`."""
+    if until <= after:
+        return []
+    first = (after + offset(after)) // DAY_MINUTES - 1
+    last = (until + offset(until)) // DAY_MINUTES + 1
+    found = {at for day in range(first, last + 1) for at in _of_day(schedule, offset, day)}
+    return sorted(at for at in found if after < at <= until)
+
+
+def _is_planned(schedule: Schedule, day: int) -> bool:
+    date = date_of(day)
+    if date.month not in schedule.months:
+        return False
+    in_month, in_week = date.day in schedule.days, weekday_of(day) in schedule.weekdays
+    return in_month or in_week if schedule.either_day else in_month and in_week
+
+
+def _of_day(schedule: Schedule, offset: Offset, day: int) -> Iterator[int]:
+    if not _is_planned(schedule, day):
+        return
+    for hour in schedule.hours:
+        for minute in schedule.minutes:
+            yield from _when(schedule, offset, day * DAY_MINUTES + hour * 60 + minute)
+
+
+def _when(schedule: Schedule, offset: Offset, local: int) -> tuple[int, ...]:
+    """When the local clock shows this: once, as a rule."""
+    before, later = offset(local - DAY_MINUTES), offset(local + DAY_MINUTES)
+    if before == later:
+        return (local - before,)
+    shown = sorted(local - ahead for ahead in sorted({before, later}) if offset(local - ahead) == ahead)
+    if shown:
+        return tuple(shown) if schedule.by_time else (shown[0],)
+    return () if schedule.by_time else (_change(offset, local),)
+
+
+def _change(offset: Offset, local: int) -> int:
+    """The first minute with another offset, around a time that the local clock leaves out."""
+    low, high = local - DAY_MINUTES, local + DAY_MINUTES
+    before = offset(low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if offset(middle) == before else (low, middle)
+    return high
+
+
+def _values(field: _Field, text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        found |= _part(field, part)
+    return frozenset(found)
+
+
+def _part(field: _Field, text: str) -> set[int]:
+    """`*`, `5`, `mon-fri`, `*/10`, `8-18/2` or `5/15`."""
+    span, sign, each = text.partition("/")
+    if sign and not (each.isascii() and each.isdigit() and 0 < int(each[:4]) <= field.high):
+        raise _wrong(field, text)
+    first, dash, last = span.partition("-")
+    if span == "*":
+        low, high = field.low, min(field.high, 6) if field.name == "weekday" else field.high
+    else:
+        low = _value(field, first, text)
+        high = _value(field, last, text) if dash else field.high if sign else low
+    if low > high:
+        raise _wrong(field, text)
+    return set(range(low, high + 1, int(each) if sign else 1))
+
+
+def _value(field: _Field, word: str, text: str) -> int:
+    if word in field.words:
+        return field.words.index(word) + field.low
+    if not (word.isascii() and word.isdigit() and len(word) <= 2 and field.low <= int(word) <= field.high):
+        raise _wrong(field, text)
+    return int(word)
+
+
+def _wrong(field: _Field, text: str) -> BadField:
+    words = f", or {field.words[0]} to {field.words[-1]}" if field.words else ""
+    problem = f"'{text[:30]}' is no {field.name}"
+    return BadField("schedule", problem, f"write {field.low} to {field.high}{words}, as 5, 1-5, */2 or 1,3")
