@@ -61,6 +61,7 @@ bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/density.py
+	$(BIN)/python bench/followers.py --followers 1000
 
 proto: venv ## regenerate src/rota/wire/generated from proto/
 	$(BIN)/python proto/generate.py

@@ -42,13 +42,20 @@ def test_limits_and_files_go_with_an_image() -> None:
     assert work.container == Container("a")
 
 
-def test_steps_beside_an_image_are_refused_with_a_way_out() -> None:
-    with pytest.raises(BadField, match="are not run in containers yet") as refused:
+def test_steps_go_with_an_image() -> None:
+    work = work_of(
         parse_spec({"image": "a", "steps": [{"command": ["make"]}, {"command": ["make", "test"]}]})
-
-    assert refused.value.hint == (
-        'leave image or steps out, or write one command: ["sh", "-c", "make && make test"]'
     )
+
+    assert [step.command for step in work.steps] == [("make",), ("make", "test")]
+    assert work.container == Container("a")
+
+
+def test_a_steps_variable_of_several_lines_is_refused_by_its_field() -> None:
+    with pytest.raises(BadField, match="has several lines") as refused:
+        parse_spec({"image": "a", "steps": [{"command": ["make"], "env": {"A": "b\nc"}}]})
+
+    assert refused.value.field == "steps[0].env"
 
 
 def test_what_one_is_refused_for_is_not_held_against_another() -> None:
@@ -93,7 +100,6 @@ def test_what_one_is_refused_for_is_not_held_against_another() -> None:
         ({"image": "a", "env": {"KEY": "two\nlines"}}, "env"),
         ({"image": "a", "env": {"KEY": "x" * 60_001}}, "env"),
         ({"image": "a", "run": "one_at_a_time"}, "run"),
-        ({"image": "a", "command": None, "steps": [{"command": ["true"]}]}, "steps"),
         ({"image": "a", "files": {"a": "x"}, "workdir": "/w"}, "files"),
         ({"image": "a", "files": {"a": "x"}, "container": {"workdir": "/w"}}, "files"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver import logs
+from rota.apiserver.wanted import STREAMS
 from rota.model.attempt import OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus
@@ -108,7 +109,7 @@ async def test_following_an_array_ends_with_the_job(tmp_path: Path) -> None:
         job = await job_with(server, 2, number=[1, 0], state=[RUNNING])
         async with asyncio.timeout(5), asyncio.TaskGroup() as tasks_:
             reply = tasks_.create_task(server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&follow=true"))
-            for stream in logs.STREAMS:
+            for stream in STREAMS:
                 server.source.write(f"{job}.0.1.{stream}", b"x", ended=True)
                 server.source.write(f"{job}.1.1.{stream}", b"y", ended=True)
             await server.put("scheduler", attempts(job, 2, number=[1, 1]))

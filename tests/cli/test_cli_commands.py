@@ -297,12 +297,13 @@ def test_tail_prints_the_last_lines_and_follow_goes_on_from_there(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     server.on("GET /v1/jobs/12", job("succeeded"))
-    before, after = chunk(b"1\n2\n3"), chunk(b"\n4\n", offset=5)
-    server.on("GET /v1/jobs/12/logs", output(before), output(before, after))
+    before, after = chunk(b"2\n3", offset=2), chunk(b"\n4\n", offset=5)
+    server.on("GET /v1/jobs/12/logs", output(before, after))
 
     rota("logs", "-f", "--tail", "2", "12")
 
     assert capfdbinary.readouterr().out == b"2\n3\n4\n"
+    assert server.asked("GET /v1/jobs/12/logs")[0].query["tail"] == "2"
 
 
 def test_wait_returns_the_exit_code_of_the_first_job_that_failed(server: CannedServer, rota: Rota) -> None:

@@ -215,18 +215,9 @@ def test_output_is_taken_up_where_it_was_cut_for_each_stream_and_attempt(
 GONE = b'{"index": 0, "attempt": 1, "stream": "stdout", "missing": 0, "reason": "node n2 is not connected"}\n'
 
 
-def test_output_on_a_node_that_is_away_is_asked_for_again(server: CannedServer, cluster: Cluster) -> None:
-    server.on("GET /v1/jobs/12", job("succeeded"))
-    whole = output(chunk(b"a"), chunk(b"b", offset=1))
-    server.on("GET /v1/jobs/12/logs", output(chunk(b"a"), GONE), output(GONE), whole)
-
-    assert b"".join(each.data for each in cluster.job("12").follow_logs()) == b"ab"
-
-
-def test_output_on_a_node_that_stays_away_is_declared_missing(
-    server: CannedServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_output_that_the_server_has_waited_for_in_vain_is_declared_missing(
+    server: CannedServer, cluster: Cluster
 ) -> None:
-    monkeypatch.setattr("rota.client.streams.NODE_BACK_SECONDS", 0.2)
     server.on("GET /v1/jobs/12", job("succeeded"))
     server.on("GET /v1/jobs/12/logs", output(chunk(b"a"), GONE))
 
@@ -234,6 +225,17 @@ def test_output_on_a_node_that_stays_away_is_declared_missing(
 
     assert first.data == b"a"
     assert (second.is_gap, second.reason) == (True, "node n2 is not connected")
+
+
+def test_a_cut_stream_is_asked_for_from_where_it_stopped(server: CannedServer, cluster: Cluster) -> None:
+    server.on("GET /v1/jobs/12", job("succeeded"))
+    server.on("GET /v1/jobs/12/logs", output(chunk(b"abc"), cut=True), output(chunk(b"de", offset=3)))
+
+    chunks = list(cluster.job("12").follow_logs())
+
+    assert b"".join(each.data for each in chunks) == b"abcde"
+    asked = [seen.query.get("from") for seen in server.asked("GET /v1/jobs/12/logs")]
+    assert asked == [None, "0.1.stdout:3"]
 
 
 def test_output_goes_on_when_the_server_ended_it_politely_before_the_job(

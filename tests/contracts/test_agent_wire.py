@@ -6,6 +6,7 @@ import pytest
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.node import Disk, Gpu, Load
+from rota.model.sandbox import Sandbox
 from rota.model.shape import RunMode
 from rota.model.sync import JobOrders, Start, Stop, Work
 from rota.wire.agent import load_from_wire, load_to_wire, orders_from_wire, orders_to_wire
@@ -25,12 +26,16 @@ BOXED = msgspec.structs.replace(
 )
 
 
+SANDBOXED = msgspec.structs.replace(WORK, sandbox=Sandbox(True, ("/data",)))
+SHAPES = [WORK, BOXED, msgspec.structs.replace(WORK, container=Container("a")), SANDBOXED]
+
+
 def over_the_wire(orders: JobOrders) -> JobOrders:
     return orders_from_wire(pb.JobOrders.FromString(orders_to_wire(orders).SerializeToString()))
 
 
-@pytest.mark.parametrize("work", [WORK, BOXED, msgspec.structs.replace(WORK, container=Container("a"))])
-def test_work_arrives_with_its_container_or_without(work: Work) -> None:
+@pytest.mark.parametrize("work", SHAPES)
+def test_work_arrives_with_its_container_or_sandbox_or_without(work: Work) -> None:
     assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 

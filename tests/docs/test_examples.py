@@ -50,6 +50,14 @@ def test_the_example_of_a_container_is_a_job_that_would_be_taken(terminal: Termi
     assert "error" not in ended.stdout
 
 
+def test_the_example_of_a_service_is_healthy_until_it_is_canceled(terminal: Terminal) -> None:
+    assert terminal.run(["rota", "run", "-f", str(EXAMPLES / "service.toml")]).returncode == 0
+
+    until(lambda: "1 healthy" in terminal.run(["rota", "show", "web"]).stdout, "it is healthy")
+    assert terminal.run(["rota", "cancel", "web"]).returncode == 0
+    assert terminal.run(["rota", "wait", "web"]).returncode == 130
+
+
 def test_the_client_example_hears_of_every_task(terminal: Terminal) -> None:
     ended = terminal.run([sys.executable, str(EXAMPLES / "sdk.py")])
 

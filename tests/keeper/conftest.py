@@ -51,6 +51,7 @@ class Agent:
         self.ended: list[Row] = []
         self.refused: list[Row] = []
         self.steps: dict[tuple[str, int, int], list[Row]] = {}
+        self.lives: dict[tuple[str, int, int], Row] = {}
 
     def send(self, **message: Any) -> None:
         self.send_line(json.dumps(message).encode())
@@ -67,6 +68,7 @@ class Agent:
             self.ended += message["ended"]
             self.refused += message["refused"]
             self.steps |= {(job, index, n): rows for job, index, n, rows in message.get("steps", [])}
+            self.lives |= {(job, index, n): row for job, index, n, row in message.get("lives", [])}
         return message
 
     def receive_op(self, op: str) -> Message:
@@ -170,7 +172,7 @@ class Keeper:
         return data[getattr(begun.at, which) : until].decode()
 
     def segments(self, job: str) -> list[str]:
-        return [path.name for path in (self.root / "logs" / job).iterdir() if path.name != "index"]
+        return [path.name for path in (self.root / "logs" / job).iterdir() if path.suffix in (".out", ".err")]
 
     def mark(self) -> bytes:
         return b"ROTA_KEEPER=" + (self.root / "keeper.id").read_bytes().strip()

@@ -53,7 +53,12 @@ def group(groups: GroupsV2) -> Iterator[GroupV2]:
         yield group
     finally:
         groups.end(group)
-        wait_until(lambda: groups.bury() or not os.path.exists(group.path), "the end of the group")
+        wait_until(lambda: not is_left(groups, group), "the end of the group")
+
+
+def is_left(groups: GroupsV2, group: GroupV2) -> bool:
+    groups.bury()
+    return os.path.exists(group.path)
 
 
 def start(group: GroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
@@ -73,8 +78,8 @@ def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen
     if inside is not None:
         command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=keeper_env())
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"made\n"
         yield process
     finally:

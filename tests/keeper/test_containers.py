@@ -50,7 +50,9 @@ class Boxed:
         self.books.mkdir()
         self.agent = self.attach()
 
-    def attach(self, program: str | None = None, *, run_as: str = "self", **more: Any) -> Agent:
+    def attach(
+        self, program: str | None = None, *, run_as: str = "self", pids_max: int | None = None, **more: Any
+    ) -> Agent:
         agent = self.keeper.agent()
         agent.send(op="hello", protocol=4)
         agent.receive_op("state")
@@ -61,7 +63,8 @@ class Boxed:
         }
         engine |= {"mounts": [str(self.data), f"{self.books}:ro"], **more}
         amounts = {"cpu": 4000, "memory": 1 << 30}
-        agent.send(op="configure", node="n1", amounts=amounts, gpus=[], run_as=run_as, engine=engine)
+        said = {"run_as": run_as, "pids_max": pids_max, "engine": engine}
+        agent.send(op="configure", node="n1", amounts=amounts, gpus=[], **said)
         return agent
 
     def start(
@@ -406,3 +409,13 @@ def test_a_container_that_is_malformed_is_named(boxed: Boxed) -> None:
         "spec.container.user: want numbers, as 1000 or 1000:1000"
     )
     assert json.dumps(boxed.containers()) == "[]"
+
+
+def test_all_containers_of_a_node_together_have_its_bound_on_processes(boxed: Boxed) -> None:
+    if not images.old_groups():
+        return  # there the runtime's own groups are out of reach
+    boxed.agent = boxed.attach(pids_max=20)
+    row = boxed.run("for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; do sleep 600 & done")
+
+    assert row[EXIT_CODE] == 2
+    assert "can't fork" in boxed.output("err")

@@ -47,6 +47,18 @@ time.sleep(600)
 """
 
 
+SESSIONS = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        print("full", flush=True)
+        time.sleep(0.001)
+"""
+
+
 def label(root: Path) -> str:
     """What this machine allows: as root mostly groups, else looking again and again."""
     (root / "probe").mkdir()
@@ -173,3 +185,20 @@ def test_limits_are_kept_as_the_machine_was_made_for(agent: Agent, keeper: Keepe
         labels["limits"] in (os.environ.get("ROTA_TEST_OWN_KERNEL") or "cgroup-v2 cgroup-v1 polling").split()
     )
     assert labels["limits"] == "polling" or labels["limited"] == "memory,pids,cpu"
+
+
+def test_a_bomb_of_sessions_dies_though_it_has_no_limit_of_its_own(keeper: Keeper) -> None:
+    """Each child leaves its parent's session; the node's bound keeps their number, and they go on trying."""
+    if label(keeper.root) == "polling":
+        return  # nothing bounds it there
+    agent = keeper.agent()
+    agent.hello(pids_max=120)
+    agent.start("7", sys.executable, "-c", SESSIONS, grace_ms=0)
+    agent.wait_started()
+    wait_until(lambda: "full" in keeper.output("7"), "a bomb that has gone off")
+    agent.stop(["7", 0, 1])
+
+    assert agent.wait_ended()[0][3] == "stopped"
+    assert keeper.work() == []
+    agent.start("8", "true")
+    assert agent.wait_ended(2)[1][3:5] == ["exited", 0]

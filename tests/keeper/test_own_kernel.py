@@ -13,8 +13,13 @@ import pytest
 import rota.keeper
 
 KERNEL = shutil.which("linux.uml")
-REPOSITORY = Path(__file__).parents[2]
-SOURCE = Path(rota.keeper.__file__).parents[2]
+# What the tests are made of, and where everybody finds it inside, whoever may enter its directory here.
+MADE_OF = {
+    "/run/repository": Path(__file__).parents[2],
+    "/run/source": Path(rota.keeper.__file__).parents[2],
+    "/run/packages": Path(pytest.__file__).parents[1],
+    "/run/python": Path(sys.base_prefix),
+}
 SECONDS = 600
 USER = 61_000
 SETUP = """
@@ -25,7 +30,9 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /dev/shm
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-"""
+""" + "".join(
+    f"mkdir {place}\nmount --bind {shlex.quote(str(path))} {place}\n" for place, path in MADE_OF.items()
+)
 # As systemd gives a user a part of the tree: only these files of the top are his.
 GIVEN_AWAY = f"""
 echo '+cpu +memory +pids' > /sys/fs/cgroup/cgroup.subtree_control
@@ -70,18 +77,23 @@ def assert_all_passed(said: str) -> None:
 
 def pytest_words(base: str, *words: str) -> str:
     options = ["-q", "-p", "no:cacheprovider", f"--basetemp={base}", "--timeout=200", *words]
-    return shlex.join([sys.executable, "-m", "pytest", *options])
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return shlex.join([f"/run/python/bin/{version}", "-m", "pytest", *options])
 
 
 def run_inside(directory: Path, setup: str, command: str) -> str:
     """What a command printed whose kernel has groups of version 2, and nothing else of this machine's."""
     said, init = directory / "said", directory / "init"
-    env = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "ROTA_TEST_OWN_KERNEL": "cgroup-v2"}
+    env = {
+        "PYTHONPATH": "/run/source:/run/packages",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ROTA_TEST_OWN_KERNEL": "cgroup-v2",
+    }
     env |= {"ROTA_TEST_PATIENCE_SECONDS": "90", "ROTA_TEST_CROWD": "50"}  # it is slow
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     paths = "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root\n"
     # Where there is no halt, the end of the first process is a panic, and that ends it, too.
-    run = f"cd {shlex.quote(str(REPOSITORY))}\n{command} > {shlex.quote(str(said))} 2>&1\nhalt -f\n"
+    run = f"cd /run/repository\n{command} > {shlex.quote(str(said))} 2>&1\nhalt -f\n"
     init.write_text(f"#!/bin/sh\n{paths}{exports}{setup}{run}")
     init.chmod(0o755)
     words = [

@@ -201,11 +201,10 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
     starve(keeper, agent, most=1)
     (tmp_path / "go").touch()
     wait_until(lambda: not cmdlines(keeper), "the end of the first step")
-    match ending:
-        case "exited":
-            starve(keeper, agent, most=10_000)
-        case "stopped":
-            agent.stop(list(KEY))
+    if ending == "exited":
+        starve(keeper, agent, most=10_000)
+    if ending == "stopped":
+        agent.stop(list(KEY))
     (ended,) = agent.wait_ended()
 
     assert ended[3] == ending
@@ -218,7 +217,7 @@ def starve(keeper: Keeper, agent: Agent, most: int) -> None:
     """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
     if os.geteuid() == 0:
         agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
-        agent.send(op="hello", protocol=3)
+        agent.send(op="hello", protocol=4)
         agent.receive_op("state")
     else:
         hard = resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC)[1]

@@ -47,6 +47,18 @@ def said(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
 
 
 @as_root
+def test_a_service_is_checked_as_its_own_user(keeper: Keeper, agent: Agent) -> None:
+    check = {"interval_ms": 20, "timeout_ms": 5_000, "after_ms": 60_000, "failures": 1, "successes": 1}
+    check["argv"] = ["sh", "-c", '[ "$(id -u)" != 0 ] && touch mine']  # type: ignore[assignment]
+    restart = {"attempts": 3, "within_ms": 1, "delay_ms": 1, "delay_max_ms": 1}
+    agent.start("7", "sh", "-c", "exec sleep 600", restart=restart, check=check)
+    while agent.lives.get(("7", 0, 1), [""] * 5)[4] != "healthy":
+        agent.receive()
+
+    assert FIRST <= (keeper.root / "work/7/mine").stat().st_uid <= LAST
+
+
+@as_root
 def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
     first = said(keeper, agent, "7", "id -u; id -G; umask").split()
     second = said(keeper, agent, "8", "id -u").split()

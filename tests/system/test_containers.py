@@ -200,15 +200,17 @@ def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
     assert containers_of(one.directory) == []
 
 
-def test_steps_beside_an_image_are_refused_with_a_way_out(tmp_path: Path) -> None:
+@needs_runtime
+def test_steps_run_in_containers_and_tell_their_codes(one: LocalCluster, image: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
-    file.write_text('image = "alpine:3.20"\n[[steps]]\ncommand = ["make"]\n')
-    with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
-        ran = cluster.rota("run", "-f", str(file))
+    steps = [["sh", "-c", "echo one > it"], ["cat", "it"], ["false"], ["echo", "never"]]
+    written = "".join(f"[[steps]]\ncommand = {json.dumps(step)}\n" for step in steps)
+    file.write_text(f'image = "{image}"\n{written}')
 
-    assert ran.code == 2
-    assert "steps: are not run in containers yet" in ran.err
-    assert "leave image or steps out" in ran.err
+    ran = one.rota("run", "--no-workdir", "-f", str(file))
+
+    assert (ran.code, ran.out) == (1, "one\n")
+    assert "step 3 of 4" in ran.err
 
 
 def test_a_node_without_a_runtime_never_gets_one_and_the_job_says_why(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ class Facts(NamedTuple):
     leaving: bool
     outdated_keeper: bool = False  # it was started before an upgrade: not all can be asked of it
     has_runtime: bool = True  # for containers
+    has_sandbox: bool = True
 
 
 class Actions(NamedTuple):
@@ -47,6 +48,8 @@ def veto(work: Work | None, facts: Facts) -> str | None:
         return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
     if work.container is not None:
         return None if facts.has_runtime else "this node has no container runtime"
+    if work.sandbox is not None and not facts.has_sandbox:
+        return "this node has no bubblewrap that works"
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None

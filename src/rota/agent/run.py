@@ -243,7 +243,8 @@ class Agent:
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
-        return Facts(missing, self._leaving, self._runtime.is_outdated, self._engine is not None)
+        can = (self._engine is not None, "sandbox" in self._runtime.labels)
+        return Facts(missing, self._leaving, self._runtime.is_outdated, *can)
 
     async def _report(self, conversation: "_Conversation") -> None:
         try:

@@ -47,9 +47,6 @@ def refuse_uncontainable(spec: JobSpec) -> None:
         raise BadField("run", "no container can keep one_at_a_time", "leave image or run out")
     if spec.needs.get(GPU):
         raise BadField("gpu", "containers are given no GPUs yet", "leave image or gpu out")
-    if spec.steps:
-        hint = 'leave image or steps out, or write one command: ["sh", "-c", "make && make test"]'
-        raise BadField("steps", "are not run in containers yet", hint)
     if spec.files and spec.container.workdir is not None:
         problem = (
             "are written into the job's own directory, which is not the one that container.workdir names"
@@ -57,18 +54,20 @@ def refuse_uncontainable(spec: JobSpec) -> None:
         raise BadField("files", problem, "leave container.workdir out")
     if spec.workdir is not None:
         _path("workdir", spec.workdir)
-    _check_env(spec.env)
+    _check_env("env", spec.env)
+    for number, step in enumerate(spec.steps):
+        _check_env(f"steps[{number}].env", step.env)
 
 
-def _check_env(env: Mapping[str, str]) -> None:
+def _check_env(field: str, env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if "\n" in value or "\r" in value:
             raise BadField(
-                "env", f"the value of {name} has several lines", "put it in a file: none reaches a container"
+                field, f"the value of {name} has several lines", "put it in a file: none reaches a container"
             )
         if len(value.encode()) > CONTAINER_ENV_BYTES_MAX:
             hint = f"write at most {CONTAINER_ENV_BYTES_MAX} bytes, or put it in a file"
-            raise BadField("env", f"the value of {name} is too long for a container", hint)
+            raise BadField(field, f"the value of {name} is too long for a container", hint)
 
 
 def _image(value: object) -> str:

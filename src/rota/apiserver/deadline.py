@@ -1,4 +1,4 @@
-"""`2h` from now, or `2026-12-01T08:00:00+01:00` -> wall clock in milliseconds."""
+"""`2h` from now or before it, or `2026-12-01T08:00:00+01:00` -> wall clock in milliseconds."""
 
 import re
 from calendar import monthrange, timegm
@@ -8,6 +8,7 @@ from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
 from rota.model.limits import TIMEOUT_SECONDS_MAX
 
+PAST_HINT = "write 10m, counted back from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
 HINT = "write 2h, counted from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
 
 _TIME = re.compile(
@@ -31,6 +32,18 @@ def deadline(field: str, value: object, wall_ms: int) -> int:
     return wall_ms + round(seconds * 1000)
 
 
+def moment(field: str, value: str, wall_ms: int) -> int:
+    """In the past, unless a time is given; never 0."""
+    text = value.strip()[:40]
+    if _DATE.fullmatch(text):
+        return max(1, _instant(field, text, PAST_HINT))
+    try:
+        seconds = fields.number(field, parse_seconds, text, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], PAST_HINT) from None
+    return max(1, wall_ms - round(seconds * 1000))
+
+
 def _seconds(field: str, value: object) -> float:
     try:
         return parse_seconds(field, value, TIMEOUT_SECONDS_MAX)
@@ -38,15 +51,15 @@ def _seconds(field: str, value: object) -> float:
         raise BadField(field, problem.detail.partition(": ")[2], HINT) from None
 
 
-def _instant(field: str, text: str) -> int:
+def _instant(field: str, text: str, hint: str = HINT) -> int:
     found = _TIME.fullmatch(text)
     if found is None:
-        raise BadField(field, f"'{fields.printable(text)}' is not a time", HINT)
+        raise BadField(field, f"'{fields.printable(text)}' is not a time", hint)
     if found["zone"] is None:
-        raise BadField(field, f"'{text}' has no time zone", HINT)
+        raise BadField(field, f"'{text}' has no time zone", hint)
     parts = [int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
     if not _is_real(parts):
-        raise BadField(field, f"'{text}' is not in the calendar", HINT)
+        raise BadField(field, f"'{text}' is not in the calendar", hint)
     thousandths = int((found["fraction"] or "0").ljust(3, "0")[:3])
     return (timegm(tuple(parts)) - _offset(field, found["zone"])) * 1000 + thousandths
 

@@ -10,6 +10,7 @@ from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU, show_amount
 from rota.model.columns import Array
 from rota.model.container import RUNTIME
 from rota.model.job import JobSpec
+from rota.model.sandbox import SANDBOX
 from rota.model.shape import Constraint, Op, kept_away
 from rota.model.view import View
 
@@ -93,6 +94,8 @@ def _of_where(places: Places, spec: JobSpec, asked: Collection[str]) -> Iterator
     for condition in dict.fromkeys(spec.conditions):
         if condition == RUNTIME and not places.satisfy(condition):
             yield Doubt("image", "no node has a container runtime now")
+        elif condition == SANDBOX and not places.satisfy(condition):
+            yield Doubt("sandbox", "no node has a bubblewrap that works now")
         elif not places.satisfy(condition):
             field = fields.get(condition.label, "where") if condition.op is Op.EQUAL else "where"
             yield Doubt(field, _unmet(places, condition))

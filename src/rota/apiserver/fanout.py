@@ -1,15 +1,20 @@
 """Many followers of one stream share one reading of it; whoever falls behind reads alone until he is not."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from rota.apiserver.logs import LogSource
 from rota.model.ids import NodeId
-from rota.model.sync import LogPiece, LogRequest
+from rota.model.pieces import behind, joined
+from rota.model.sync import ALL_OF_IT, LogPiece, LogRequest
 
 HELD_BYTES = 1 << 20  # of one stream, for those who are a little slower
 HELD_PIECES = 1024
+TOLD_BYTES = 128 << 10  # in one piece: what a follower who stalls holds of it in memory
+WOKEN_AT_ONCE = 25  # followers: a millisecond of the server's time
+SHARE_SECONDS = 200e-6  # of each follower between two tellings: all together take a part of a core
 
 
 class Shared:
@@ -22,26 +27,26 @@ class Shared:
     async def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         request = wanted
         while True:
-            alone = request._replace(follow=False)
-            if not wanted.follow or self._is_behind(node, request):
-                async with _opened(self._source, node, alone) as pieces:
+            if not wanted.follow or request.window != ALL_OF_IT or self._is_behind(node, request):
+                async with _opened(self._source, node, request._replace(follow=False)) as pieces:
                     async for piece in pieces:
                         yield piece
-                        request = request._replace(offset=piece.offset + len(piece.data))
+                        request = _from(request, piece.offset + len(piece.data))
             if not wanted.follow:
                 return
+            request = _from(request, request.offset)
             async with self._joined(node, request) as feed:
-                place = feed.place(request.offset)
-                while place is not None and (held := await feed.at(place)) is not None:
-                    yield _after(request.offset, held)
-                    request = request._replace(offset=max(request.offset, held.offset + len(held.data)))
-                    place = feed.after(place)
-                if feed.is_over and request.offset >= feed.end:
+                offset = request.offset
+                while (held := await feed.after(offset)) is not None:
+                    yield held if held.offset == offset else behind(offset, held)
+                    offset = max(offset, held.offset + len(held.data))
+                request = _from(request, offset)
+                if feed.is_over and offset >= feed.end:
                     return
 
     def _is_behind(self, node: NodeId, request: LogRequest) -> bool:
         feed = self._feeds.get((node, request._replace(offset=0)))
-        return feed is not None and feed.place(request.offset) is None
+        return feed is not None and request.offset < feed.begin
 
     @asynccontextmanager
     async def _joined(self, node: NodeId, request: LogRequest) -> AsyncIterator["Feed"]:
@@ -66,65 +71,99 @@ class Feed:
     def __init__(self, pieces: AsyncIterator[LogPiece], offset: int) -> None:
         self._pieces = pieces
         self._held: list[LogPiece] = []
+        self._ends: list[int] = []  # where each of them ends
         self._held_bytes = 0
-        self._dropped = 0  # pieces that were held before
-        self._begin = offset
-        self._fetching = asyncio.Lock()
+        self._told: LogPiece | None = None  # what was last made of several: most followers want the same
+        self._told_until = 0
+        self._is_fetching = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._told_at = 0.0
+        self.begin = offset
         self.end = offset
         self.followers = 0
         self.is_over = False
         self.is_broken = False  # whoever fetched has gone or met an error: others begin anew
 
-    def place(self, offset: int) -> int | None:
-        """The number of the piece that holds this byte, or of the next one; None: it is held no more."""
-        if offset < self._begin:
-            return None
-        for number, piece in enumerate(self._held):
-            if offset < piece.offset + len(piece.data):
-                return self._dropped + number
-        return self._dropped + len(self._held)
-
-    def after(self, place: int) -> int | None:
-        return None if place + 1 < self._dropped else place + 1
-
-    async def at(self, place: int) -> LogPiece | None:
-        """The piece of that number, when there is one; None: the stream has ended, or begin anew."""
-        if place - self._dropped >= len(self._held):
-            async with self._fetching:
-                while place - self._dropped >= len(self._held) and not (self.is_over or self.is_broken):
-                    await self._fetch()
-        number = place - self._dropped
-        return self._held[number] if 0 <= number < len(self._held) else None
+    async def after(self, offset: int) -> LogPiece | None:
+        """What is held from there on, or comes next; None: it is held no more, has ended, or begin anew."""
+        while offset >= self.begin:
+            first = bisect_right(self._ends, offset)
+            if first < len(self._held):
+                return self._together(first)
+            if self.is_over or self.is_broken:
+                return None
+            if self._is_fetching:
+                news = asyncio.get_running_loop().create_future()
+                self._waiting.append(news)
+                await news
+            else:
+                await self._fetch()
+        return None
 
     async def close(self) -> None:
         if isinstance(self._pieces, AsyncGenerator):
             await self._pieces.aclose()
 
+    def _together(self, first: int) -> LogPiece:
+        """From that piece on some in one: who is told seldom is told more at a time."""
+        piece = self._held[first]
+        if first + 1 == len(self._held):
+            return piece
+        if self._told is None or self._told.offset != piece.offset or self._told_until != self._ends[-1]:
+            self._told = joined(self._held[first:], TOLD_BYTES)[0]
+            self._told_until = self._ends[-1]
+        return self._told
+
     async def _fetch(self) -> None:
+        self._is_fetching = True
         try:
-            piece = await anext(self._pieces)
+            await self._pause()
+            self._hold(await anext(self._pieces))
         except StopAsyncIteration:
             self.is_over = True
-            return
         except BaseException:
             self.is_broken = True
+            _wake(self._waiting, len(self._waiting))
             raise
+        finally:
+            self._is_fetching = False
+            self._told_at = asyncio.get_running_loop().time()
+        waiting, self._waiting = self._waiting, []
+        try:
+            while waiting:
+                waiting = _wake(waiting)
+                await asyncio.sleep(0)  # between some and some others everybody else has a turn
+        finally:
+            _wake(waiting, len(waiting))
+
+    async def _pause(self) -> None:
+        """The more followers there are, the less often all of them are told: others need the core, too."""
+        early_seconds = self._told_at + self.followers * SHARE_SECONDS - asyncio.get_running_loop().time()
+        if early_seconds > 0:
+            await asyncio.sleep(early_seconds)
+
+    def _hold(self, piece: LogPiece) -> None:
         if piece.data or piece.missing:
             self._held.append(piece)
-            self._held_bytes += len(piece.data)
             self.end = piece.offset + len(piece.data)
+            self._ends.append(self.end)
+            self._held_bytes += len(piece.data)
         while len(self._held) > 1 and (self._held_bytes > HELD_BYTES or len(self._held) > HELD_PIECES):
-            gone = self._held.pop(0)
-            self._dropped += 1
-            self._held_bytes -= len(gone.data)
-            self._begin = gone.offset + len(gone.data)
+            self.begin = self._ends.pop(0)
+            self._held_bytes -= len(self._held.pop(0).data)
 
 
-def _after(offset: int, piece: LogPiece) -> LogPiece:
-    """The part of it that lies beyond."""
-    missing = min(piece.missing, max(0, piece.offset - offset))
-    cut = max(0, offset - piece.offset)
-    return piece._replace(offset=piece.offset + cut, data=piece.data[cut:], missing=missing)
+def _wake(waiting: list[asyncio.Future[None]], count: int = WOKEN_AT_ONCE) -> list[asyncio.Future[None]]:
+    """Some; the others are left."""
+    for news in waiting[:count]:
+        if not news.done():
+            news.set_result(None)
+    return waiting[count:]
+
+
+def _from(request: LogRequest, offset: int) -> LogRequest:
+    """All that comes after it."""
+    return request._replace(offset=offset, window=ALL_OF_IT)
 
 
 @asynccontextmanager

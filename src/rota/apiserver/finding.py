@@ -26,6 +26,13 @@ def find_job(view: View, ref: str, caller: Caller) -> JobView:
     raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
 
 
+def task_index(job: JobView, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) >= job.spec.count:
+        hint = f"its tasks are 0 to {job.spec.count - 1}"
+        raise NotFound(f"job {job.spec.id} has no task '{text[:20]}'", field="index", hint=hint)
+    return int(text)
+
+
 def find_node(view: View, ref: str) -> NodeView:
     """By id or by name."""
     node = view.nodes.get(NodeId(ref))

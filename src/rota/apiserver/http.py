@@ -16,6 +16,7 @@ from rota.apiserver import (
     routes_crons,
     routes_events,
     routes_jobs,
+    routes_logs,
     routes_namespaces,
     routes_nodes,
     routes_outputs,
@@ -33,6 +34,7 @@ OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is open
 ROUTES = [
     *routes_jobs.ROUTES,
     *routes_wishes.ROUTES,
+    *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
     *routes_plan.ROUTES,
     *routes_nodes.ROUTES,

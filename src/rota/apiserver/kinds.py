@@ -30,8 +30,6 @@ _ORDINARY: dict[str, tuple[object, ...]] = {
 
 def kind_of(said: Mapping[str, Any]) -> Kind:
     kind = fields.one_of("kind", said.get("kind", Kind.BATCH), Kind)
-    if kind is Kind.SERVICE:
-        raise BadField("kind", "services are not there yet", "write batch or system")
     if kind is Kind.SYSTEM:
         for field, instead in _NOT_WITH_SYSTEM.items():
             given = said.get(field)

@@ -1,31 +1,30 @@
 """Output of tasks, over retries and whole arrays: which attempts to read, a bounded number at once. [I/O]"""
 
 import asyncio
-from array import array
-from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from rota.apiserver.show import has_ended
-from rota.apiserver.show_tasks import Placed, attempts_of
+from rota.apiserver.chunks import Chunk, Encoded, chunks_of, json_line, text_of
+from rota.apiserver.merge import Source, merge
+from rota.apiserver.wanted import Begun, Key, Search, Wanted, request_of
 from rota.apiserver.watch import Changes, JobNews
-from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
-from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import column
-from rota.model.errors import NotFound, Unavailable
+from rota.model.errors import Unavailable
 from rota.model.ids import JobId, NodeId
-from rota.model.lifecycle import AttemptState, NodeState
-from rota.model.limits import BLOCK_TASKS, LOST_MS, TAIL_BYTES
-from rota.model.phase import FIRST_END
+from rota.model.lifecycle import NodeState
+from rota.model.limits import LOST_MS, TAIL_BYTES
+from rota.model.pieces import behind
 from rota.model.sync import LogPiece, LogRequest, Tail
 
-STREAMS = ("stdout", "stderr")
 OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
+SORTED_AT_ONCE = 65_536  # attempts put in the order of their starts: of a larger array each such part
 AGAIN_SECONDS = 0.5  # between two looks for a node that is away: about the time in which an agent restarts
+
+Write = Callable[[bytes], Awaitable[None]]
 
 
 class LogSource(Protocol):
@@ -38,41 +37,11 @@ class TailSource(Protocol):
         """What the server itself keeps of a stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    job: JobId
-    index: int | None = None  # None: all tasks
-    attempt: int | None = None  # None: the newest; while following, also those to come
-    from_first: bool = False  # begin with the oldest attempt that is known
-    streams: tuple[str, ...] = STREAMS
-    offset: int = 0  # of text only
-    follow: bool = False
+class _Some(NamedTuple):
+    """Attempts that have begun: before the reader came, or since."""
 
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """An attempt that has, or may have, something to read."""
-
-    index: int
-    attempt: int
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of one stream, or why there is none."""
-
-    index: int
-    attempt: int
-    stream: str
-    offset: int
-    data: bytes
-    missing: int
-    reason: str | None
-    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
-
-
-Write = Callable[[Chunk], Awaitable[None]]
+    begun: list[Begun]
+    is_news: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,55 +50,126 @@ class Logs:
     changes: Changes
     source: LogSource
     tails: TailSource | None = None
+    encoded: Encoded = field(default_factory=Encoded)
 
-    async def copy(self, wanted: Wanted, write: Write) -> None:
-        """Every chunk, the streams of a task each in order, different ones as they come."""
+    async def copy(self, wanted: Wanted, write: Callable[[Chunk], Awaitable[None]]) -> None:
+        """Every chunk: first what there is, in the order it arrived, then as it comes."""
+
+        async def write_piece(begun: Begun, stream: str, piece: LogPiece) -> None:
+            for chunk in chunks_of(begun, stream, piece):
+                await write(chunk)
+
+        await self._copy(wanted, write, write_piece)
+
+    async def copy_lines(self, wanted: Wanted, write: Write) -> None:
+        """The same, each chunk a line of JSON."""
+
+        async def write_piece(begun: Begun, stream: str, piece: LogPiece) -> None:
+            if lines := self.encoded.lines(wanted.job, begun, stream, piece):
+                await write(lines)
+
+        await self._copy(wanted, lambda chunk: write(json_line(chunk)), write_piece)
+
+    async def copy_text(self, wanted: Wanted, write: Write) -> None:
+        """The bytes of one stream of one task, attempt after attempt; `offset` is of the first."""
+        offset, stream = wanted.offset, wanted.streams[0]
+        async with aclosing(self._begun(wanted)) as found:
+            async for some in found:
+                for begun in some.begun:
+                    request = request_of(wanted, begun, stream, offset)
+                    async with aclosing(self._pieces(begun.node, request)) as pieces:
+                        async for piece in pieces:
+                            if text := text_of(stream, piece):
+                                await write(text)
+                    offset = 0
+
+    async def _copy(
+        self,
+        wanted: Wanted,
+        write: Callable[[Chunk], Awaitable[None]],
+        write_piece: Callable[[Begun, str, LogPiece], Awaitable[None]],
+    ) -> None:
         writing, slots = asyncio.Lock(), asyncio.Semaphore(OPEN_AT_ONCE)
         before: dict[tuple[int, str], asyncio.Task[None]] = {}
 
-        async def write_alone(chunk: Chunk) -> None:
+        async def write_alone(begun: Begun, stream: str, piece: LogPiece) -> None:
             async with writing:
-                await write(chunk)
+                await write_piece(begun, stream, piece)
 
-        async def read(begun: Begun, stream: str, earlier: asyncio.Task[None] | None) -> None:
+        async def follow(
+            begun: Begun, stream: str, offset: int | None, earlier: asyncio.Task[None] | None
+        ) -> None:
             try:
                 if earlier is not None:
                     await asyncio.wait([earlier])
-                await self._copy_stream(wanted, begun, stream, write_alone)
+                await self._follow(wanted, (begun, stream), offset, write_alone)
             finally:
                 slots.release()
 
         async with asyncio.TaskGroup() as readers, aclosing(self._begun(wanted)) as found:
-            async for begun in found:
-                for stream in wanted.streams:
+            async for some in found:
+                known = {} if some.is_news else await self._copy_sorted(wanted, some.begun, write)
+                for begun, stream in _to_follow(wanted, some.begun, known):
                     await slots.acquire()
                     for key in [key for key, reader in before.items() if reader.done()]:
                         del before[key]
                     earlier = before.get((begun.index, stream))
-                    before[begun.index, stream] = readers.create_task(read(begun, stream, earlier))
+                    offset = known.get((begun.index, begun.attempt, stream))
+                    before[begun.index, stream] = readers.create_task(follow(begun, stream, offset, earlier))
 
-    async def copy_text(self, wanted: Wanted, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """The bytes of one stream of one task, attempt after attempt; `offset` is of the first."""
-        offset = wanted.offset
-        async with aclosing(self._begun(wanted)) as found:
-            async for begun in found:
-                request = _request(wanted, begun, wanted.streams[0], offset)
-                async with aclosing(self._pieces(begun.node, request)) as pieces:
-                    async for piece in pieces:
-                        for chunk in _chunks(begun, wanted.streams[0], piece):
-                            await write(_text(chunk))
-                offset = 0
+    async def _copy_sorted(
+        self, wanted: Wanted, begun: list[Begun], write: Callable[[Chunk], Awaitable[None]]
+    ) -> dict[Key, int]:
+        """What there is of all of them; up to where each was read."""
+        known: dict[Key, int] = {}
 
-    async def _copy_stream(self, wanted: Wanted, begun: Begun, stream: str, write: Write) -> None:
-        next_offset = 0
+        def sources() -> Iterator[Source]:
+            for one in sorted(begun, key=lambda one: one.started_ms):
+                for stream in wanted.streams:
+                    yield partial(self._there_is, wanted, one, stream, known)
+
+        await merge(sources(), OPEN_AT_ONCE, write)
+        return known
+
+    async def _there_is(
+        self, wanted: Wanted, begun: Begun, stream: str, known: dict[Key, int]
+    ) -> AsyncGenerator[Chunk, None]:
+        request = request_of(wanted, begun, stream, wanted.offset)._replace(follow=False)
+        next_offset = request.offset
+        # A follower is given what the server itself keeps only when the node does not come back.
+        waits = wanted.follow and await self.engine.read(lambda mirror: _may_come_back(mirror, begun.node))
+        read = self._open if waits else self._pieces_to_end
         try:
-            async with aclosing(self._pieces(begun.node, _request(wanted, begun, stream, 0))) as pieces:
+            async with read(begun.node, request) as pieces:
                 async for piece in pieces:
-                    for chunk in _chunks(begun, stream, piece):
-                        await write(chunk)
+                    for chunk in chunks_of(begun, stream, piece):
+                        yield chunk
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
-            await write(Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error)))
+            if waits:
+                return
+            yield Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error))
+        known[begun.index, begun.attempt, stream] = next_offset
+
+    async def _follow(
+        self,
+        wanted: Wanted,
+        of: tuple[Begun, str],
+        offset: int | None,
+        write: Callable[[Begun, str, LogPiece], Awaitable[None]],
+    ) -> None:
+        begun, stream = of
+        request = request_of(wanted, begun, stream, wanted.offset)
+        if offset is not None:
+            request = LogRequest(*request[:4], offset, follow=True)
+        next_offset = request.offset
+        try:
+            async with aclosing(self._pieces(begun.node, request)) as pieces:
+                async for piece in pieces:
+                    await write(begun, stream, piece)
+                    next_offset = piece.offset + len(piece.data)
+        except Unavailable as error:
+            await write(begun, stream, LogPiece(next_offset, b"", rest=str(error)))
 
     async def _pieces(self, node: NodeId, request: LogRequest) -> AsyncGenerator[LogPiece, None]:
         """All of a stream; while following, a node that is away for a moment is waited for."""
@@ -141,7 +181,7 @@ class Logs:
                     async for piece in pieces:
                         away_since = None
                         yield piece
-                        request = request._replace(offset=piece.offset + len(piece.data))
+                        request = LogRequest(*request[:4], piece.offset + len(piece.data), request.follow)
                 return
             except Unavailable as error:
                 away_since = away_since or clock.time()
@@ -159,10 +199,13 @@ class Logs:
             tail = await asyncio.to_thread(self.tails.find, *asked)
         if tail is None:
             raise error
-        missing = max(0, tail.offset - request.offset)
-        data = tail.data[max(0, request.offset - tail.offset) :]
         reason = f"{error}, and the server keeps the last {TAIL_BYTES >> 10} KiB"
-        return LogPiece(request.offset + missing, data, missing, reason, is_last_known=not tail.is_final)
+        missing = max(0, tail.offset - request.offset)
+        rest = None if tail.is_final else f"{reason} that it was told of"
+        return behind(_start(request, tail), LogPiece(tail.offset, tail.data, missing, reason, rest=rest))
+
+    def _pieces_to_end(self, node: NodeId, request: LogRequest) -> aclosing[AsyncGenerator[LogPiece, None]]:
+        return aclosing(self._pieces(node, request))
 
     @asynccontextmanager
     async def _open(self, node: NodeId, request: LogRequest) -> AsyncIterator[AsyncIterator[LogPiece]]:
@@ -174,25 +217,35 @@ class Logs:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
-    async def _begun(self, wanted: Wanted) -> AsyncGenerator[Begun, None]:
+    async def _begun(self, wanted: Wanted) -> AsyncGenerator[_Some, None]:
         """Attempts to read, each once: those there are, then, while following, those that begin."""
-        search = _Search(wanted)
+        search, is_news = Search(wanted), False
         with self.changes.following(wanted.job) as news:
             while True:
                 ended = await self.engine.read(search.has_ended)  # looked at first: nothing begins after it
+                found: list[Begun] = []
                 for block in await self.engine.read(search.changed_blocks):
-                    for begun in await self._look(search, block):
-                        yield begun
+                    found += await self._look(search, block)
+                    if len(found) >= SORTED_AT_ONCE:
+                        yield _Some(found, is_news)
+                        found = []
+                if found:
+                    yield _Some(found, is_news)
                 if ended or not wanted.follow:
                     return
+                is_news = True
                 await _some_news(news)
 
-    async def _look(self, search: "_Search", block: int) -> list[Begun]:
+    async def _look(self, search: Search, block: int) -> list[Begun]:
         return await self.engine.read(lambda mirror: search.look(mirror, block))
 
 
-def _request(wanted: Wanted, begun: Begun, stream: str, offset: int) -> LogRequest:
-    return LogRequest(wanted.job, begun.index, begun.attempt, stream, offset, wanted.follow)
+def _to_follow(wanted: Wanted, some: list[Begun], known: dict[Key, int]) -> Iterator[tuple[Begun, str]]:
+    """All that may say more: not what has ended and was read."""
+    for begun in some if wanted.follow else ():
+        for stream in wanted.streams:
+            if not begun.has_ended or (begun.index, begun.attempt, stream) not in known:
+                yield begun, stream
 
 
 def _may_come_back(mirror: Mirror, node: NodeId) -> bool:
@@ -201,105 +254,19 @@ def _may_come_back(mirror: Mirror, node: NodeId) -> bool:
     return status is not None and status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
-def _chunks(begun: Begun, stream: str, piece: LogPiece) -> Iterator[Chunk]:
-    if piece.missing:
-        lost_from = piece.offset - piece.missing
-        yield Chunk(begun.index, begun.attempt, stream, lost_from, b"", piece.missing, piece.reason)
-    if piece.data:
-        yield Chunk(begun.index, begun.attempt, stream, piece.offset, piece.data, 0, None, piece.at_ms)
-    if piece.is_last_known:
-        end = piece.offset + len(piece.data)
-        yield Chunk(begun.index, begun.attempt, stream, end, b"", 0, f"{piece.reason} that it was told of")
-
-
-def _text(chunk: Chunk) -> bytes:
-    """Its bytes; a gap is a line of our own."""
-    if chunk.reason is None:
-        return chunk.data
-    what = f"{chunk.missing} bytes of" if chunk.missing else "the rest of"
-    return f"\n[{what} {chunk.stream} missing: {chunk.reason}]\n".encode()
+def _start(request: LogRequest, tail: Tail) -> int:
+    """Of the last lines only those that are kept can be found; when they arrived is not known here."""
+    lines = request.window.tail_lines
+    if lines is None:
+        return request.offset
+    at = len(tail.data)
+    for _ in range(lines + tail.data.endswith(b"\n") if lines else 0):
+        at = tail.data.rfind(b"\n", 0, at)
+        if at < 0:
+            return request.offset
+    return max(request.offset, tail.offset + (at + 1 if lines else at))
 
 
 async def _some_news(news: JobNews) -> None:
     while not await news.wait():
         pass
-
-
-class _Search:
-    """Which attempts of a job have begun since the last look. Only blocks that changed are looked at."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
-        self._looked_at: dict[int, tuple[AttemptBlock | None, StatusBlock | None]] = {}
-        self._found: defaultdict[int, array[int]] = defaultdict(lambda: array("I", [0] * BLOCK_TASKS))
-
-    def has_ended(self, mirror: Mirror) -> bool:
-        entry = mirror.jobs.get(self._wanted.job)
-        if entry is None or has_ended(entry):
-            return True
-        if self._wanted.index is None:
-            return False
-        block, position = divmod(self._wanted.index, BLOCK_TASKS)
-        return block in entry.phases and entry.phases[block][position] >= FIRST_END
-
-    def changed_blocks(self, mirror: Mirror) -> list[int]:
-        entry = mirror.jobs.get(self._wanted.job)
-        if entry is None:
-            return []
-        blocks = sorted(entry.attempts)
-        if self._wanted.index is not None:
-            own = self._wanted.index // BLOCK_TASKS
-            blocks = [own] if own in entry.attempts else []
-        return [block for block in blocks if self._looked_at.get(block) != _records(entry, block)]
-
-    def look(self, mirror: Mirror, block: int) -> list[Begun]:
-        entry = mirror.jobs.get(self._wanted.job)
-        if entry is None or block not in entry.attempts:
-            return []
-        self._looked_at[block] = _records(entry, block)
-        found: list[Begun] = []
-        for position in self._positions(entry, block):
-            found += self._news_of(entry, block, position)
-        return found
-
-    def _positions(self, entry: JobEntry, block: int) -> list[int]:
-        """Of tasks that have a newer attempt than those found."""
-        numbers = column(entry.attempts[block], "number").tolist()
-        if self._wanted.index is not None:
-            position = self._wanted.index % BLOCK_TASKS
-            return [position] if numbers[position] > self._found[block][position] else []
-        known = self._found[block]
-        return [position for position, number in enumerate(numbers) if number > known[position]]
-
-    def _news_of(self, entry: JobEntry, block: int, position: int) -> list[Begun]:
-        index, known = block * BLOCK_TASKS + position, self._found[block]
-        news = [
-            placed
-            for placed in attempts_of(entry, index)
-            if placed.number > known[position] and _is_begun(placed)
-        ]
-        if not news:
-            return []
-        first_look = known[position] == 0
-        known[position] = news[-1].number
-        if self._wanted.attempt is not None:
-            news = [placed for placed in news if placed.number == self._wanted.attempt]
-        elif first_look and not self._wanted.from_first:
-            news = news[-1:]
-        return [Begun(index, placed.number, placed.node) for placed in news]
-
-
-def check_attempt(entry: JobEntry, index: int, attempt: int) -> None:
-    known = [placed.number for placed in attempts_of(entry, index)]
-    if attempt not in known:
-        hint = f"it has: {', '.join(map(str, known))}" if known else "it has none yet"
-        raise NotFound(f"task {entry.spec.id}.{index} has no attempt {attempt}", field="attempt", hint=hint)
-
-
-def _records(entry: JobEntry, block: int) -> tuple[AttemptBlock | None, StatusBlock | None]:
-    return entry.attempts.get(block), entry.statuses.get(block)
-
-
-def _is_begun(placed: Placed) -> bool:
-    """Or about to begin; what was refused or withdrawn never did."""
-    return AttemptState.ACCEPTED <= placed.state < AttemptState.REFUSED

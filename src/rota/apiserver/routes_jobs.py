@@ -1,18 +1,15 @@
 """Routes of jobs and tasks: one function each, no rules. [I/O]"""
 
 import asyncio
-from base64 import b64encode
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import admission, answers, fields, show, show_tasks
 from rota.apiserver.access import sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
-from rota.apiserver.finding import find_job
+from rota.apiserver.finding import find_job, task_index
 from rota.apiserver.follow import telling
-from rota.apiserver.logs import STREAMS, Chunk, Wanted, check_attempt
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.errors import BadField, NotFound
@@ -93,7 +90,7 @@ async def list_tasks(request: Request) -> Response:
 async def show_task(request: Request) -> Response:
     def look(mirror: Mirror) -> show.Json:
         entry = _asked(mirror, request)
-        return show_tasks.task(mirror, entry, _index(entry, request.path_params["index"]))
+        return show_tasks.task(mirror, entry, task_index(entry, request.path_params["index"]))
 
     return answer(await api_of(request).engine.read(look))
 
@@ -115,60 +112,6 @@ async def follow_job(request: Request) -> Response:
     return answers.Stream(telling(api, job), answers.EVENTS)
 
 
-async def read_logs(request: Request) -> Response:
-    api, query = api_of(request), request.query_params
-    chunks = query.get("format", "text")
-    if chunks not in ("text", "chunks"):
-        raise BadField("format", f"'{chunks[:20]}' is not a format", "write chunks, or leave it out")
-    wanted = await api.engine.read(lambda mirror: _wanted(_asked(mirror, request), request))
-
-    async def run_text(write: answers.Write) -> bytes:
-        await api.logs.copy_text(wanted, write)
-        return b""
-
-    async def run_chunks(write: answers.Write) -> bytes:
-        await api.logs.copy(wanted, lambda chunk: write(_ndjson(chunk)))
-        return b""
-
-    beginning = b"" if wanted.follow else None
-    if chunks == "chunks":
-        return answers.Stream(run_chunks, "application/x-ndjson", beginning=beginning)
-    return answers.Stream(run_text, "text/plain; charset=utf-8", beginning=beginning)
-
-
-def _wanted(entry: JobEntry, request: Request) -> Wanted:
-    """For text one stream of one task; for chunks, unless said otherwise, all of both."""
-    query = request.query_params
-    text, follow = query.get("format") != "chunks", answers.flag(query, "follow")
-    index = _index(entry, query["index"]) if "index" in query else 0 if text else None
-    attempt = answers.whole(query, "attempt", 0, 1, 2**32) or None
-    stream = query.get("stream", "stdout" if text else None)
-    if stream not in (*STREAMS, None):
-        raise BadField("stream", f"'{stream[:20]}' is not a stream", "write stdout or stderr")
-    if index is not None and attempt is not None and not follow:
-        check_attempt(entry, index, attempt)
-    return Wanted(
-        entry.spec.id,
-        index,
-        attempt,
-        from_first=follow and not text,
-        streams=STREAMS if stream is None else (stream,),
-        offset=answers.whole(query, "offset", 0, 0, 2**62),
-        follow=follow,
-    )
-
-
-def _ndjson(chunk: Chunk) -> bytes:
-    said: show.Json = {"index": chunk.index, "attempt": chunk.attempt, "stream": chunk.stream}
-    if chunk.reason is None:
-        said |= {"offset": chunk.offset, "data": b64encode(chunk.data).decode()}
-        if chunk.at_ms:
-            said["at_ms"] = chunk.at_ms
-    else:
-        said |= {"offset": chunk.offset, "missing": chunk.missing, "reason": chunk.reason}
-    return msgspec.json.encode(said) + b"\n"
-
-
 def _asked(mirror: Mirror, request: Request) -> JobEntry:
     return _entry(mirror, find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id)
 
@@ -178,13 +121,6 @@ def _entry(mirror: Mirror, job: JobId) -> JobEntry:
     if entry is None:
         raise NotFound(f"job {job} was deleted")
     return entry
-
-
-def _index(entry: JobEntry, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) >= entry.spec.count:
-        hint = f"its tasks are 0 to {entry.spec.count - 1}"
-        raise NotFound(f"job {entry.spec.id} has no task '{text[:20]}'", field="index", hint=hint)
-    return int(text)
 
 
 def _job_states(text: str | None) -> frozenset[JobState] | None:
@@ -212,7 +148,6 @@ ROUTES = [
     answers.route("GET", "/v1/jobs/{ref}", show_job),
     answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
     answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
-    answers.route("GET", "/v1/jobs/{ref}/logs", read_logs),
     answers.route("GET", "/v1/jobs/{ref}/tasks", list_tasks),
     answers.route("GET", "/v1/jobs/{ref}/tasks/{index}", show_task),
     answers.route("GET", "/v1/jobs/{ref}/why", explain_job),

@@ -13,10 +13,11 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.api import Api, wall_ms, who_calls
+from rota.apiserver.chunks import Chunk
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
 from rota.apiserver.follow import follow
-from rota.apiserver.logs import Chunk, Wanted
+from rota.apiserver.wanted import Wanted
 from rota.identity.audit import AuditEntry
 from rota.model.errors import Bug, Rejected, RotaError
 from rota.model.ids import JobId

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from rota.apiserver import show_service
 from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
@@ -42,11 +43,11 @@ def job_line(entry: JobEntry) -> Json:
         "id": wanted.id,
         "name": wanted.name,
         "namespace": wanted.namespace,
+        "kind": wanted.kind.value,
         "state": state_of(entry).value,
         "reason": status.reason if status else None,
         "sentence": sentence(entry, numbers),
         "version": wanted.version,
-        "kind": wanted.kind.value,
         "count": wanted.count,
         "priority": wanted.priority,
         "counts": numbers,
@@ -57,6 +58,7 @@ def job_line(entry: JobEntry) -> Json:
         "signal": status.signal if status else None,
         "user": wanted.user,
         "cluster": entry.cluster.cluster if entry.cluster else None,
+        **(show_service.totals(entry) if wanted.stays else {}),
     }
 
 
@@ -95,6 +97,8 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     if state_of(entry) is JobState.WAITING:
         others = entry.spec.after
         return f"waits for {others[0].words if len(others) == 1 else f'{len(others)} jobs to end'}."
+    if entry.spec.stays:
+        return canceling + show_service.sentence(entry, numbers)
     if entry.spec.kind is Kind.SYSTEM:
         waits = f", {numbers['pending']} wait" if numbers["pending"] else ""
         return f"{canceling}runs on {numbers['running']} of {count} nodes{waits}."

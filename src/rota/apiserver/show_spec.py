@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from rota.apiserver import show_service
+from rota.apiserver.services import signal_name
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.amounts import WHOLE_GPU
@@ -14,6 +16,8 @@ from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Kind
 from rota.model.phase import Phase
+from rota.model.sandbox import Sandbox
+from rota.model.service import SIGTERM
 from rota.model.shape import Policy
 from rota.model.steps import Step
 
@@ -50,8 +54,20 @@ def spec(wanted: JobSpec) -> Json:
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
         **dict(_wishes(wanted)),
         **({} if wanted.container is None else _container(wanted.container)),
+        **({} if wanted.sandbox is None else {"sandbox": _sandbox(wanted.sandbox)}),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
+        **dict(_kind(wanted)),
     }
+
+
+def _kind(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
+    yield "kind", wanted.kind.value
+    if wanted.stop_signal != SIGTERM:
+        yield "stop_signal", signal_name(wanted.stop_signal)
+    if wanted.stays:
+        yield "restart", show_service.restart(wanted.restart)
+    if wanted.check is not None:
+        yield "check", show_service.check(wanted.check)
 
 
 def _limits(limits: dict[str, int]) -> Json:
@@ -97,6 +113,10 @@ def _step(step: Step) -> Json:
     if step.timeout_seconds is not None:
         said["timeout"] = step.timeout_seconds
     return said
+
+
+def _sandbox(sandbox: Sandbox) -> Json:
+    return {"network": sandbox.network, "writable": list(sandbox.writable)}
 
 
 def _container(container: Container) -> Json:

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from rota.apiserver import show_service
 from rota.apiserver.show import Json, has_ended
 from rota.apiserver.show_spec import node_name
 from rota.engine.entries import JobEntry
@@ -81,8 +82,9 @@ def _current(status: StatusBlock | None, position: int, number: int) -> OldStatu
     if status is None or int(column(status, "number")[position]) != number:
         return None
     cells: dict[str, Any] = {name: int(column(status, name)[position]) for name in status.COLUMNS}
-    marks = status.steps.get(position, ())
-    return OldStatus(position=position, reason=status.reasons.get(position), steps=marks, **cells)
+    marks, life = status.steps.get(position, ()), status.lives.get(position)
+    reason = status.reasons.get(position)
+    return OldStatus(position=position, reason=reason, steps=marks, life=life, **cells)
 
 
 def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
@@ -116,6 +118,7 @@ class _Rows:
         self._attempt = _lists(attempt) if attempt else None
         self._status = _lists(status) if status else None
         self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
+        self._lives = status.lives if status else {}
         self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
 
     def task(self, position: int) -> Json:
@@ -131,12 +134,14 @@ class _Rows:
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
             "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
             "reason": self._reasons.get(position),
+            "life": None,
             **_UNKNOWN,
         }
         if status and number and status["number"][position] == number:
             fields = _FARED if status["state"][position] >= ATTEMPT_FIRST_END else _FARES
             for field in fields:
                 shown[field] = _MADE[field](status, position)
+            shown["life"] = show_service.life(self._lives.get(position))
         return shown
 
 
@@ -169,6 +174,7 @@ def _attempt(mirror: Mirror, placed: Placed, steps: tuple[Step, ...]) -> Json:
         "evicted": bool(placed.flags & EVICTED),
         "reason": placed.status.reason if placed.status else None,
         "steps": _steps(steps, placed.status),
+        "life": show_service.life(placed.status.life) if placed.status else None,
         **_UNKNOWN,
     }
     if placed.status is not None:

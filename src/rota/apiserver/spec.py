@@ -12,6 +12,8 @@ from rota.apiserver.deadline import deadline
 from rota.apiserver.doubts import SUGAR
 from rota.apiserver.files import files
 from rota.apiserver.kinds import kind_of
+from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
+from rota.apiserver.services import refuse_unlike_a_service, service_fields
 from rota.apiserver.steps import command, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
@@ -40,15 +42,18 @@ KNOWN = (
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
-    *("steps", "files", "image", "container", "after", "kind", "keep"),
+    *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
+    "keep",
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
 
 def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     """A deadline such as `2h` is counted from `wall_ms`."""
-    spec = parse_fields(fields.known_fields(body, KNOWN), wall_ms)
+    said = fields.known_fields(body, KNOWN)
+    spec = parse_fields(said, wall_ms)
     check(spec, wall_ms)
+    refuse_unlike_a_service(said, spec)
     return spec
 
 
@@ -56,6 +61,7 @@ def check(spec: JobSpec, wall_ms: int) -> None:
     """What is wrong with it as a whole."""
     refuse_contradictions(spec, wall_ms)
     refuse_uncontainable(spec)
+    refuse_open_sandbox(spec)
 
 
 def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
@@ -99,9 +105,11 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
         keep_seconds=_keep(said.get("keep")),
+        sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
         after=afters("after", said.get("after", [])),
+        **service_fields(said),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rota.cli.words import clean, duration, plural, signal_name, size
 from rota.client.cluster import Cluster
@@ -99,7 +100,7 @@ def last_lines(cluster: Cluster, query: LogQuery, count: int) -> list[str]:
     """The end of one stream."""
     lines: deque[bytes] = deque(maxlen=count)
     rest = b""
-    for chunk in read_logs(cluster.transport, query, LogCursor()):
+    for chunk in read_logs(cluster.transport, replace(query, tail=count), LogCursor()):
         *whole, rest = (rest + chunk.data).split(b"\n")
         lines.extend(whole)
     if rest:

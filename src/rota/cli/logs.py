@@ -1,17 +1,19 @@
-"""`rota logs`: what a job wrote, all of it or the end, now or as it comes."""
+"""`rota logs`: what a job wrote, all of it or a part, now or as it comes."""
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from rota.cli.arguments import indices
 from rota.cli.output import print_line
-from rota.cli.printer import Printer
+from rota.cli.printer import Heads, Printer
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import split_ref
 from rota.client.cluster import Cluster
+from rota.client.job import Job
 from rota.client.streams import LogCursor, LogQuery, follow_logs, read_logs
 from rota.client.views import Chunk
 
@@ -21,53 +23,67 @@ from rota.client.views import Chunk
 @click.option("-f", "--follow", is_flag=True, help="Go on until the tasks have ended.")
 @click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8.")
 @click.option("--attempt", type=click.IntRange(1), help="This attempt. [default: the newest]")
+@click.option("--all-attempts", is_flag=True, help="Every attempt that is known, told apart by [#attempt].")
 @click.option("--step", metavar="NAME", help="This step only, by name or number: what it has written so far.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Standard error only, printed to stdout.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each task only.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each attempt only.")
+@click.option("--since", metavar="WHEN", help="What came after: 10m ago, or 2026-12-01T08:00:00Z.")
+@click.option("--until", metavar="WHEN", help="What came before, written in the same way.")
+@click.option(
+    "--from", "offset", type=click.IntRange(0), metavar="OFFSET", help="From this byte of one stream on."
+)
+@click.option("--timestamps", is_flag=True, help="In front of each line, when it had come.")
 @click.option(
     "-o", "--output", type=click.Choice(["raw", "jsonl"]), default="raw", help="jsonl: a record per piece."
 )
 @with_cluster(WORKING_SECONDS)
-def command(
-    cluster: Cluster, job: str, index: str | None, follow: bool, tail: int | None, **which: str | None
-) -> None:
+def command(cluster: Cluster, job: str, **flags: Any) -> None:
     """Print what a job wrote.
 
     JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12. Standard output goes to
-    stdout, standard error to stderr; the tasks of an array are told apart by [index].
+    stdout, standard error to stderr, in the order they came; the tasks of an array are told apart by [index].
     """
     ref, task_index = split_ref(job)
+    _check(flags)
     found = cluster.job(ref)
-    wanted = [*indices(index)] if index is not None else [task_index]
-    stream = which["stream"]
+    wanted = [*indices(flags["index"])] if flags["index"] is not None else [task_index]
     many = (found.status.count > 1 and wanted == [None]) or len(wanted) > 1
-    printer = Printer(prefix=many, single=stream is not None)
+    if flags["offset"] is not None and many:
+        raise click.UsageError("--from is a place in one stream of one task; name the task, as JOB.3")
+    heads = Heads(index=many, attempt=flags["all_attempts"], time=flags["timestamps"])
+    printer = Printer(heads, single=flags["stream"] is not None)
     for one in wanted:
-        attempt = _number(which["attempt"])
-        if which["step"] is not None:
-            if follow:
-                raise click.UsageError("--step shows what a step has written so far; leave -f out")
-            read = found.step_logs(which["step"], one or 0, stream, attempt)
-            chunks = read if tail is None else _last(read, tail)
-        else:
-            chunks = _chunks(cluster, LogQuery(found.id, one, attempt, stream), follow=follow, tail=tail)
-        for chunk in chunks:
-            if which["output"] == "jsonl":
+        for chunk in _chunks(cluster, found, one, flags):
+            if flags["output"] == "jsonl":
                 print_line(_record(chunk))
             else:
                 printer.write(chunk)
     printer.close()
 
 
-def _chunks(cluster: Cluster, query: LogQuery, *, follow: bool, tail: int | None) -> Iterator[Chunk]:
-    cursor = LogCursor()
-    if tail is not None:
-        yield from _last(read_logs(cluster.transport, query, cursor), tail)
-    elif not follow:
-        yield from read_logs(cluster.transport, query, cursor)
-    if follow:
-        yield from follow_logs(cluster.transport, query, cursor)
+def _check(flags: dict[str, Any]) -> None:
+    if flags["all_attempts"] and flags["attempt"] is not None:
+        raise click.UsageError("--attempt names one, --all-attempts takes each; leave one of them out")
+    if flags["until"] is not None and flags["follow"]:
+        raise click.UsageError("--until shows what came before; leave -f out")
+    if flags["offset"] is not None and flags["stream"] is None:
+        raise click.UsageError("--from is a place in one stream; add --stdout or --stderr")
+    if flags["step"] is not None and flags["follow"]:
+        raise click.UsageError("--step shows what a step has written so far; leave -f out")
+    unfit = [name for name in ("since", "until", "offset", "all_attempts") if flags[name]]
+    if flags["step"] is not None and unfit:
+        raise click.UsageError("--step shows all that a step has written, or its --tail; leave the rest out")
+
+
+def _chunks(cluster: Cluster, job: Job, index: int | None, flags: dict[str, Any]) -> Iterator[Chunk]:
+    stream, tail = flags["stream"], flags["tail"]
+    if flags["step"] is not None:
+        chunks = job.step_logs(flags["step"], index or 0, stream, flags["attempt"])
+        return chunks if tail is None else _last(chunks, tail)
+    attempt = "all" if flags["all_attempts"] else flags["attempt"]
+    query = LogQuery(job.id, index, attempt, stream, flags["since"], flags["until"], tail, flags["offset"])
+    return (follow_logs if flags["follow"] else read_logs)(cluster.transport, query, LogCursor())
 
 
 def _last(chunks: Iterator[Chunk], count: int) -> Iterator[Chunk]:
@@ -85,10 +101,6 @@ def _last(chunks: Iterator[Chunk], count: int) -> Iterator[Chunk]:
                 lines.append(replace(chunk, data=line))
     for lines in kept.values():
         yield from lines
-
-
-def _number(value: str | int | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _record(chunk: Chunk) -> dict[str, object]:

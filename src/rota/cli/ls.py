@@ -3,6 +3,7 @@
 import click
 
 from rota.cli.output import Column, Listing, emit, output_option, tell
+from rota.cli.service import done
 from rota.cli.session import with_cluster
 from rota.cli.words import age
 from rota.client.cluster import Cluster
@@ -17,9 +18,7 @@ JOBS: Listing[JobStatus] = Listing(
         Column("JOB", lambda job: job.id),
         Column("NAME", lambda job: job.name),
         Column("STATE", lambda job: job.state),
-        Column(
-            "DONE", lambda job: "-" if job.kind == "system" else f"{job.tasks_ended}/{job.count}", right=True
-        ),
+        Column("DONE", done, right=True),
         Column("AGE", lambda job: age(job.submitted_at_ms), right=True),
         Column("NAMESPACE", lambda job: job.namespace, wide=True),
         Column("USER", lambda job: job.user or "-", wide=True),

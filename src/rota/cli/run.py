@@ -12,8 +12,9 @@ from rota.cli.endings import CLUSTERS_FAULT, INTERRUPTED, describe_array, descri
 from rota.cli.feed import Feed, LogsEnded
 from rota.cli.main import tell_error
 from rota.cli.output import emit_one, output_option, tell
-from rota.cli.printer import Printer
+from rota.cli.printer import Heads, Printer
 from rota.cli.progress import Progress, progress_for
+from rota.cli.service import hints
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.spec import job_spec, spec_options
 from rota.cli.words import about_job, clean, duration
@@ -49,7 +50,8 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     rota run -f job.toml
     """
     spec = job_spec(flags, command)
-    if flags["detach"]:
+    is_service = spec.get("kind") == "service"
+    if flags["detach"] or is_service:
         job = cluster.submit_spec(spec, flags["key"])
         _warn(job, quiet=flags["quiet"])
         return _leave(job, output, quiet=flags["quiet"])
@@ -84,7 +86,9 @@ def _warn(job: Job, *, quiet: bool) -> None:
 
 
 def _leave(job: Job, output: str, *, quiet: bool) -> int:
-    if not quiet:
+    if not quiet and job.status.kind == "service":
+        tell(f"service {job.id} “{clean(job.status.name)}” runs until it is canceled; {hints(job.id)}")
+    elif not quiet:
         tell(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
     emit_one(output, job.status, job.id, lambda: [job.id])
     return 0
@@ -133,7 +137,7 @@ class Follower:
         self._progress: Progress | None = None
         self._introduced = False
         self._attempts: dict[int, int] = {}
-        self._printer = Printer(prefix=job.status.count > 1)
+        self._printer = Printer(Heads(index=job.status.count > 1))
         self._logs_open = True
         self._why = ""
         self._why_at = time.monotonic() + WHY_AFTER_SECONDS

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rota.cli import service
 from rota.cli.endings import describe_array, describe_single, describe_task, failures
 from rota.cli.output import Column, Listing, colourful, emit_one, output_option, table, tint
 from rota.cli.session import with_cluster
@@ -23,7 +24,7 @@ SHOWN = (
     "kind",
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "timeout", "expect", "deadline", "priority"),
-    *("run", "labels", "env"),
+    *("run", "stop_signal", "labels", "env"),
 )
 BAR = (
     ("succeeded", "█"),
@@ -103,7 +104,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     yield f"job {status.id} “{clean(status.name)}”   {tint(status.state)}"
     if status.sentence or status.reason:
         yield f"  {clean(status.sentence or status.reason or '')}"
-    if status.count > 1:
+    if status.count > 1 and status.kind != "service":
         yield from _progress(status)
     yield from _times(status)
     yield from (f"  {line}" for line in version_lines(status))
@@ -112,7 +113,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
     if tasks:
         yield ""
-        yield from table(TASKS.columns, tasks, wide=output == "wide")
+        yield from table(_columns(job), tasks, wide=output == "wide")
     if status.count == 1 and (status.spec or {}).get("steps"):
         yield from step_lines(job.task(0).steps)
     if not state and status.count > len(tasks):
@@ -129,10 +130,17 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
 def _task_lines(job: Job, task: Task, output: str) -> Iterator[str]:
     yield f"{describe_task(task)}   of job {job.id} “{clean(job.status.name)}”"
     yield ""
-    yield from table(TASKS.columns, task.attempts or [task], wide=output == "wide")
+    yield from table(_columns(job), task.attempts or [task], wide=output == "wide")
     yield from step_lines(task.steps)
     yield ""
     yield f"rota logs {job.id} --index {task.index}"
+
+
+def _columns(job: Job) -> list[Column[Task]]:
+    if job.status.kind != "service":
+        return list(TASKS.columns)
+    *columns, reason = TASKS.columns
+    return [*columns, *service.columns(), reason]
 
 
 def _progress(status: JobStatus) -> Iterator[str]:
@@ -184,6 +192,7 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         value = spec.get(name)
         if value:
             yield f"  {name:<9}  {clean(_value(value))}"
+    yield from service.spec_lines(spec)
     if spec.get("preemptible") is False:
         yield "  gives way  never"
     elif spec.get("evict_at_most") is not None:

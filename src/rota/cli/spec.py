@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,17 @@ _OPTIONS = (
     ),
     click.option("--pack", is_flag=True, help="Onto the fullest node that fits, not the idlest."),
     click.option("--noise", metavar="KIND", help="Away from work that disturbs in the same way, as 'disk'."),
-    click.option("--kind", metavar="KIND", help="batch, or system: kept running on every node that fits."),
+    click.option(
+        "--kind", metavar="KIND", help="batch, service, or system: kept running on every node that fits."
+    ),
     click.option("--every-node", is_flag=True, help="The same as --kind system."),
     click.option("--count", type=int, metavar="N", help="Number of tasks. [default: 1]"),
     click.option("--array", metavar="0-99%8", help="Tasks 0 to 99, at most 8 at once."),
+    click.option("--service", is_flag=True, help="Keep it running until it is canceled; does not wait."),
+    click.option("--check-http", metavar="PORT/PATH", help="A service is well if this answers: 8080/health."),
+    click.option("--check-tcp", metavar="PORT", help="A service is well if this port takes connections."),
+    click.option("--check-command", metavar="COMMAND", help="A service is well if this exits with 0."),
+    click.option("--stop-signal", metavar="SIGNAL", help="Asks it to end, as INT. [default: TERM]"),
     click.option(
         "--after",
         multiple=True,
@@ -105,6 +113,9 @@ _OPTIONS = (
         metavar="SRC:DST[:ro]",
         help="Let a container see this of the node; repeatable.",
     ),
+    click.option(
+        "--sandbox", is_flag=True, help="See the node read-only, without network or other processes."
+    ),
     click.option("--workdir", metavar="DIR", help="Directory to run in. [default: the current one]"),
     click.option("--no-workdir", is_flag=True, help="Run in a fresh directory of the node's choice."),
     click.option(
@@ -139,6 +150,7 @@ _PLAIN = {
     "when_unschedulable": "when_unschedulable",
     "recovery": "recovery",
     "image": "image",
+    "stop_signal": "stop_signal",
     "kind": "kind",
 }
 # Flags that may be repeated: together they replace what the file says.
@@ -147,6 +159,7 @@ _LISTS = ("where", "prefer", "near", "apart", "spread", "tolerate", "after")
 _SWITCHES: dict[str, dict[str, Any]] = {
     "every_node": {"kind": "system"},
     "gang": {"gang": True},
+    "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},
 }
@@ -192,13 +205,33 @@ def fields_said(
         "resources": _amounts(flags.get("resource", ()), "--resource"),
         "limits": _amounts(flags["limit"], "--limit"),
         "files": files_to_send(flags.get("send", ())),
+        "check": _check(flags),
     }
+    if flags.get("sandbox") and not spec.get("sandbox"):
+        spec["sandbox"] = True
     for field, more in tables.items():
         if more:
             spec[field] = {**(spec.get(field) or {}), **more}
     if flags.get("mount"):
         spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
     return {**spec, "command": list(command)} if command else spec
+
+
+def _check(flags: Mapping[str, Any]) -> dict[str, Any]:
+    given = [flag for flag in ("check_http", "check_tcp", "check_command") if flags.get(flag)]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is enough; a service has one check")
+    if not given:
+        return {}
+    said: str = flags[given[0]]
+    match given[0]:
+        case "check_http":
+            port, sign, path = said.partition("/")
+            return {"http": f"/{path}", "port": _number(port)} if sign else {"http": said}
+        case "check_tcp":
+            return {"tcp": _number(said)}
+        case _:
+            return {"command": shlex.split(said)}
 
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:

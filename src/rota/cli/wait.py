@@ -46,6 +46,9 @@ def command(
     longer can.
     """
     found = [cluster.job(ref) for ref in job_refs(jobs)]
+    for job in found if condition is None and not quiet else ():
+        if job.status.kind == "service" and not job.status.is_final:
+            tell(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
     try:
         held = wait_for(
             cluster.transport,

@@ -11,6 +11,7 @@ from rota.client.crons import Crons
 from rota.client.errors import Rejected
 from rota.client.files import sendable
 from rota.client.job import Job, find
+from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
 from rota.client.views import (
@@ -22,7 +23,6 @@ from rota.client.views import (
     Node,
     Outlook,
     Server,
-    SpecFields,
     listed,
     read,
 )

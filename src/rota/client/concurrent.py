@@ -8,6 +8,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
+from rota.client.spec_fields import SpecFields
+from rota.client.streams import LogPart
 from rota.client.views import (
     Chunk,
     DrainPlan,
@@ -19,7 +21,6 @@ from rota.client.views import (
     Outlook,
     Output,
     Server,
-    SpecFields,
     Task,
     Warned,
     Why,
@@ -88,8 +89,9 @@ class AsyncJob:
         stream: str | None = None,
         attempt: int | None = None,
         step: str | None = None,
+        **part: Unpack[LogPart],
     ) -> str:
-        return await _apart(lambda: self._job.logs(index, stream, attempt, step))
+        return await _apart(lambda: self._job.logs(index, stream, attempt, step, **part))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> AsyncIterator[Chunk]:
         return _each(lambda: self._job.follow_logs(index, stream))

@@ -4,14 +4,14 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rota.client.conditions import wait_for
 from rota.client.errors import NotFound
 from rota.client.files import sendable
 from rota.client.outputs import get_outputs, list_outputs
 from rota.client.steps import find_step, of_step
-from rota.client.streams import LogCursor, LogQuery, follow_job, follow_logs, read_logs
+from rota.client.streams import LogCursor, LogPart, LogQuery, follow_job, follow_logs, read_logs
 from rota.client.transport import Request, Transport, segment
 from rota.client.views import Chunk, JobStatus, Output, Task, Why, listed, read
 
@@ -101,12 +101,14 @@ class Job:
         stream: str | None = None,
         attempt: int | None = None,
         step: str | None = None,
+        **part: Unpack[LogPart],
     ) -> str:
         """The output there is now, as text: of the newest attempt unless one is given; of all its steps."""
         if step is not None:
             chunks = self.step_logs(step, index or 0, stream, attempt)
         else:
-            chunks = read_logs(self._transport, LogQuery(self.id, index, attempt, stream), LogCursor())
+            query = LogQuery(self.id, index, attempt, stream, **part)
+            chunks = read_logs(self._transport, query, LogCursor())
         return b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
 
     def step_logs(

@@ -4,8 +4,8 @@ import json
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict, TypeVar
 
 from rota.client.errors import Broken, TimedOut, Unavailable
 from rota.client.transport import Pauses, Request, Transport, segment
@@ -15,8 +15,9 @@ from rota.client.views import Chunk, Event, JobStatus, Task, read
 SILENCE_SECONDS = 35.0
 # A server may be upgraded meanwhile; whoever waits for a job of hours can wait for that too.
 REATTACH_SECONDS = 300.0
-# After a restart of the server its nodes come back a little later, and with them the output they keep.
-NODE_BACK_SECONDS = 30.0
+
+# Streams named when output is read on: all of them must fit into one address.
+MOST_PLACES = 100
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -24,14 +25,29 @@ Item = TypeVar("Item")
 Key = tuple[int, int, str]
 
 
+class LogPart(TypedDict, total=False):
+    """Of what was written the last lines, or what came after or before: `10m` ago, or a time and zone."""
+
+    since: str
+    until: str
+    tail: int
+
+
 @dataclass(frozen=True)
 class LogQuery:
-    """Which output: of one task or all, of one attempt or each, of one stream or both."""
+    """Which output: of one task or all, of one attempt or each, of one stream or both; or a part of it."""
 
     job_id: str
     index: int | None = None
-    attempt: int | None = None
+    attempt: int | str | None = None  # `all`: each
     stream: str | None = None
+    since: str | None = None  # `10m` before now, or a time with its zone
+    until: str | None = None
+    tail: int | None = None  # the last lines of each attempt
+    offset: int | None = None  # of the one stream of the one task that is asked for
+
+    def fields(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "job_id"}
 
 
 @dataclass
@@ -40,14 +56,14 @@ class LogCursor:
 
     next_offsets: dict[Key, int] = field(default_factory=dict)
     told: set[Key] = field(default_factory=set)  # that nobody knows how much of it is missing
-    unread_since: dict[Key, float] = field(default_factory=dict)
 
-    def may_come_yet(self, chunk: Chunk, now: float) -> bool:
-        """A gap of unknown size is output that is there, on a node that does not answer now."""
-        if not chunk.is_gap or chunk.missing:
-            return False
-        since = self.unread_since.setdefault((chunk.index, chunk.attempt, chunk.stream), now)
-        return now - since < NODE_BACK_SECONDS
+    def places(self) -> list[str]:
+        """Where to go on; of very many streams none, and what comes again is passed over."""
+        if len(self.next_offsets) > MOST_PLACES:
+            return []
+        return [
+            f"{index}.{attempt}.{stream}:{at}" for (index, attempt, stream), at in self.next_offsets.items()
+        ]
 
     def news(self, chunk: Chunk) -> Chunk | None:
         key = (chunk.index, chunk.attempt, chunk.stream)
@@ -59,7 +75,6 @@ class LogCursor:
         end = chunk.offset + chunk.missing + len(chunk.data)
         if end <= seen:
             return None
-        self.unread_since.pop(key, None)
         self.next_offsets[key] = end
         skip = max(0, seen - chunk.offset)
         if chunk.missing:
@@ -160,7 +175,7 @@ def _chunks(
 ) -> Iterator[Chunk]:
     """With `pauses` the output is followed, without it is what there is now."""
     follow = pauses is not None
-    asked = {"index": query.index, "attempt": query.attempt, "stream": query.stream, "follow": follow or None}
+    asked = {**query.fields(), "follow": follow or None, "from": cursor.places()}
     request = Request("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
     # Work may be silent for hours; dead peers are noticed by the kernel.
     with transport.stream(request, None if follow else SILENCE_SECONDS) as lines:
@@ -168,10 +183,7 @@ def _chunks(
             pauses.attached(REATTACH_SECONDS)
         for line in lines:
             if line.strip():
-                said = _chunk(line)
-                if follow and cursor.may_come_yet(said, time.monotonic()):
-                    raise Unavailable("unavailable", f"task {said.index}: {said.reason}")
-                chunk = cursor.news(said)
+                chunk = cursor.news(_chunk(line))
                 if chunk is not None:
                     yield chunk
 

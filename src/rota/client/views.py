@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from rota.client.errors import Broken
 
@@ -11,55 +10,6 @@ FINAL_JOB_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "r
 FINAL_TASK_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "lost"})
 
 View = TypeVar("View")
-
-
-class SpecFields(TypedDict, total=False):
-    """What a job may ask for besides its command; sizes as `512m` or bytes, durations as `90s` or seconds."""
-
-    name: str
-    namespace: str
-    steps: list[Mapping[str, Any]]
-    files: Mapping[str, str | bytes]
-    env: Mapping[str, str]
-    workdir: str | None
-    count: int
-    parallel: int | None
-    cpu: float | str
-    memory: str | int
-    disk: str | int
-    gpu: float
-    resources: Mapping[str, float]
-    where: str | list[str]
-    region: str
-    on: str
-    gpu_model: str
-    prefer: str | list[str]
-    near: str | list[str]
-    apart: str | list[str]
-    spread: str | list[str]
-    tolerate: str | list[str]
-    kind: str
-    after: str | list[str | Mapping[str, str]]
-    gang: bool
-    policy: str
-    noise: str
-    preemptible: bool
-    evict_at_most: int | None
-    expect: str | float | None
-    deadline: str | float | datetime | None
-    log_bytes: str | int | None
-    keep: str | float | None
-    priority: int
-    retries: int
-    timeout: str | float | None
-    grace: str | float
-    run: str
-    when_unschedulable: str
-    recovery: str
-    labels: Mapping[str, str]
-    image: str
-    container: Mapping[str, Any]
-    limits: Mapping[str, str | float]
 
 
 def _raw() -> Any:
@@ -97,12 +47,12 @@ class JobStatus:
     state: str
     name: str = ""
     namespace: str = "default"
+    kind: str = "batch"
     reason: str | None = None
     sentence: str = ""
     version: int = 1  # of its spec
     versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
     changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
-    kind: str = "batch"
     count: int = 1
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -116,6 +66,9 @@ class JobStatus:
     spec: Mapping[str, Any] | None = None
     placement: Placement | None = None
     warnings: tuple[Warned, ...] = ()
+    healthy: int | None = None  # tasks of a service that its checks find well
+    down: int | None = None  # between two starts
+    restarts: int | None = None  # on their nodes
     raw: Mapping[str, Any] = _raw()
 
     @property
@@ -144,6 +97,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Life:
+    """How an attempt of a service lives: how it is, and how the last of its processes ended."""
+
+    health: str = "up"
+    restarts: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    ended_at_ms: int | None = None
+    why: str | None = None
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Task:
     """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
 
@@ -164,6 +130,7 @@ class Task:
     cpu_ms: float | None = None
     peak_memory_bytes: int | None = None
     steps: tuple[Step, ...] = ()
+    life: Life | None = None  # of a service
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = _raw()
 
@@ -358,6 +325,8 @@ def read(view: type[View], answer: Any) -> View:
         )
     if view is Task and "steps" in said:
         said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
+    if view is Task and said.get("life") is not None:
+        said["life"] = read(Life, answer["life"])
     if view is JobStatus and said.get("placement") is not None:
         said["placement"] = read(Placement, answer["placement"])
     if view is JobStatus and "warnings" in said:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rota.controllers import service
 from rota.controllers.ending import ending
 from rota.controllers.retry import judge
 from rota.controllers.wishes import pause, unwant, unwant_tasks
@@ -21,7 +22,7 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, TRIES_MAX
+from rota.model.limits import BLOCK_TASKS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -127,15 +128,16 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
 
 def _goes_on(spec: JobSpec, task: TaskBlock, position: int) -> bool:
     """It is started again also when it has ended well."""
-    return spec.kind is Kind.SYSTEM and task.state[position] == _WANTED
+    return spec.stays or (spec.kind is Kind.SYSTEM and task.state[position] == _WANTED)
 
 
 def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
     """Those of what ran so long that the pause before its next start is a short one again."""
-    if spec.kind is not Kind.SYSTEM:
+    if spec.kind is Kind.BATCH:
         return []
     ran_us = ints(status, "ran_us")
-    return [at for at in positions if ran_us[at] >= RETRY_LAST_MS * 1000]
+    least_us = SERVICE_LASTED_US if spec.stays else RETRY_LAST_MS * 1000
+    return [at for at in positions if ran_us[at] >= least_us]
 
 
 def _end_of(attempt: AttemptBlock, position: int, ended: AttemptState) -> AttemptState:
@@ -149,7 +151,10 @@ def _settle_one(
 ) -> TaskEvent:
     before = TaskState(draft["state"][position])
     tries = int(draft["wanted"][position])
-    verdict = judge(spec, ended, int(draft["failures"][position]), before is TaskState.WANTED)
+    failures, is_wanted = int(draft["failures"][position]), before is TaskState.WANTED
+    verdict = (
+        service.judge(ended, failures, is_wanted) if spec.stays else judge(spec, ended, failures, is_wanted)
+    )
     event = verdict.event
     if event is TaskEvent.AGAIN and tries >= TRIES_MAX:
         event = TaskEvent.SPENT

@@ -1,19 +1,12 @@
 """An ended attempt -> done, tried again (and when), or the end of its task."""
 
-from typing import NamedTuple
-
+from rota.controllers.verdict import Verdict
 from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
 from rota.model.limits import RETRY_FIRST_MS, RETRY_LAST_MS
 from rota.model.shape import RunMode
 
 _BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
-
-
-class Verdict(NamedTuple):
-    event: TaskEvent
-    spends_a_retry: bool = False
-    pause_ms: int = 0
 
 
 def judge(spec: JobSpec, ended: AttemptState, failures: int, wanted: bool) -> Verdict:

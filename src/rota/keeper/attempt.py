@@ -3,8 +3,9 @@
 import contextlib
 import os
 import resource
+import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rota.keeper.boxes import Box
 from rota.keeper.limits.cgroups import Group
@@ -12,6 +13,7 @@ from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
 from rota.keeper.rules import Key
+from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
 from rota.keeper.wire import Spec, encode
 
@@ -66,10 +68,13 @@ class Kernel:
         """Whether a child is a zombie; 0: it was not born yet."""
         return pid != 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def bury_stray(self, pid: int) -> None:
-        """An orphan that came to us, or a spawn that failed and was reaped already."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+    def bury_stray(self, pid: int) -> int | None:
+        """An orphan that came to us, or a spawn that failed and was reaped already: then nobody knows how."""
+        try:
+            buried, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        return os.waitstatus_to_exitcode(status) if buried else None
 
     def bury(self, pid: int, started_ns: int) -> Outcome:
         """Take the end of a child that is a zombie."""
@@ -124,16 +129,33 @@ class Running:
     signaled: int = 0  # the last signal that was delivered by wish, by its number
     waits: bool = False  # to be started again, when this node may have a process to spare
     short_since_ns: int = 0  # since when it had none; 0: it has
-    cpu_us: int = 0  # of the steps before
+    cpu_us: int = 0  # of the steps, or the starts, before
     peak_kib: int = 0
+    life: Life | None = None  # of a service
+
+    @property
+    def is_resting(self) -> bool:
+        """A service between two starts: nothing of it runs."""
+        return self.life is not None and self.life.rests_until_ns > 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """What is to be started is not its first process."""
+        return len(self.marks) > 1 or (self.life is not None and self.life.restarts > 0)
 
     @property
     def may_go_on(self) -> bool:
         """There are steps after the one it is at."""
         return bool(self.marks) and len(self.marks) < len(self.spec.steps) and not self.halted
 
+    def spares_leader(self, signum: int) -> bool:
+        """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""
+        return self.spec.sandbox is not None and signum == self.spec.stop_signal != signal.SIGKILL
+
     def to_start(self) -> Spec:
         """The job's spec, or that of the step it is at."""
+        if self.life is not None:
+            return replace(self.spec, restarts=self.life.restarts)
         return self.spec.of_step(len(self.marks)) if self.marks else self.spec
 
     def deadline_ns(self) -> int | None:
@@ -149,14 +171,18 @@ class Running:
 
     def begin_step(self, now_ms: int, now_ns: int, written: Extent) -> None:
         """The next one, with nothing left of the one before but what it used and wrote."""
-        if self.outcome:
-            self.cpu_us, self.peak_kib = self.outcome.cpu_us, self.outcome.peak_kib
+        self.begin_again()
         began = self.segment.at
         out_bytes, err_bytes = written.out_bytes - began.out_bytes, written.err_bytes - began.err_bytes
         self.marks.append(Mark(now_ms, max(0, out_bytes), max(0, err_bytes)))
         self.step_ns = now_ns
+
+    def begin_again(self) -> None:
+        """Nothing is left of the process before but what all of them have used."""
+        if self.outcome:
+            self.cpu_us, self.peak_kib = self.outcome.cpu_us, self.outcome.peak_kib
         self.pid, self.asked, self.struck, self.outcome = 0, False, 0, None
-        self.look_at_ns, self.pause_ns, self.short_since_ns = 0, FIRST_LOOK_NS, 0
+        self.look_at_ns, self.pause_ns, self.short_since_ns, self.excess = 0, FIRST_LOOK_NS, 0, None
 
     def begin_end(self, ending: str, now_ns: int) -> None:
         self.ending = ending
@@ -168,6 +194,7 @@ class Running:
         if self.ending or now_ns - self.short_since_ns >= SHORT_NS:
             return None
         self.waits, self.pause_ns = True, min(2 * self.pause_ns, SHORT_LOOK_NS)
+        self.pid, self.outcome, self.box = 0, None, None
         self.step_ns = now_ns + self.pause_ns  # the wait is not of its own time, though of the whole's
         return min(self.step_ns, self.deadline_ns() or self.step_ns)
 

@@ -47,7 +47,7 @@ class Book:
     def open(self, attempt: Running) -> None:
         """It is about to be spawned."""
         spec = attempt.spec
-        if spec.steps:
+        if spec.steps and not spec.restart:
             self.begin_step(attempt, attempt.segment.at)
         self._memory.started[attempt.key] = attempt.started_ms
         if spec.version > 1:
@@ -62,6 +62,16 @@ class Book:
         goes_on = attempt.end_step(self._kernel.now_ms())
         self._mark(attempt)
         return goes_on
+
+    def note_life(self, attempt: Running) -> None:
+        """How a service lives; told with the next word of it."""
+        assert attempt.life is not None
+        row = self._memory.lives[attempt.key] = attempt.life.row()
+        self._journal.later(lines.life_line(attempt.key, row))
+
+    def tell_life(self, attempt: Running) -> None:
+        self.note_life(attempt)
+        self.started(attempt)
 
     def started(self, attempt: Running) -> None:
         """The attempt, or one more step of it."""
@@ -106,14 +116,16 @@ class Book:
         head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
         steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
         versions = [[*key, version] for key, version in memory.versions.items()]
+        lives = [[*key, row] for key, row in memory.lives.items()]
         jobs = list(memory.specs)
-        told = {**head, **here, "jobs": jobs, "live": live, "steps": steps, "versions": versions}
-        text = wire.encode(told)
+        told = {"jobs": jobs, "live": live, "steps": steps, "lives": lives, "versions": versions}
+        text = wire.encode({**head, **here, **told})
         return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
 
     def _drop(self, key: Key) -> None:
         self._memory.steps.pop(key, None)
         self._memory.versions.pop(key, None)
+        self._memory.lives.pop(key, None)
 
     def _mark(self, attempt: Running) -> None:
         self._memory.steps[attempt.key] = attempt.marks
@@ -124,3 +136,5 @@ class Book:
             self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))
         if version := self._memory.versions.get(key):
             self._outbox.versioned(key, version)
+        if row := self._memory.lives.get(key):
+            self._outbox.lived(key, wire.encode([*key, row]))

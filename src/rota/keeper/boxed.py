@@ -1,22 +1,29 @@
 """An attempt in a container: it has started when that is there, and ended when that is gone. [I/O]"""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from rota.keeper.attempt import Running
+from rota.keeper.attempt import Kernel, Running
 from rota.keeper.book import Book
 from rota.keeper.container.argv import Verdict
+from rota.keeper.looks import LAST_LOOK_NS
+from rota.keeper.output.segments import Measure, Outputs
+from rota.keeper.rules import Key
+from rota.keeper.service.life import UNHEALTHY
 from rota.keeper.spawn import Spawner
 
 
 def spawn(spawner: Spawner, attempt: Running) -> int:
     """Start it, in a container if it has an image."""
     key, output = attempt.key, attempt.segment.path
-    attempt.box = spawner.pack(key, attempt.spec, attempt.gpus)
+    attempt.box = spawner.pack(key, attempt.to_start(), attempt.gpus)
     if attempt.box:
         return spawner.send(key, attempt.box, output)
     attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
-    return spawner.spawn(key, attempt.to_start(), attempt.gpus, output, attempt.group)
+    pid = spawner.spawn(key, attempt.to_start(), attempt.gpus, output, attempt.group)
+    if attempt.group and attempt.group.limits != attempt.spec.limits:  # changed since it was made
+        spawner.revise(attempt.group, attempt.spec.limits)
+    return pid
 
 
 def tell_start(attempt: Running, lock: threading.Lock, book: Book) -> None:
@@ -56,19 +63,34 @@ def may_be_there(attempt: Running) -> bool:
 
 
 def is_unsure(attempt: Running) -> bool:
-    """Whether it is still to be seen that this node can run it."""
-    return attempt.spec.container is not None and not (attempt.box and attempt.box.is_told)
+    """Whether it is still to be seen that this node can run it: it has for the steps before."""
+    if attempt.spec.container is None or len(attempt.marks) > 1:
+        return False
+    return not (attempt.box and attempt.box.is_told)
 
 
-def live_row(attempt: Running) -> list[object]:
-    state = "stopping" if attempt.ending else "queued" if is_unsure(attempt) else "running"
-    return [*attempt.key, state, attempt.started_ms]
+def live(waiting: Iterable[Key], running: Iterable[Running]) -> list[list[object]]:
+    """What is told of all that has not ended."""
+    rows: list[list[object]] = [[*key, "queued", None] for key in waiting]
+    for attempt in running:
+        is_over = attempt.ending not in (None, UNHEALTHY)
+        state = "stopping" if is_over else "queued" if is_unsure(attempt) else "running"
+        rows.append([*attempt.key, state, attempt.started_ms])
+    return rows
+
+
+def written(attempt: Running, outputs: Outputs, kernel: Kernel) -> Measure | None:
+    """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+    if may_be_there(attempt):
+        return None
+    is_patient = attempt.pause_ns < LAST_LOOK_NS
+    return outputs.last(attempt.segment, lambda: is_patient and kernel.has_members(attempt.pid))
 
 
 def refusal(attempt: Running) -> str | None:
-    """Take over what was found out of its end; a reason if this node could not even begin."""
+    """Take over what was found out of its end, or its step's; a reason if this node could not even begin."""
     verdict = attempt.box.verdict if attempt.box else None
-    if verdict is None or attempt.outcome is None:
+    if attempt.box is None or verdict is None or attempt.outcome is None:
         return None
     attempt.outcome.peak_kib = verdict.peak_bytes >> 10
     if attempt.ending is not None:
@@ -76,7 +98,7 @@ def refusal(attempt: Running) -> str | None:
     attempt.outcome.exit_code, attempt.outcome.reason = verdict.exit_code, verdict.reason
     if not verdict.is_refused:
         return None
-    if is_unsure(attempt):
+    if not attempt.box.is_told:
         return verdict.reason
     attempt.ending = "lost"
     return None

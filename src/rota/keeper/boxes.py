@@ -30,6 +30,7 @@ from rota.keeper.container.argv import (
     keeps_limits,
     name_of,
 )
+from rota.keeper.limits.cgroups import write
 from rota.keeper.process.users import User, give
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec
@@ -122,9 +123,11 @@ class Boxes:
         self._home = f"{root}/containers"
         self._mark = mark
         self._engine: Engine | None = None
+        self._pids_max: int | None = None
 
-    def configure(self, engine: Engine | None) -> None:
+    def configure(self, engine: Engine | None, pids_max: int | None = None) -> None:
         """Remembered on disk, too: another keeper has to find what this one leaves."""
+        self._pids_max = pids_max
         if engine is None or engine == self._engine:
             return
         self._engine = engine
@@ -153,7 +156,10 @@ class Boxes:
         if spec.workdir:
             asked.insert(0, Mount(spec.workdir, spec.workdir, read_only=False))
         mounts = (Mount(work, work, read_only=False), *allowed_mounts(engine, asked))
-        name = name_of(self._mark, key)
+        name = name_of(self._mark, key, spec.step)
+        group = f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None
+        if group:
+            self._bound_all()
         _give(work, user)
         os.makedirs(self._home, mode=0o700, exist_ok=True)
         stem = f"{self._home}/{name}"
@@ -171,16 +177,25 @@ class Boxes:
             env_file=f"{stem}.env",
             cid_file=f"{stem}.cid",
             command=spec.argv,
-            group=f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None,
+            group=group,
         )
         return Box(engine, start)
 
+    def _bound_all(self) -> None:
+        """So many processes for all containers together; the group goes with the last of them."""
+        path = f"{clear.GROUPS}/pids{groups_of(self._mark)}"
+        if self._pids_max is not None:
+            os.makedirs(path, exist_ok=True)
+            write(f"{path}/pids.max", str(self._pids_max))
+
     def environment(self, key: Key) -> dict[str, str]:
         """Of the command line: the marks by which it is found, and what it needs itself."""
+        return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | self.marks(key)
+
+    def marks(self, key: Key) -> dict[str, str]:
         job, index, attempt = key
-        env = {name: value for name, value in os.environ.items() if name in PASSED_ON}
-        marks = {"ROTA_KEEPER": self._mark, "ROTA_JOB_ID": job, "ROTA_INDEX": str(index)}
-        return env | marks | {"ROTA_ATTEMPT": str(attempt)}
+        told = {"ROTA_KEEPER": self._mark, "ROTA_JOB_ID": job, "ROTA_INDEX": str(index)}
+        return told | {"ROTA_ATTEMPT": str(attempt)}
 
 
 def last_line(path: bytes, at: int) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rota.keeper import wire
-from rota.keeper.fields import Malformed
+from rota.keeper.reading import Malformed
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20

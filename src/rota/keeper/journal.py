@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.keeper.fields import Malformed
 from rota.keeper.output import holes
+from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key
 from rota.keeper.steps import Mark, mark_of
 from rota.keeper.wire import Spec, encode, job_id, parse_spec
@@ -30,6 +30,7 @@ class Memory:
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
     steps: dict[Key, list[Mark]] = field(default_factory=dict)  # of what is in one of the books above
     versions: dict[Key, int] = field(default_factory=dict)  # the same, where it is not the first
+    lives: dict[Key, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
 
     def raise_highest(self, key: Key) -> None:
         marks = self.highest.setdefault(key[0], {})
@@ -38,7 +39,7 @@ class Memory:
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.versions)
+        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.lives, self.versions)
         for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]
@@ -64,6 +65,10 @@ def step_line(key: Key, number: int, mark: Mark) -> str:
     return f"{encode(['step', *key, number, mark.row()])}\n"
 
 
+def life_line(key: Key, row: Sequence[object]) -> str:
+    return f"{encode(['life', *key, row])}\n"
+
+
 def ack_line(keys: Sequence[Key]) -> str:
     return f"{encode(['ack', keys])}\n"
 
@@ -85,6 +90,7 @@ def compact(memory: Memory) -> Iterator[str]:
         yield end_line(row)
     for key, steps in memory.steps.items():
         yield from (step_line(key, number, mark) for number, mark in enumerate(steps, 1))
+    yield from (life_line(key, row) for key, row in memory.lives.items())
 
 
 def read(path: str) -> Memory:
@@ -119,6 +125,9 @@ def _apply(memory: Memory, line: list[Any]) -> None:
                 memory.ended.pop((job, index, attempt), None)
                 memory.started.pop((job, index, attempt), None)
                 memory.steps.pop((job, index, attempt), None)
+                memory.lives.pop((job, index, attempt), None)
+        case ["life", job, int(index), int(attempt), list(row)]:
+            memory.lives[job, index, attempt] = row
         case ["step", job, int(index), int(attempt), int(number), row]:
             marks = memory.steps.setdefault((job, index, attempt), [])
             marks[number - 1 :] = [mark_of(row)]

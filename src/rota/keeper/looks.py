@@ -2,8 +2,7 @@
 
 import heapq
 import signal
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from rota.keeper.attempt import FIRST_LOOK_NS, Running
 from rota.keeper.rules import Key
@@ -18,21 +17,6 @@ class Looks:
         self._running = running
         self._now_ns = now_ns
         self._due: list[tuple[int, Key]] = []
-        self.idles = False  # the warden waits, for nothing in particular
-        self.unswept = False  # something was started since the warden last went to wait
-
-    def wait(self, something_due: threading.Condition, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        left_ns = self.due_in_ns()
-        if left_ns is None or left_ns > 0:
-            if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
-                seconds = min(1.0 if seconds is None else seconds, left_ns / 1e9)
-            elif self.unswept:
-                seconds = 1.0
-            self.idles = seconds is None
-            something_due.wait(seconds)
-            self.idles = self.unswept = False
-        return self.take()
 
     def at(self, attempt: Running, when_ns: int) -> None:
         attempt.look_at_ns = when_ns
@@ -61,28 +45,21 @@ class Looks:
             return 0
         attempt.struck = 0
         if not attempt.asked:
-            attempt.struck = signal.SIGTERM
+            stop = attempt.spec.stop_signal
+            attempt.struck = 0 if attempt.spares_leader(stop) else stop
         elif now >= attempt.kill_at_ns:
             attempt.struck = signal.SIGKILL
         return attempt.struck
 
     def next_signal(self, attempt: Running, now: int) -> int:
-        """SIGTERM first, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
         if not attempt.asked:
             attempt.asked = True
             self.at(attempt, attempt.kill_at_ns if attempt.outcome is None else now + FIRST_LOOK_NS)
-            return signal.SIGTERM
+            return attempt.spec.stop_signal
         self.at(attempt, now + attempt.pause_ns)
         attempt.pause_ns = min(2 * attempt.pause_ns, LAST_LOOK_NS)
         if now >= attempt.kill_at_ns:
             return signal.SIGKILL
         self.at(attempt, min(attempt.look_at_ns, attempt.kill_at_ns))
         return 0
-
-
-def rest_of(attempt: Running, tree: Sequence[tuple[int, int]]) -> list[int]:
-    """Of its marked (pid, group)s those that are to be signalled one by one."""
-    if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
-        return [pid for pid, group in tree if group == attempt.pid]
-    leader = attempt.outcome is None
-    return [pid for pid, group in tree if not (leader and group == attempt.pid)]

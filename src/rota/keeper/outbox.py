@@ -27,6 +27,7 @@ class Outbox:
         self._lines = bytearray()  # of other kinds
         self._steps: dict[Key, str] = {}
         self._versions: dict[Key, int] = {}
+        self._lives: dict[Key, str] = {}
 
     def open(self) -> None:
         self.close()
@@ -41,6 +42,7 @@ class Outbox:
         self._lines.clear()
         self._steps.clear()
         self._versions.clear()
+        self._lives.clear()
 
     def say(self, line: bytes, in_ns: int = 0) -> None:
         if self._is_open:
@@ -70,6 +72,11 @@ class Outbox:
         if self._is_open:
             self._versions[key] = version
 
+    def lived(self, key: Key, row: str) -> None:
+        """How a service lives: likewise."""
+        if self._is_open:
+            self._lives[key] = row
+
     def refused(self, key: Key, reason: str) -> None:
         if self._is_open:
             self._refused.append(wire.encode([*key, reason]))
@@ -95,9 +102,16 @@ class Outbox:
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
         versions = [wire.encode([*key, version]) for key, version in self._versions.items()]
-        steps = self._steps.values()
-        message = wire.events(started, self._ended.values(), self._refused, steps=steps, versions=versions)
+        message = wire.events(
+            started,
+            self._ended.values(),
+            self._refused,
+            steps=self._steps.values(),
+            lives=self._lives.values(),
+            versions=versions,
+        )
         self._steps.clear()
+        self._lives.clear()
         self._versions.clear()
         self._started.clear()
         self._ended.clear()

@@ -1,10 +1,22 @@
 """A newer spec, or a signal, for attempts that run -> what of it reaches them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from rota.keeper.attempt import Kernel, Running
-from rota.keeper.wire import Signal, Spec
+from rota.keeper.spawn import Spawner
+from rota.keeper.stops import Signal
+from rota.keeper.wire import Spec
+
+
+def apply(
+    running: Iterable[Running], job: str, spec: Spec, spawner: Spawner, look: Callable[[Running, int], None]
+) -> None:
+    for attempt in changed(running, job, spec):
+        spawner.revise(attempt.group, attempt.spec.limits)
+        deadline_ns = attempt.deadline_ns()
+        if deadline_ns is not None and attempt.ending is None:
+            look(attempt, deadline_ns)
 
 
 def changed(running: Iterable[Running], job: str, spec: Spec) -> Iterator[Running]:

@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 
-from rota.keeper import journal
+from rota.keeper import journal, sandbox
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
+from rota.keeper.checker import Checker
 from rota.keeper.door import Door, discard, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
@@ -43,7 +44,7 @@ def keep(root: str) -> None:
     memory = _remember(f"{root}/journal", mark, outputs, Boxes(root, mark), kernel.now_ms())
     records = Journal(f"{root}/journal", journal.compact(memory))
     bell = Bell()
-    spawner = Spawner(root, mark, groups)
+    spawner = Spawner(root, mark, groups, sandbox.find())
     work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
     door = Door(root, listen(root_fd), bell.fd)
     discard(root, [])  # what an earlier keeper did not come to delete
@@ -53,8 +54,9 @@ def keep(root: str) -> None:
     reaper = Reaper(work, door, bell)
     for _ in range(max(2, os.cpu_count() or 0)):
         threading.Thread(target=reaper.run, daemon=True).start()
-    warden = Warden(work, mark, (outputs.stock_up, spawner.stock_up, groups.bury))
+    warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
+    threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
     # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
     serving = threading.Thread(target=door.serve, args=(work, farewell.is_due))
@@ -109,7 +111,7 @@ class Reaper:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
-            self._work.wait_for_children()
+            self._wait_for_children()
             return False
         self._bell.hold()
         room_was_left = found is not None and self._work.reap(found.si_pid)
@@ -117,6 +119,12 @@ class Reaper:
         if self._bell.let_go() and not self._door.post(self._work):
             self._bell.ring()
         return room_was_left
+
+    def _wait_for_children(self) -> None:
+        """Wait until something was spawned, a second at most: orphans come without notice."""
+        with self._work.lock:
+            if not self._work.by_pid:
+                self._work.has_children.wait(1.0)
 
 
 class Farewell:

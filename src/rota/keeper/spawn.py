@@ -4,11 +4,11 @@ import contextlib
 import ctypes
 import errno
 import os
-import signal
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from rota.keeper import sandbox
 from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
@@ -16,7 +16,9 @@ from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.limits.words import Limits
 from rota.keeper.output.spares import Spares
-from rota.keeper.process import forked
+from rota.keeper.process import forked, posix
+from rota.keeper.process.commands import CannotRun, explain, find, why_not
+from rota.keeper.process.posix import strings
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
 from rota.keeper.wire import Configure, Spec
@@ -24,35 +26,8 @@ from rota.keeper.wire import Configure, Spec
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-OPENED = APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-# What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
-RESET = (
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGIO,
-)
+A_CHECK = -1  # stands for a step
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
-
-# os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start,
-# and has no working directory to give. With the C function threads start side by side.
-SETSIGDEF, SETSIGMASK, SETSID = 0x04, 0x08, 0x80
-OPAQUE_BYTES = 1024  # more than any C library's spawn attributes, file actions or signal set
-_waiting = ctypes.CDLL(None)  # calls let other threads run
-_quick = ctypes.PyDLL(None)  # calls do not: they take less time than the handing over would
-
-
-class CannotRun(Exception):
-    """The command cannot be executed: the job's fault, a result like any other."""
-
-    def __init__(self, exit_code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.exit_code = exit_code
-        self.reason = reason
 
 
 class Short(Exception):
@@ -72,7 +47,7 @@ class Recipe:
 
 
 class Spawner:
-    def __init__(self, root: str, mark: str, groups: Groups | None = None) -> None:
+    def __init__(self, root: str, mark: str, groups: Groups | None = None, bwrap: str | None = None) -> None:
         self._root = root
         self._mark = mark
         self._node = ""
@@ -83,14 +58,15 @@ class Spawner:
         self._recipes: dict[str, dict[tuple[int, int], Recipe]] = {}  # by job, version and step
         self._filled: dict[str, int] = {}  # by job, for containers: whose version's files are in place
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
-        self._attributes = _make_attributes()
+        self._attributes = posix.make_attributes()
         self._boxes = Boxes(root, mark)
+        self._bwrap = bwrap
 
     def configure(self, order: Configure) -> None:
         if self._users.run_as(order.run_as) or order.node != self._node:
             self._node = order.node
             self._recipes.clear()
-        self._boxes.configure(order.engine)
+        self._boxes.configure(order.engine, order.pids_max)
         self._no_new_privs = order.no_new_privs
         if order.pids_max:
             self._groups.limit_all(order.pids_max)
@@ -100,8 +76,9 @@ class Spawner:
                 os.chmod(path, 0o711)
 
     def labels(self) -> dict[str, str]:
-        """How limits are kept here, and which."""
-        return {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        """How limits are kept here, and which; whether there are sandboxes."""
+        limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
+        return limits | ({"sandbox": "bubblewrap"} if self._bwrap else {})
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
@@ -123,7 +100,7 @@ class Spawner:
         if not spec.limits:
             return None
         try:
-            return self._groups.make(key, spec.limits)
+            return self._groups.make(key, _around(spec))
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
@@ -134,7 +111,7 @@ class Spawner:
     def spawn(
         self, key: Key, spec: Spec, gpus: Sequence[str], output: bytes, group: Group | None = None
     ) -> int:
-        """Start it, writing to output.out and .err; its pid is also its session and its process group."""
+        """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
         job, index, attempt = key
         recipe = None
         try:
@@ -142,12 +119,14 @@ class Spawner:
             recipe = self._recipes.get(job, {}).get(named) or self._prepare(job, spec)
             if recipe.program is None:
                 with worn(recipe.user):
-                    recipe.program = os.fsencode(_find(spec.argv[0], recipe))
+                    recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
             if spec.asks_for(GPU):
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
+            if spec.restart:
+                env[-6 if spec.asks_for(GPU) else -4] = b"ROTA_RESTART=%d" % spec.restarts
             pid, error = self._start(recipe, env, output, group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
@@ -156,10 +135,14 @@ class Spawner:
         if not error:
             return pid
         self._recipes.pop(job, None)  # it may be out of date
-        if error in NODE_IS_SHORT or recipe is None or not os.path.isdir(os.path.dirname(output)):
+        if (
+            error in NODE_IS_SHORT
+            or recipe is None
+            or (output and not os.path.isdir(os.path.dirname(output)))
+        ):
             raise Short(f"{os.strerror(error)} on this node")
         with worn(recipe.user):
-            raise _explain(error, spec.argv[0], recipe.cwd)
+            raise explain(error, spec.argv[0], recipe.cwd)
 
     def _start(
         self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, group: Group | None
@@ -171,9 +154,26 @@ class Spawner:
             return forked.start(_program(recipe, env), output, group.entrance)
         try:
             self._groups.enter(group)
-            return self._posix_spawn(recipe, env, output)
+            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user)
+            return posix.start(launch, output, self._attributes)
         finally:
             self._groups.leave(group)
+
+    def check(self, key: Key, spec: Spec, box: Box | None, group: Group | None) -> int:
+        """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
+        assert spec.check is not None
+        if box is not None:
+            return self._check_inside(key, spec, box)
+        env = {**spec.env, "ROTA_CHECK": "1"}
+        return self.spawn(key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group)
+
+    def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
+        """A container; its marks are those by which the runtime's own processes are found."""
+        assert spec.check is not None
+        marks = {**self._boxes.marks(key), "ROTA_CHECK": "1"}
+        options = [word for name, value in marks.items() for word in ("--env", f"{name}={value}")]
+        argv = [box.engine.program, "exec", *options, box.start.name, *spec.check.argv]
+        return self._run_engine(key, box, argv, b"")
 
     def pack(self, key: Key, spec: Spec, gpus: Sequence[str]) -> Box | None:
         """What an attempt with an image runs in; the container is made when it is sent."""
@@ -184,6 +184,7 @@ class Spawner:
             work = self._make_work(job)
             env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
+            env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
             if self._filled.get(job, 0) < spec.version:
                 place(work, spec.files)  # once, and only now is the directory its user's
@@ -196,42 +197,25 @@ class Spawner:
 
     def send(self, key: Key, box: Box, output: bytes) -> int:
         """Start the runtime's command line, in the foreground; its pid, as of any other process."""
+        return self._run_engine(key, box, box.argv, output)
+
+    def _run_engine(self, key: Key, box: Box, words: Sequence[str], output: bytes) -> int:
         env = [os.fsencode(f"{name}={value}") for name, value in self._boxes.environment(key).items()]
-        argv = _strings([os.fsencode(part) for part in box.argv])
+        argv = strings([os.fsencode(part) for part in words])
         program = os.fsencode(box.engine.program)
-        recipe = Recipe(argv, "", _strings(env), "/", user=None, program=program)
+        recipe = Recipe(argv, "", strings(env), "/", user=None, program=program)
         pid, error = self._start(recipe, recipe.env, output, None)
         if error:
             raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
         return pid
-
-    def _posix_spawn(
-        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes
-    ) -> tuple[int, int]:
-        """The new pid and 0, or 0 and the number of the error."""
-        actions = ctypes.create_string_buffer(OPAQUE_BYTES)
-        pid = ctypes.c_int(0)
-        _quick.posix_spawn_file_actions_init(actions)
-        _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(recipe.cwd))
-        given = (recipe.program, actions, self._attributes, recipe.argv, env)
-        try:
-            if recipe.user:
-                with _opened(actions, output), worn(recipe.user):
-                    error = _waiting.posix_spawn(ctypes.byref(pid), *given)
-            else:
-                _quick.posix_spawn_file_actions_addopen(actions, 1, output + b".out", APPEND, 0o600)
-                _quick.posix_spawn_file_actions_addopen(actions, 2, output + b".err", APPEND, 0o600)
-                error = _waiting.posix_spawn(ctypes.byref(pid), *given)
-        finally:
-            _quick.posix_spawn_file_actions_destroy(actions)
-        return pid.value, error
 
     def _prepare(self, job: str, spec: Spec) -> Recipe:
         work = self._make_work(job)
         user = self._users.of(job)
         if user:
             give(work, user)
-        place(work, spec.files)
+        if spec.step != A_CHECK:
+            place(work, spec.files)
         env = _passed_on(user, work)
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
@@ -242,13 +226,32 @@ class Spawner:
         if gpu := needs.get(GPU):
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
+        if spec.restart:
+            varying = ["ROTA_RESTART", *varying]
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
-        argv = _strings([os.fsencode(part) for part in spec.argv])
-        recipe = Recipe(argv, path, _strings(encoded), cwd, user)
+        argv = strings([os.fsencode(part) for part in spec.argv])
+        recipe = Recipe(argv, path, strings(encoded), cwd, user)
+        if spec.sandbox:
+            self._enclose_in_sandbox(recipe, spec, work)
         self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
         return recipe
+
+    def _enclose_in_sandbox(self, recipe: Recipe, spec: Spec, work: str) -> None:
+        """What cannot be executed is found out before: inside, nobody could tell it from its own end."""
+        assert spec.sandbox is not None
+        if self._bwrap is None:
+            raise LookupError("this node has no bubblewrap that works")
+        with worn(recipe.user):
+            command = find(spec.argv[0], recipe.path, recipe.cwd)
+            if not os.access(os.path.join(recipe.cwd, command), os.X_OK):
+                raise explain(why_not(os.path.join(recipe.cwd, command)), command, recipe.cwd)
+            if path := sandbox.missing(spec.sandbox):
+                raise CannotRun(126, f"sandbox: there is no {path} to write to")
+        place = sandbox.Place(self._root, work, recipe.cwd, has_gpus=spec.asks_for(GPU))
+        words = [*sandbox.wrap(self._bwrap, spec.sandbox, place), command, *spec.argv[1:]]
+        recipe.argv, recipe.program = strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
 
     def _make_work(self, job: str) -> str:
         work = f"{self._root}/work/{job}"
@@ -270,23 +273,19 @@ class Spawner:
         }
 
 
+def _around(spec: Spec) -> Limits:
+    """Its limits, and room for whoever watches its sandbox."""
+    if spec.sandbox is None or spec.limits.pids is None:
+        return spec.limits
+    return replace(spec.limits, pids=spec.limits.pids + sandbox.OWN_PROCESSES)
+
+
 def _program(recipe: Recipe, env: ctypes.Array[ctypes.c_char_p]) -> forked.Program:
     assert recipe.program is not None
     argv = tuple(part for part in recipe.argv if part is not None)
     pairs = (part.partition(b"=") for part in env if part)
     variables = {name: value for name, _, value in pairs}
-    return forked.Program(recipe.program, argv, variables, recipe.cwd, recipe.user, RESET)
-
-
-@contextlib.contextmanager
-def _opened(actions: ctypes.Array[ctypes.c_char], output: bytes) -> Iterator[None]:
-    """Its files, opened for work that cannot come near them."""
-    with contextlib.ExitStack() as files:
-        for number, end in ((1, b".out"), (2, b".err")):
-            fd = os.open(output + end, OPENED, 0o600)
-            files.callback(os.close, fd)
-            _quick.posix_spawn_file_actions_adddup2(actions, fd, number)
-        yield
+    return forked.Program(recipe.program, argv, variables, recipe.cwd, recipe.user, posix.RESET)
 
 
 def _passed_on(user: User | None, work: str) -> dict[str, str]:
@@ -304,53 +303,3 @@ def _make_work(path: str) -> None:
     for one in (path, f"{path}/out"):
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, mode=0o700)
-
-
-def _make_attributes() -> ctypes.Array[ctypes.c_char]:
-    """A session of its own, no signal blocked, none ignored."""
-    attributes = ctypes.create_string_buffer(OPAQUE_BYTES)
-    signals = ctypes.create_string_buffer(OPAQUE_BYTES)
-    _quick.posix_spawnattr_init(attributes)
-    _quick.sigemptyset(signals)
-    _quick.posix_spawnattr_setsigmask(attributes, signals)
-    for signum in RESET:
-        _quick.sigaddset(signals, int(signum))
-    _quick.posix_spawnattr_setsigdefault(attributes, signals)
-    _quick.posix_spawnattr_setflags(attributes, ctypes.c_short(SETSIGDEF | SETSIGMASK | SETSID))
-    return attributes
-
-
-def _strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * (len(parts) + 1))(*parts, None)
-
-
-def _find(command: str, recipe: Recipe) -> str:
-    """The program, by the PATH of the work itself."""
-    if "/" in command:
-        return command
-    forbidden = None
-    for directory in recipe.path.split(":"):
-        path = os.path.join(recipe.cwd, directory, command)
-        if not os.path.isfile(path):
-            continue
-        if os.access(path, os.X_OK):
-            return path
-        forbidden = path
-    if forbidden:
-        raise CannotRun(126, f"permission denied: {forbidden}")
-    raise CannotRun(127, f"command not found: {command}")
-
-
-def _explain(error: int, command: str, cwd: str) -> CannotRun:
-    """Either the child could not enter its directory, or it could not execute the command."""
-    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
-        return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
-    match error:
-        case errno.ENOENT if "/" in command and os.path.exists(os.path.join(cwd, command)):
-            return CannotRun(127, f"interpreter not found: {command}")
-        case errno.ENOENT | errno.ENOTDIR:
-            return CannotRun(127, f"command not found: {command}")
-        case errno.EACCES | errno.EPERM | errno.EISDIR:
-            return CannotRun(126, f"permission denied: {command}")
-        case number:
-            return CannotRun(126, f"cannot execute {command}: {os.strerror(number)}")

@@ -1,4 +1,4 @@
-"""Output is kept within bounds: the end of what a live attempt writes, the latest of what ended ones did."""
+"""Output is looked at while it grows: kept within bounds, and marked with the time it arrived."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rota.keeper.attempt import Running
+from rota.keeper.output import times
 from rota.keeper.output.holes import BLOCK_BYTES, punch
 from rota.keeper.output.segments import OUTPUT, Outputs
 from rota.keeper.space import Space
@@ -55,6 +56,7 @@ class Caps:
         self._sizes: dict[bytes, int] = {}  # at the last look, of live attempts
         self._fast: dict[bytes, Running] = {}
         self._holes: dict[bytes, int] = {}  # how far each file is punched
+        self._marked: dict[bytes, tuple[int, int]] = {}  # how far, and when
 
     def look(self) -> None:
         for path, attempt in list(self._fast.items()):
@@ -75,6 +77,7 @@ class Caps:
             live = {attempt.segment.path + ending for attempt in attempts for ending in (b".out", b".err")}
             self._sizes = {path: size for path, size in self._sizes.items() if path in live}
             self._holes = {path: end for path, end in self._holes.items() if path in live}
+            self._marked = {path: mark for path, mark in self._marked.items() if path in live}
 
     def _look(self, path: bytes, attempt: Running) -> None:
         try:
@@ -86,10 +89,19 @@ class Caps:
         else:
             self._fast.pop(path, None)
         self._sizes[path] = size
+        self._mark(path, attempt, size)
         most = self._most(attempt)
         if size - self._kept_from(path, attempt) > most + step(most):
             with contextlib.suppress(OSError):  # this file system makes no holes: then all is kept
                 self._trim(path, attempt)
+
+    def _mark(self, path: bytes, attempt: Running, size: int) -> None:
+        """A segment may have had other attempts before; the clock may have been set back."""
+        before, before_ms = self._marked.get(path, (0, 0))
+        if size > max(before, _start(path, attempt)):
+            mark = self._marked[path] = (size, max(before_ms, time.time_ns() // 1_000_000))
+            with contextlib.suppress(OSError):  # a full disk: then it arrived before the next mark
+                times.write(path + times.ENDING, *mark)
 
     def _trim(self, path: bytes, attempt: Running) -> None:
         fd = os.open(path, OUTPUT & ~os.O_RDONLY | os.O_RDWR)
@@ -104,13 +116,16 @@ class Caps:
             os.close(fd)
 
     def _kept_from(self, path: bytes, attempt: Running) -> int:
-        at = attempt.segment.at
-        start = at.out_bytes if path.endswith(b".out") else at.err_bytes
-        return max(start, self._holes.get(path, 0))
+        return max(_start(path, attempt), self._holes.get(path, 0))
 
     def _most(self, attempt: Running) -> int:
         own, node = attempt.spec.log_bytes, self._outputs.keeping.stream_bytes
         return node if own is None else min(own, node)
+
+
+def _start(path: bytes, attempt: Running) -> int:
+    at = attempt.segment.at
+    return at.out_bytes if path.endswith(b".out") else at.err_bytes
 
 
 def step(most_bytes: int) -> int:
@@ -155,7 +170,7 @@ class Retention:
                 yield from _segments(job)
 
     def _delete(self, segment: Kept) -> None:
-        for ending in ("out", "err"):
+        for ending in ("out", "err", "out.times", "err.times"):
             try:
                 os.unlink(f"{self._logs}/{segment.job}/{segment.number}.{ending}")
             except FileNotFoundError:

@@ -4,20 +4,25 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rota.keeper import patrol
 from rota.keeper.attempt import Excess, Kernel, Running
+from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.process import trees
 from rota.keeper.process.trees import Child
 from rota.keeper.rules import Key
 from rota.keeper.work import Work
 
 SWEEP_SECONDS = 1.0
+CROWD = 8  # fewer are killed one by one
+PASSES = 100
 
 
 class Warden:
-    def __init__(self, work: Work, mark: str, stock_up: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, work: Work, mark: str, groups: Groups, stock_up: Sequence[Callable[[], None]]) -> None:
         self._work = work
+        self._groups = groups
         self._stock_up = stock_up
         self._mark = mark
         self._kernel = Kernel()
@@ -32,11 +37,26 @@ class Warden:
                 for prepare in self._stock_up:
                     prepare()
             watches = self._patrol()
-            due = self._work.wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
+            due = self._wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
             if due:
                 self._tend(due)
             if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
                 busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
+
+    def _wait_due(self, seconds: float | None) -> dict[Key, bool]:
+        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
+        work = self._work
+        with work.lock:
+            left_ns = work.looks.due_in_ns()
+            if left_ns is None or left_ns > 0:
+                if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
+                    seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
+                elif work.is_unswept:
+                    seconds = SWEEP_SECONDS
+                work.warden_idles = seconds is None
+                work.something_due.wait(seconds)
+                work.warden_idles = work.is_unswept = False
+            return work.looks.take()
 
     def _patrol(self) -> bool:
         """Kill who went beyond a limit; True while there are limits to watch."""
@@ -84,10 +104,36 @@ class Warden:
                 group.kill()
             elif group and signum:
                 group.signal(signum, pids)
+            elif signum == signal.SIGKILL and len(pids) >= CROWD:
+                self._kill_crowd(key)
             else:
                 for pid in pids if signum else ():
                     trees.signal_marked(pid, self._mark, signum)
         self._work.fill()
+
+    def _kill_crowd(self, key: Key) -> None:
+        """Of those who fork all the time some are always missed; each one frozen makes no more of them."""
+        trap = self._trap(key)
+        for _ in range(PASSES):
+            caught = set(trap.members()) if trap else set()
+            left = [
+                one.pid for one in trees.find_marked(self._mark) if one.key == key and one.pid not in caught
+            ]
+            for pid in left:
+                if trap:
+                    trap.catch(pid, partial(trees.is_of, pid, key, self._mark))
+                else:
+                    trees.signal_marked(pid, self._mark, signal.SIGKILL)
+            if not left:
+                break
+        if trap:
+            self._groups.end(trap)
+
+    def _trap(self, key: Key) -> Group | None:
+        try:
+            return self._groups.trap(key)
+        except OSError:  # the kernel has no more groups to give: then they are only killed
+            return None
 
     def _sweep(self) -> bool:
         """Kill the orphans of ended attempts; True while there is something to watch.
@@ -99,6 +145,7 @@ class Warden:
         with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
+            checks = self._work.lives.commands()
         before, suspects = self._suspects, {}
         for child in children:
             if child.pid not in by_pid:
@@ -106,7 +153,10 @@ class Warden:
                 suspects[child] = self._owners(child, by_pid, live) if owners is None else owners
         self._suspects = suspects
         for child, owners in suspects.items():
-            if child in before and not owners & live:  # seen before: nobody is just about to write it down
+            is_left = not owners & live or (
+                child.pid not in checks and trees.is_of_check(child.pid, self._mark)
+            )
+            if child in before and is_left:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)
         return bool(live or suspects)
 

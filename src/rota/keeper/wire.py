@@ -2,18 +2,21 @@
 
 import json
 import re
-import signal
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any
 
+from rota.keeper import reading
 from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
-from rota.keeper.fields import Malformed, amounts, checked, mask, maybe, number, text, variable
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
+from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key, Needs
+from rota.keeper.sandbox import Sandbox
+from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
 from rota.keeper.steps import Step
+from rota.keeper.stops import How, Signal, how_of, signals_of
 
 PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
@@ -51,6 +54,11 @@ class Spec:
     files: Mapping[str, str] = field(
         default_factory=dict
     )  # path -> content as base64, for the working directory
+    stop_signal: int = TERM  # what it is asked to end with
+    restart: Restart | None = None  # of a service: its process is started again
+    restarts: int = 0  # how often that was done before the start this is the spec of
+    check: Check | None = None  # whether a service is well
+    sandbox: Sandbox | None = None
     version: int = 1
 
     def of_step(self, number: int) -> "Spec":
@@ -104,25 +112,10 @@ class Start:
     tasks: list[Wanted]
 
 
-class How(IntEnum):
-    """How an attempt is stopped."""
-
-    GRACEFULLY = 0
-    AT_ONCE = 1
-    IF_IT_WAITS = 2  # what has started goes on
-
-
 @dataclass(frozen=True, slots=True)
 class Stop:
     attempts: list[Key]
     how: How = How.GRACEFULLY
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    key: Key
-    signum: int
-    n: int  # grows: what was delivered once is passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,72 +155,63 @@ def parse(line: bytes) -> Order:
 
 
 def parse_spec(raw: object) -> Spec:
-    fields = checked(raw, "spec", dict, "an object")
-    needs = amounts(fields.get("needs", {}), "spec.needs")
+    fields = reading.is_a(raw, "spec", dict, "an object")
+    needs = reading.amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
     if run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
-    said = amounts(fields.get("limits", {}), "spec.limits")
+    said = reading.amounts(fields.get("limits", {}), "spec.limits")
     if unknown := set(said).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     container = _container(fields.get("container"), limits_of(said, pairs))
     return Spec(
-        name=text(fields.get("name", ""), "spec.name"),
-        argv=_argv(fields, "spec"),
-        env=_env(fields, "spec"),
-        workdir=None if workdir is None else text(workdir, "spec.workdir"),
+        name=reading.text(fields.get("name", ""), "spec.name"),
+        argv=reading.argv(fields, "spec"),
+        env=reading.env(fields, "spec"),
+        workdir=None if workdir is None else reading.text(workdir, "spec.workdir"),
         needs=pairs,
-        count=number(fields.get("count", 1), "spec.count"),
-        grace_ms=number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
-        timeout_ms=maybe(fields.get("timeout_ms"), "spec.timeout_ms"),
+        count=reading.number(fields.get("count", 1), "spec.count"),
+        grace_ms=reading.number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        timeout_ms=reading.number_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
-        log_bytes=maybe(fields.get("log_bytes"), "spec.log_bytes"),
+        log_bytes=reading.number_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
         limits=NO_LIMITS if container else limits_of(said, pairs),
-        steps=tuple(map(_step, checked(fields.get("steps", []), "spec.steps", list, "a list"))),
+        steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_files(fields.get("files", {})),
-        version=number(fields.get("version", 1), "spec.version"),
+        stop_signal=stop_signal_of(fields.get("stop_signal", TERM)),
+        restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
+        check=check_of(fields.get("check")),
+        sandbox=_sandbox(fields.get("sandbox")),
+        version=reading.number(fields.get("version", 1), "spec.version"),
     )
 
 
 def _step(raw: object) -> Step:
-    fields = checked(raw, "spec.steps", dict, "a list of objects")
+    fields = reading.is_a(raw, "spec.steps", dict, "a list of objects")
     timeout_ms = fields.get("timeout_ms")
     return Step(
-        name=text(fields.get("name", ""), "spec.steps.name"),
-        argv=_argv(fields, "spec.steps"),
-        env=_env(fields, "spec.steps"),
-        timeout_ms=None if timeout_ms is None else number(timeout_ms, "spec.steps.timeout_ms"),
+        name=reading.text(fields.get("name", ""), "spec.steps.name"),
+        argv=reading.argv(fields, "spec.steps"),
+        env=reading.env(fields, "spec.steps"),
+        timeout_ms=None if timeout_ms is None else reading.number(timeout_ms, "spec.steps.timeout_ms"),
     )
 
 
 def _files(raw: object) -> dict[str, str]:
-    said = checked(raw, "spec.files", dict, "an object of base64 texts")
+    said = reading.is_a(raw, "spec.files", dict, "an object of base64 texts")
     for path in said:
-        parts = text(path, "spec.files").split("/")
+        parts = reading.text(path, "spec.files").split("/")
         if not all(parts) or "." in parts or ".." in parts:
             raise Malformed("spec.files: want paths within the working directory")
         try:
-            b64decode(text(said[path], "spec.files"), validate=True)
+            b64decode(reading.text(said[path], "spec.files"), validate=True)
         except ValueError:
             raise Malformed("spec.files: want contents in base64") from None
     return dict(said)
-
-
-def _argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
-    field = f"{where}.argv"
-    argv = tuple(text(part, field) for part in checked(fields.get("argv"), field, list, "a list"))
-    if not argv or not argv[0]:
-        raise Malformed(f"{field}: want a command and its arguments")
-    return argv
-
-
-def _env(fields: dict[str, Any], where: str) -> dict[str, str]:
-    env = checked(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
-    return {variable(name): text(value, f"{where}.env.{name}") for name, value in env.items()}
 
 
 def job_id(value: object) -> str:
@@ -267,16 +251,19 @@ def _hello(message: dict[str, Any]) -> Hello:
 
 
 def _configure(message: dict[str, Any]) -> Configure:
-    gpus = tuple(text(gpu, "gpus") for gpu in checked(message.get("gpus", []), "gpus", list, "a list of ids"))
+    gpus = tuple(
+        reading.text(gpu, "gpus")
+        for gpu in reading.is_a(message.get("gpus", []), "gpus", list, "a list of ids")
+    )
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
     pids_max = message.get("pids_max")
     return Configure(
-        node=text(message.get("node"), "node"),
-        amounts=amounts(message.get("amounts"), "amounts"),
+        node=reading.text(message.get("node"), "node"),
+        amounts=reading.amounts(message.get("amounts"), "amounts"),
         gpus=gpus,
-        run_as=text(message.get("run_as", "self"), "run_as"),
-        pids_max=None if pids_max is None else number(pids_max, "pids_max"),
+        run_as=reading.text(message.get("run_as", "self"), "run_as"),
+        pids_max=None if pids_max is None else reading.number(pids_max, "pids_max"),
         no_new_privs=bool(message.get("no_new_privs", True)),
         keeping=_keeping(message),
         engine=_engine(message.get("engine")),
@@ -284,7 +271,7 @@ def _configure(message: dict[str, Any]) -> Configure:
 
 
 def _keeping(message: dict[str, Any]) -> Keeping:
-    said = amounts(message.get("keeping", {}), "keeping")
+    said = reading.amounts(message.get("keeping", {}), "keeping")
     usual = Keeping()
     return Keeping(
         said.get("stream_bytes", usual.stream_bytes),
@@ -295,7 +282,7 @@ def _keeping(message: dict[str, Any]) -> Keeping:
 
 def _start(message: dict[str, Any]) -> Start:
     job, raw = job_id(message.get("job")), message.get("spec")
-    tasks = [_wanted(row) for row in checked(message.get("tasks"), "tasks", list, TASKS)]
+    tasks = [_wanted(row) for row in reading.is_a(message.get("tasks"), "tasks", list, TASKS)]
     return Start(job, None if raw is None else parse_spec(raw), tasks)
 
 
@@ -303,47 +290,31 @@ def _wanted(row: object) -> Wanted:
     """GPUs are named only where some are given."""
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Malformed(f"tasks: want {TASKS}")
-    gpus = mask(row[3]) if len(row) == 4 else 0
-    return Wanted(number(row[0], "index"), number(row[1], "attempt"), bool(row[2]), gpus)
+    gpus = reading.mask(row[3]) if len(row) == 4 else 0
+    return Wanted(reading.number(row[0], "index"), reading.number(row[1], "attempt"), bool(row[2]), gpus)
 
 
 def _attempts(message: dict[str, Any]) -> list[Key]:
     keys = []
-    for row in checked(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
+    for row in reading.is_a(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
         if not isinstance(row, list) or len(row) != 3:
             raise Malformed("attempts: want a list of [job, index, attempt]")
-        keys.append((job_id(row[0]), number(row[1], "index"), number(row[2], "attempt")))
+        keys.append((job_id(row[0]), reading.number(row[1], "index"), reading.number(row[2], "attempt")))
     return keys
 
 
-def _how(message: dict[str, Any]) -> How:
-    how = message.get("how", How.GRACEFULLY)
-    if how not in set(How):
-        raise Malformed(f"how: want one of {', '.join(map(str, map(int, How)))}")
-    return How(how)
-
-
-def _signals(message: dict[str, Any]) -> list[Signal]:
-    wanted = "a list of [job, index, attempt, signal, n]"
-    found = []
-    for row in checked(message.get("signals"), "signals", list, wanted):
-        if not isinstance(row, list) or len(row) != 5 or row[3] not in set(signal.valid_signals()):
-            raise Malformed(f"signals: want {wanted}")
-        key = (job_id(row[0]), number(row[1], "index"), number(row[2], "attempt"))
-        found.append(Signal(key, row[3], number(row[4], "n")))
-    return found
-
-
 def _forget(message: dict[str, Any]) -> Forget:
-    return Forget([job_id(job) for job in checked(message.get("jobs"), "jobs", list, "a list of job ids")])
+    return Forget(
+        [job_id(job) for job in reading.is_a(message.get("jobs"), "jobs", list, "a list of job ids")]
+    )
 
 
 READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "hello": _hello,
     "configure": _configure,
     "start": _start,
-    "stop": lambda message: Stop(_attempts(message), _how(message)),
-    "signal": lambda message: Signals(_signals(message)),
+    "stop": lambda message: Stop(_attempts(message), how_of(message)),
+    "signal": lambda message: Signals(signals_of(message, job_id)),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
     "quit": lambda _: Quit(),
@@ -353,32 +324,48 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
 def _container(raw: object, limits: Limits) -> Container | None:
     if raw is None:
         return None
-    fields = checked(raw, "spec.container", dict, "an object")
-    said = {name: text(value, f"spec.container.{name}") for name, value in fields.items() if name != "mounts"}
+    fields = reading.is_a(raw, "spec.container", dict, "an object")
+    said = {
+        name: reading.text(value, f"spec.container.{name}")
+        for name, value in fields.items()
+        if name != "mounts"
+    }
     user = said.get("user")
     if user is not None and not USER.fullmatch(user):
         raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
-    rows = checked(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    rows = reading.is_a(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
     if not all(isinstance(row, list) and len(row) == 3 for row in rows):
         raise Malformed(f"spec.container.mounts: want {MOUNTS}")
-    mounts = tuple(Mount(text(source, "source"), text(to, "target"), bool(ro)) for source, to, ro in rows)
+    mounts = tuple(
+        Mount(reading.text(source, "source"), reading.text(to, "target"), bool(ro)) for source, to, ro in rows
+    )
     try:
         return Container(**said, mounts=mounts, limits=limits)
     except TypeError as error:
         raise Malformed(f"spec.container: {error}") from error
 
 
+def _sandbox(raw: object) -> Sandbox | None:
+    if raw is None:
+        return None
+    fields = reading.is_a(raw, "spec.sandbox", dict, "an object")
+    paths = reading.is_a(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    writable = tuple(reading.text(path, "spec.sandbox.writable") for path in paths)
+    return Sandbox(bool(fields.get("network")), writable)
+
+
 def _engine(raw: object) -> Engine | None:
     if raw is None:
         return None
-    fields = checked(raw, "engine", dict, "an object")
+    fields = reading.is_a(raw, "engine", dict, "an object")
     if fields.get("kind") not in (PODMAN, DOCKER):
         raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
     return Engine(
         kind=fields["kind"],
-        program=text(fields.get("program"), "engine.program"),
+        program=reading.text(fields.get("program"), "engine.program"),
         mounts=tuple(
-            text(path, "engine.mounts") for path in checked(fields.get("mounts", []), "mounts", list, "")
+            reading.text(path, "engine.mounts")
+            for path in reading.is_a(fields.get("mounts", []), "mounts", list, "")
         ),
         root=bool(fields.get("root")),
         init=bool(fields.get("init")),

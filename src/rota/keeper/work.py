@@ -10,13 +10,16 @@ from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
-from rota.keeper.looks import LAST_LOOK_NS, Looks, rest_of
+from rota.keeper.lives import Lives
+from rota.keeper.looks import Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
-from rota.keeper.spawn import CannotRun, Short, Spawner
-from rota.keeper.wire import How
+from rota.keeper.service.life import Life
+from rota.keeper.spawn import Short, Spawner
+from rota.keeper.stops import How, Signal
 
 SIGKILL = int(signal.SIGKILL)
 NO_PROCESS = Short("its end came before this node had a process to spare")
@@ -53,6 +56,10 @@ class Work:
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
         self.looks = Looks(self.running, kernel.now_ns)
+        self.lives = Lives(self.running, self._book, kernel)
+        self.lives.look, self.lives.go_on = self._look, self._go_on
+        self.warden_idles = False
+        self.is_unswept = False  # something was started since the warden last went to wait
 
     # Orders of the agent.
 
@@ -77,11 +84,11 @@ class Work:
 
     def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:
-            for key in keys:
+            for key in (key for key in keys if how is not How.IF_IT_WAITS or key not in self.running):
                 self._stop(key, how)
         self.fill()
 
-    def signal(self, orders: Sequence[wire.Signal]) -> None:
+    def signal(self, orders: Sequence[Signal]) -> None:
         with self.lock:
             for order in orders:
                 revise.deliver(self.running.get(order.key), order, self._kernel)
@@ -113,10 +120,8 @@ class Work:
         with self.lock:
             self._flush()
             self.outbox.open()
-            live: list[list[object]] = [[*key, "queued", None] for key in self._room.waiting()]
-            live += map(boxed.live_row, self.running.values())
             here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
-            return self._book.state(here, live)
+            return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
         """The events for the agent. What it is told is on record before, if the disk takes it."""
@@ -133,7 +138,7 @@ class Work:
                 self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:
-                self._kernel.bury_stray(pid)
+                self.lives.bury(pid)
                 return False
             if attempt.ending is None:  # the zombie still holds the pid: this can hit no other group
                 self._kernel.signal_group(pid, SIGKILL)
@@ -142,7 +147,7 @@ class Work:
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
-                if written := self._written(attempt):
+                if written := boxed.written(attempt, self._outputs, self._kernel):
                     self._finish(attempt, written)
                     return True
                 attempt.asked = True  # its group has been killed and is about to go
@@ -159,17 +164,6 @@ class Work:
             started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
-    def wait_for_children(self) -> None:
-        """Wait until something was spawned, a second at most: orphans come without notice."""
-        with self.lock:
-            if not self.by_pid:
-                self.has_children.wait(1.0)
-
-    def wait_due(self, seconds: float | None) -> dict[Key, bool]:
-        """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        with self.lock:
-            return self.looks.wait(self.something_due, seconds)
-
     def strike(self, keys: Iterable[Key]) -> None:
         """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
         with self.lock:
@@ -184,22 +178,9 @@ class Work:
             attempt, now = self.running.get(key), self._kernel.now_ns()
             if attempt is None or self._resume(attempt, now):
                 return 0, []
-            leader = attempt.outcome is None
-            if leader and attempt.ending is None:
-                if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
-                    return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
-                attempt.begin_end("timed_out", now)
-            if not attempt.pid:
-                self._look(attempt, now + FIRST_LOOK_NS)
-                return 0, []
-            rest = rest_of(attempt, tree)
-            if was_gone and not rest and (written := self._written(attempt)):
-                self._finish(attempt, written)
-                return 0, []
-            signum = self.looks.next_signal(attempt, now)
-            if leader and signum and signum != attempt.struck:
-                self._kernel.signal_group(attempt.pid, signum)
-            return signum, rest
+            if attempt.is_resting:
+                return self.lives.tend(attempt, tree, now)
+            return self._tend(attempt, now, was_gone=was_gone, tree=tree)
 
     def keep_up(self) -> str | None:
         """Once a second: what the disk did not take before, and a journal too long; what it still lacks."""
@@ -209,6 +190,29 @@ class Work:
             return self._journal.problem
 
     # Steps, all under the lock.
+
+    def _tend(
+        self, attempt: Running, now: int, *, was_gone: bool, tree: Sequence[tuple[int, int]]
+    ) -> tuple[int, list[int]]:
+        leader = attempt.outcome is None
+        if leader and attempt.ending is None:
+            if self._kernel.has_ended(attempt.pid) or not attempt.is_late(now):
+                return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
+            attempt.begin_end("timed_out", now)
+        if not attempt.pid:
+            self._look(attempt, now + FIRST_LOOK_NS)
+            return 0, []
+        if attempt.ending is None:  # it ended by itself: who has left its group is swept up later
+            rest = [pid for pid, group in tree if group == attempt.pid]
+        else:
+            rest = [pid for pid, group in tree if not (leader and group == attempt.pid)]
+        if was_gone and not rest and (written := boxed.written(attempt, self._outputs, self._kernel)):
+            self._finish(attempt, written)
+            return 0, []
+        signum = self.looks.next_signal(attempt, now)
+        if leader and signum not in (0, attempt.struck) and not attempt.spares_leader(signum):
+            self._kernel.signal_group(attempt.pid, signum)
+        return signum, rest
 
     def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
         """Put it in line, or say why not. An order that came before is no new one."""
@@ -249,6 +253,8 @@ class Work:
         for grant, segment in zip(grants, segments, strict=True):
             spec = self.memory.specs[grant.key[0]]
             attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
+            if spec.restart:
+                attempt.life = Life()
             self._book.open(attempt)
             attempts.append(attempt)
             self.running[grant.key] = attempt
@@ -268,15 +274,14 @@ class Work:
             self._spawned.notify_all()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
+            self.lives.begin(attempt)
             boxed.tell_start(attempt, self.lock, self._book)
-            if attempt.group and attempt.group.limits != attempt.spec.limits:  # changed since it was made
-                self._spawner.revise(attempt.group, attempt.spec.limits)
             self.has_children.notify_all()
-            self.looks.unswept = True
+            self.is_unswept = True
             deadline_ns = attempt.deadline_ns()
             if deadline_ns is not None and attempt.ending is None:
                 self._look(attempt, deadline_ns)
-            elif self.looks.idles or attempt.spec.limits:
+            elif self.warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
@@ -284,7 +289,7 @@ class Work:
         key = attempt.key
         self._spawning -= 1
         self._spawned.notify_all()
-        if len(attempt.marks) > 1:
+        if attempt.is_under_way:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
@@ -303,14 +308,14 @@ class Work:
                 self._book.strike(key)
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
-        """A later step cannot be started: its own fault, or its node's, which nobody else can make up for."""
-        now = self._kernel.now_ns()
-        if isinstance(error, Short) and (when_ns := attempt.wait_for_node(now)):
+        """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
+        now, is_short = self._kernel.now_ns(), isinstance(error, Short)
+        if is_short and attempt.life is None and (when_ns := attempt.wait_for_node(now)):
             self._look(attempt, when_ns)
             return
         code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
         attempt.outcome = Outcome(code, ran_us=ran_us, reason=str(error))
-        if isinstance(error, Short):
+        if is_short and attempt.life is None:  # a service may yet find what it needs
             attempt.ending = attempt.ending or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
 
@@ -318,10 +323,10 @@ class Work:
         """Try to start a step again; False: it has not been waiting for that."""
         if not attempt.waits:
             return False
-        self._spawning += 1
         if attempt.resumes(now):
-            self._onward.append(attempt)
+            self._go_on(attempt)
         else:
+            self._spawning += 1
             self._fail(attempt, NO_PROCESS)
         return True
 
@@ -331,17 +336,15 @@ class Work:
 
     def _revise(self, job: str) -> None:
         """What runs of it gets what can be changed while it does."""
-        for attempt in revise.changed(self.running.values(), job, self.memory.specs[job]):
-            self._spawner.revise(attempt.group, attempt.spec.limits)
-            if (deadline_ns := attempt.deadline_ns()) is not None and attempt.ending is None:
-                self._look(attempt, deadline_ns)
+        revise.apply(self.running.values(), job, self.memory.specs[job], self._spawner, self._look)
         self.something_due.notify()  # the warden watches limits
 
     def _stop(self, key: Key, how: How = How.GRACEFULLY) -> None:
         attempt = self.running.get(key)
-        if attempt and how is How.IF_IT_WAITS:
-            return
-        if attempt:
+        if attempt and attempt.is_resting:
+            self.lives.stop_resting(attempt)
+            self._finish(attempt, self._outputs.measure(attempt.segment))
+        elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             if attempt.ending is None and not over:
                 attempt.begin_end("stopped", self._kernel.now_ns())
@@ -361,31 +364,31 @@ class Work:
         self.looks.at(attempt, when_ns)
         self.something_due.notify()
 
-    def _written(self, attempt: Running) -> Measure | None:
-        """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
-        if boxed.may_be_there(attempt):
-            return None
-        is_patient = attempt.pause_ns < LAST_LOOK_NS
-        return self._outputs.last(
-            attempt.segment, lambda: is_patient and self._kernel.has_members(attempt.pid)
-        )
-
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None
-        if attempt.marks and self._book.end_step(attempt):
+        reason = boxed.refusal(attempt)
+        if reason and len(attempt.marks) > 1:
+            self._fail_under_way(attempt, Short(reason))
+            return
+        if attempt.marks and not reason and self._book.end_step(attempt):
             self._book.begin_step(attempt, written.at)
-            self._spawning += 1
-            self._onward.append(attempt)  # whoever fills starts it
+            self._go_on(attempt)
+            return
+        if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]
         self._spawner.release(attempt.group)
         self._outputs.give_back(attempt.key, attempt.segment, written)
-        if reason := boxed.refusal(attempt):
+        if reason:
             self._drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
         self._room.release(attempt.key)
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
+
+    def _go_on(self, attempt: Running) -> None:
+        self._spawning += 1
+        self._onward.append(attempt)  # whoever fills starts it
 
     def _is_idle(self) -> bool:
         return not (self.running or self._room.has_waiting())

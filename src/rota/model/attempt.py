@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
+from rota.model.service import Life
 from rota.model.steps import StepMark
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
@@ -82,6 +83,7 @@ class OldStatus(msgspec.Struct, frozen=True, array_like=True):
     peak_kib: int
     reason: str | None
     steps: tuple[StepMark, ...] = ()
+    life: Life | None = None
 
 
 class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,6 +117,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
     versions: dict[int, int] = {}  # position -> of its job's spec, where it is not the first
+    lives: dict[int, Life] = {}  # position -> how it lives, of services
 
     @property
     def key(self) -> Key:

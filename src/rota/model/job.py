@@ -10,6 +10,8 @@ from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.sandbox import SANDBOX, Sandbox
+from rota.model.service import SIGTERM, Check, Restart
 from rota.model.shape import (
     NO_RULES,
     Constraint,
@@ -97,10 +99,19 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     version: int = 1  # one more at each update
     keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    stop_signal: int = SIGTERM  # by which it is asked to end
+    restart: Restart = Restart()  # of a service
+    check: Check | None = None  # of a service; none: that it runs is enough
+    sandbox: Sandbox | None = None
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def stays(self) -> bool:
+        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        return self.kind is Kind.SERVICE
 
     @property
     def blocks(self) -> int:
@@ -109,7 +120,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @cached_property
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
-        return self.where if self.container is None else (*self.where, RUNTIME)
+        implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX))
+        return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @cached_property
     def shape(self) -> Shape:

@@ -9,6 +9,8 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.sandbox import Sandbox
+from rota.model.service import SIGTERM, Check, Life, Restart
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
@@ -47,6 +49,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
+    life: Life | None = None  # of a service
     version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
@@ -54,6 +57,9 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     def of_version(self, version: int) -> "Claim":
         return msgspec.structs.replace(self, version=version)
+
+    def with_life(self, life: Life) -> "Claim":
+        return msgspec.structs.replace(self, life=life)
 
 
 class JobClaims(NamedTuple):
@@ -101,6 +107,10 @@ class Work(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
     container: Container | None = None
+    stop_signal: int = SIGTERM
+    restart: Restart | None = None  # of a service
+    check: Check | None = None
+    sandbox: Sandbox | None = None
     version: int = 1
 
 
@@ -120,6 +130,10 @@ def work_of(spec: JobSpec) -> Work:
         steps=spec.steps,
         files=spec.files,
         container=spec.container,
+        stop_signal=spec.stop_signal,
+        restart=spec.restart if spec.stays else None,
+        check=spec.check,
+        sandbox=spec.sandbox,
         version=spec.version,
     )
 
@@ -160,6 +174,18 @@ class JobOrders(NamedTuple):
     signals: tuple[Signal, ...] = ()
 
 
+class LogWindow(NamedTuple):
+    """Which part of an attempt's output: what arrived between two times, and of that the last lines."""
+
+    since_ms: int = 0  # wall clock of the node; 0: at any time
+    until_ms: int = 0
+    tail_lines: int | None = None  # None: all
+    tail_of_both: bool = False  # lines of both streams count
+
+
+ALL_OF_IT = LogWindow()
+
+
 class LogRequest(NamedTuple):
     """One stream of one attempt, from an offset on."""
 
@@ -169,6 +195,7 @@ class LogRequest(NamedTuple):
     stream: str  # stdout or stderr
     offset: int
     follow: bool  # until the attempt has ended
+    window: LogWindow = ALL_OF_IT
 
 
 class OutputsRequest(NamedTuple):
@@ -186,8 +213,9 @@ class LogPiece(NamedTuple):
     data: bytes
     missing: int = 0  # bytes before `offset` that are gone
     reason: str = "more was written than is kept"
-    at_ms: int = 0  # wall clock: by when they had arrived; 0: they were there before the reader
-    is_last_known: bool = False  # there may be more, of which nobody here knows
+    at_ms: int = 0  # wall clock: by when they had arrived; 0: nobody knows
+    marks: tuple[tuple[int, int], ...] = ()  # by when so many of them already had
+    rest: str | None = None  # why there may be more, of which nobody here knows
 
 
 class TailPiece(NamedTuple):

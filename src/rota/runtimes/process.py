@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.sandbox import Sandbox
+from rota.model.service import Check, Life, Restart
 from rota.model.steps import Step, StepMark
 from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
@@ -177,7 +179,8 @@ class ProcessRuntime:
 
 
 def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
-    return _grouped([*map(_live, state["live"]), *map(_ended, state["ended"])], state)
+    rows = [*map(_live, state["live"]), *map(_ended, state["ended"])]
+    return _grouped(rows, state)
 
 
 def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
@@ -209,7 +212,37 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.container is None else {"container": _container(work.container)}),
+        **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
+        "stop_signal": work.stop_signal,
+        **({} if work.restart is None else {"restart": _restart_of(work.restart)}),
+        **({} if work.check is None else {"check": _check_of(work.check)}),
     }
+
+
+def _restart_of(restart: Restart) -> dict[str, int]:
+    return {
+        "attempts": restart.attempts,
+        "within_ms": round(restart.within_seconds * 1000),
+        "delay_ms": round(restart.delay_seconds * 1000),
+        "delay_max_ms": round(restart.delay_max_seconds * 1000),
+    }
+
+
+def _check_of(check: Check) -> dict[str, Any]:
+    what: dict[str, Any] = {"argv": check.command} if check.command else {"port": check.port}
+    if check.http is not None:
+        what |= {"path": check.http, "codes": check.codes}
+    return what | {
+        "interval_ms": round(check.interval_seconds * 1000),
+        "timeout_ms": round(check.timeout_seconds * 1000),
+        "after_ms": round(check.after_seconds * 1000),
+        "failures": check.failures,
+        "successes": check.successes,
+    }
+
+
+def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    return {"network": sandbox.network, "writable": sandbox.writable}
 
 
 def _container(container: Container) -> dict[str, Any]:
@@ -278,14 +311,20 @@ def _mark(row: list[Any]) -> StepMark:
     return StepMark(started_ms, ended_ms, -1 if code is None else code, signal or 0, out_offset, err_offset)
 
 
-def _grouped(rows: list[tuple[str, Claim]], told: dict[str, Any]) -> list[JobClaims]:
-    """By job, each with what else was told of it."""
+def _life(row: list[Any]) -> Life:
+    restarts, code, signal, ended_ms, health, why = row
+    return Life(restarts, -1 if code is None else code, signal or 0, ended_ms, health, why)
+
+
+def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[JobClaims]:
+    """`beside` them is told how the steps of some stand, how services live, and versions of updated jobs."""
     jobs: dict[str, list[Claim]] = {}
-    marks = {tuple(name): tuple(map(_mark, found)) for *name, found in told.get("steps", ())}
-    versions = {tuple(name): version for *name, version in told.get("versions", ())}
+    marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
+    lives = {(job, at, n): _life(found) for job, at, n, found in beside.get("lives", ())}
+    versions = {(job, at, n): version for job, at, n, version in beside.get("versions", ())}
     for job, claim in rows:
         name = (job, claim.index, claim.attempt)
-        full = claim.with_steps(marks[name]) if name in marks else claim
-        full = full.of_version(versions[name]) if name in versions else full
-        jobs.setdefault(job, []).append(full)
+        told = claim.with_steps(marks[name]) if name in marks else claim
+        told = told.of_version(versions[name]) if name in versions else told
+        jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

@@ -1,4 +1,4 @@
-"""A draining node whose time is up + what still runs there -> what has to move to other nodes."""
+"""A draining node + what still runs there -> what has to move: services at once, the rest when time is up."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ from rota.model.job import Kind
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus, NodeWish, drains
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.blocks import Blocks
@@ -36,13 +36,13 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if node is None or not drains(node.wish, node.status) or not node.assigned:
         return NOTHING
     wish = node.wish if node.wish is not None and node.wish.drains else NodeWish(node.spec.id)
-    stays = [name for name in node.assigned if _is_last(view, name)]
-    alone = len(stays) == len(node.assigned)
+    last = [name for name in node.assigned if _is_last(view, name)]
+    alone = len(last) == len(node.assigned)
     if alone or (wish.drain_by_ms is not None and now.ms >= wish.drain_by_ms):
         return _move(view, node, wish, now, alone=alone)
-    looks = [] if wish.drain_by_ms is None else [wish.drain_by_ms]
-    looks += [now.ms + _AGAIN_MS] if stays else []
-    return look_again(min(looks)) if looks else NOTHING
+    plan = _move(view, node, wish, now, alone=False, only_what_stays=True)
+    looks = [at_ms for at_ms in (wish.drain_by_ms, plan.wake_at_ms) if at_ms is not None]
+    return plan._replace(wake_at_ms=min(looks, default=None))
 
 
 def _is_last(view: View, name: tuple[JobId, int]) -> bool:
@@ -55,13 +55,23 @@ def moves(job: JobView, *, everything: bool) -> bool:
     return job.spec.kind is not Kind.SYSTEM and (everything or job.spec.run is not RunMode.AT_MOST_ONCE)
 
 
-def _move(view: View, node: NodeView, wish: NodeWish, now: Instant, *, alone: bool) -> Plan:
+def _move(
+    view: View,
+    node: NodeView,
+    wish: NodeWish,
+    now: Instant,
+    *,
+    alone: bool,
+    only_what_stays: bool = False,
+) -> Plan:
     """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
     blocks = Blocks()
     events = []
     shall = _by_job(view, node, everything=wish.drain_all, alone=alone)
     left = not alone and any(_is_last(view, name) for name in node.assigned)
     for job, indices in shall:
+        if only_what_stays and not job.spec.stays:
+            continue
         ready = [index for index in indices if may_go(job, index)]
         bound = len(ready) if wish.drain_all else _bound(job, len(ready))
         going = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
@@ -101,9 +111,15 @@ def _waits_there(job: JobView, index: int) -> bool:
 def _event(job: JobView, indices: list[int], node: NodeView, *, alone: bool) -> Event:
     ranges = Ranges(indices)
     s, es = ("s", "") if len(indices) > 1 else ("", "s")
-    because = "nothing else is left there" if alone else "its time to drain is over"
+    because = _reason(job, alone=alone)
     why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: {because}"
     return Event("task.evicted", why, job=job.spec.id, node=node.spec.id, indices=tuple(ranges.pairs))
+
+
+def _reason(job: JobView, *, alone: bool) -> str:
+    if alone:
+        return "nothing else is left there"
+    return "services do not end by themselves" if job.spec.stays else "its time to drain is over"
 
 
 RECONCILER = Reconciler(NAME, "scheduler", wakes, decide, start)

@@ -11,6 +11,7 @@ from rota.model.lifecycle import NodeState
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import Eligibility, Link
 from rota.model.plan import Instant
+from rota.model.sandbox import SANDBOX
 from rota.model.shape import Constraint, tolerates
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import NEVER_MS, Promise
@@ -122,11 +123,15 @@ def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
         if constraint == RUNTIME and scene.spec.container is not None:
             text = f"{of_nodes(count, len(labels), 'has', 'have')} no container runtime"
             obstacle = scene.obstacle("container", on, text, "no container runtime")
+        elif constraint == SANDBOX and scene.spec.sandbox is not None:
+            text = f"{of_nodes(count, len(labels), 'has', 'have')} no bubblewrap that works"
+            obstacle = scene.obstacle("sandbox", on, text, "no bubblewrap that works")
         yield obstacle._replace(cost=1.0, change=without(_field(constraint)), lasting=True)
 
 
 def _field(constraint: Constraint) -> str:
-    return "image" if constraint == RUNTIME else str(constraint)
+    fields = {RUNTIME: "image", SANDBOX: "sandbox"}
+    return fields.get(constraint, str(constraint))
 
 
 def _passes(constraint: Constraint, value: str | None) -> bool:

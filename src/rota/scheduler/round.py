@@ -24,7 +24,7 @@ from rota.model.limits import (
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.shape import NO_RULES, Line, Policy, RunMode
 from rota.model.view import JobView, View
-from rota.scheduler import pins
+from rota.scheduler import elsewhere, pins
 from rota.scheduler.backfill import Promise, promise
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
@@ -145,7 +145,7 @@ class Round:
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        ready, seated = self._seat(job, ready, barring(self._view, refused) if refused else None)
+        ready, seated = self._seat(job, ready, refused)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
         impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
@@ -160,10 +160,11 @@ class Round:
         left = self._look_ahead(job, ready[len(seated.seats) :], kept_off)
         return not left or bool(held_back) or self._wait(job, left)
 
-    def _seat(self, job: JobView, ready: list[int], barred: Array | None) -> pins.Pinned:
+    def _seat(self, job: JobView, ready: list[int], refused: list[int]) -> pins.Pinned:
         if job.spec.kind is Kind.SYSTEM:
+            barred = barring(self._view, refused) if refused else None
             return pins.seat(self._view, self._seating, job, ready, barred)
-        return pins.Pinned(ready, self._seating.seat(job, len(ready), barred))
+        return pins.Pinned(ready, elsewhere.seat(self._view, self._seating, job, ready, refused))
 
     def _held_back(self, job: JobView) -> dict[int, Array]:
         """What of each node is promised to the head of the queue, and not to be had for this one."""
@@ -223,7 +224,7 @@ class Round:
         """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
-        plain = plain and spec.kind is not Kind.SYSTEM
+        plain = plain and spec.kind is Kind.BATCH  # what stays would hold for ever what the next waits for
         short = job.run_us is not None and job.run_us <= SHORT_RUN_US
         free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
         return plain and short and free

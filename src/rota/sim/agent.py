@@ -7,6 +7,7 @@ from rota.agent.desk import Desk, stops
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
+from rota.keeper.stops import How, Signal
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.limits import BEAT_MS, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
@@ -247,9 +248,9 @@ class Agent(Process):
             keeper.obey(lambda work: work.start(order))
         for how, names in stops(one).items():
             keys = [(str(name.job), name.task, name.attempt) for name in names]
-            keeper.obey(lambda work, keys=keys, how=how: work.stop(keys, wire.How(how)))  # type: ignore[misc]
+            keeper.obey(lambda work, keys=keys, how=how: work.stop(keys, How(how)))  # type: ignore[misc]
         if one.signals:
-            signals = [wire.Signal((str(one.job), s.index, s.attempt), s.signal, s.n) for s in one.signals]
+            signals = [Signal((str(one.job), s.index, s.attempt), s.signal, s.n) for s in one.signals]
             keeper.obey(lambda work: work.signal(signals))
 
     def _report_soon(self) -> None:

@@ -39,7 +39,7 @@ class Checks:
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[Key, str] = {}
-        self._steps: dict[Key, int] = {}  # the last that was started
+        self._steps: dict[Key, tuple[int, int]] = {}  # the last that was started, after how many restarts
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
         self._once: dict[tuple[str, int], Key] = {}
         self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
@@ -77,10 +77,11 @@ class Checks:
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         begun = self._born.get(key)
-        follows = begun == machine.name and child.step > 1 and self._steps.get(key) == child.step - 1
+        step, restart = self._steps.get(key, (0, 0))
+        follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if begun is not None and not follows:
             raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
-        self._born[key], self._steps[key] = machine.name, child.step
+        self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = self.known.get(f"attempt/{key[0]}/{block}")
         if placed is None or ints(placed, "number")[at] < key[2]:
@@ -95,6 +96,8 @@ class Checks:
         self._use(machine, spec, child)
         self._deadlines.born(machine, child, spec)
         live = self._live.setdefault(task, {})
+        if key in live:
+            raise Broken(f"{name} was started again on {machine.name} while it ran")
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
@@ -129,6 +132,9 @@ class Checks:
         self._deadlines.died(child)
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
+
+    def live_tasks(self) -> set[tuple[str, int]]:
+        return set(self._live)
 
     def look(self) -> None:
         """Once a second."""

@@ -12,8 +12,9 @@ from rota.keeper.limits.cgroups import Group
 from rota.keeper.limits.words import Limits
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
-from rota.keeper.spawn import CannotRun, Short, Spawner
+from rota.keeper.spawn import Short, Spawner
 from rota.keeper.wire import Configure, Spec
 from rota.sim.world import Clock
 
@@ -128,10 +129,11 @@ class Child:
     habit: Habit
     started_ms: int
     gpus: tuple[str, ...] = ()
-    status: int | None = None  # once it has ended: exit code, or minus a signal's number
     step: int = 0  # which of the attempt's steps, from 1
     is_last: bool = True  # of them
+    restart: int = 0  # how often the attempt was started before
     version: int = 1  # of its job's spec
+    status: int | None = None  # once it has ended: exit code, or minus a signal's number
 
 
 Births = Callable[[int, Child], None]
@@ -190,7 +192,7 @@ class SimSpawner(Spawner):
         pid = self._processes.next_pid
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
-        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), step=spec.step, is_last=is_last)
+        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
         child.version = spec.version
         self._processes.children[pid] = child
         self._born(pid, child)
@@ -227,8 +229,9 @@ class SimKernel(Kernel):
     def has_ended(self, pid: int) -> bool:
         return pid != 0 and self._processes.children[pid].status is not None
 
-    def bury_stray(self, pid: int) -> None:
-        self._processes.children.pop(pid, None)
+    def bury_stray(self, pid: int) -> int | None:
+        child = self._processes.children.pop(pid, None)
+        return None if child is None else child.status
 
     def bury(self, pid: int, started_ns: int) -> Outcome:
         status = self._processes.children.pop(pid).status

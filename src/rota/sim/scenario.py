@@ -14,6 +14,7 @@ from rota.sim.fault_users import give_up
 from rota.sim.fault_wishes import draw_wishes
 from rota.sim.faults import befall, draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.services import end_services, serve
 from rota.sim.witness import MISSING
 from rota.sim.world import World
 
@@ -66,7 +67,8 @@ def scenario(seed: int) -> Scenario:
     size = Size(tuple(more.groups), servers, lost_ms)
     wished = kinds.wish(seed, more.arrivals, length_ms)
     all_faults = sorted([*faults, *more.faults, *draw_wishes(seed, length_ms)])
-    return Scenario(seed, size, wished.arrivals, all_faults, crons=tuple(wished.crons))
+    arrivals = sorted([*wished.arrivals, *serve(seed, length_ms)], key=lambda one: one.at_ms)
+    return Scenario(seed, size, arrivals, all_faults, crons=tuple(wished.crons))
 
 
 def _arrival(luck: Random, number: int) -> Arrival:
@@ -140,10 +142,9 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
     world.run(max(last_ms, case.safety_ms))
-    while world.now_ms < until_ms and not all_ended(cluster):
-        world.run(world.now_ms + 5_000)
-        if world.now_ms > case.safety_ms + PATIENCE_MS:
-            give_up(cluster)
+    _wait_for_ends(cluster, until_ms, case.safety_ms + PATIENCE_MS)
+    end_services(cluster)
+    _wait_for_ends(cluster, world.now_ms + case.liveness_ms, world.now_ms + PATIENCE_MS)
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:
@@ -156,16 +157,25 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     _look_at_keepers(cluster)
 
 
+def _wait_for_ends(cluster: Cluster, until_ms: int, patient_until_ms: int) -> None:
+    while cluster.world.now_ms < until_ms and not all_ended(cluster):
+        cluster.world.run(cluster.world.now_ms + 5_000)
+        if cluster.world.now_ms > patient_until_ms:
+            give_up(cluster)
+
+
 def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:
     return lambda: cluster.users.submit(arrival, key)
 
 
 def all_ended(cluster: Cluster) -> bool:
+    """But for services that nobody has canceled."""
     if cluster.users.waiting:
         return False
     known = cluster.checks.known
     jobs = [key.split("/")[1] for key in known if key.startswith("job/") and key.endswith("/spec")]
-    statuses = [known.get(f"job/{job}/status") for job in jobs]
+    ending = [job for job in jobs if not known[f"job/{job}/spec"].stays or job in cluster.users.canceled]
+    statuses = [known.get(f"job/{job}/status") for job in ending]
     return all(status is not None and status.ended for status in statuses)
 
 

@@ -205,8 +205,10 @@ class Users(Process):
 
     def habit(self, key: Key, spec: Spec) -> Habit:
         behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
-        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}" + (f"/{spec.step}" if spec.step else ""))
+        which = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
+        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}{which}")
         run_ms = behaviour.run_ms(luck)
-        fails = luck.random() < behaviour.fail_share and key[2] <= behaviour.fail_attempts
+        still_fails = spec.restart is not None or key[2] <= behaviour.fail_attempts
+        fails = luck.random() < behaviour.fail_share and still_fails
         deaf = luck.random() < behaviour.deaf_share
         return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)

@@ -48,6 +48,10 @@ class Witness:
         """An attempt is written to have ended so."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         seen = self._seen.get(key, NOTHING)
+        if spec.stays and state in (AttemptState.SUCCEEDED, AttemptState.TIMED_OUT):
+            raise Broken(f"{name}, of a service, is said to be {state.name}")
+        if spec.stays:
+            return
         match state:
             case AttemptState.SUCCEEDED if not self.succeeded(key):
                 where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""

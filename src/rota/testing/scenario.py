@@ -11,6 +11,7 @@ from rota.model.job import JobSpec, Kind
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
+from rota.model.service import Life
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.model.view import state_of
@@ -101,6 +102,20 @@ class _Story:
             for task, held in list(machine.held.items()):
                 if task[0] == job and index in ("", str(task[1])) and held.said is Said.RUNNING:
                     machine.end(task, int(code), _ms(ran))
+        self._stage.settle()
+
+    def do_life(self, ref: str, *settings: str) -> None:
+        """A node's word on a task of a service: restarts=2 code=1 health=down."""
+        job, _, index = ref.partition(".")
+        said = dict(setting.split("=", 1) for setting in settings)
+        life = Life(
+            int(said.get("restarts", 0)),
+            int(said.get("code", -1)),
+            health=said["health"],
+            why=said.get("why"),
+        )
+        for machine in self._stage.machines.values():
+            machine.tell_life((JobId(job), int(index)), life)
         self._stage.settle()
 
     def do_cancel(self, job: str, *reason: str) -> None:

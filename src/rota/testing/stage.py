@@ -14,6 +14,7 @@ from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
+from rota.model.service import Life
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
 from rota.scheduler import drain
 from rota.scheduler import plan as scheduler
@@ -89,6 +90,10 @@ class Machine:
         held = self.held.pop(task)
         self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
         self._use_room()
+
+    def tell_life(self, task: tuple[JobId, int], life: Life) -> None:
+        if held := self.held.get(task):
+            self._say(task, held.attempt, held.said, life=life)
 
     def crash(self) -> None:
         """All it held is gone with its boot."""

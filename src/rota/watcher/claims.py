@@ -10,8 +10,10 @@ from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, Attem
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.node import Eligibility, drains
 from rota.model.plan import Event
+from rota.model.service import Life
 from rota.model.sync import Claim, JobClaims, Said
 from rota.model.view import JobView, View
+from rota.watcher.lives import LifeNews
 from rota.watcher.steps import Marks, StepNews
 
 _COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
@@ -31,13 +33,14 @@ class Ledger:
         self._reasons: dict[tuple[JobId, AttemptState, int], str] = {}
         self._ended: dict[tuple[JobId, int], None] = {}
         self._steps = StepNews()
+        self._lives = LifeNews()
 
     def hear(self, said: Iterable[JobClaims]) -> None:
         for one in said:
             job = self._view.jobs.get(one.job)
             if job is not None:
                 for claim in one.claims:
-                    self.enter(job, claim, event_of(claim))
+                    self.enter(job, claim, event_of(claim, job.spec.stays))
 
     def enter(self, job: JobView, claim: Claim, event: AttemptEvent | None) -> None:
         block, position = divmod(claim.index, BLOCK_TASKS)
@@ -45,10 +48,12 @@ class Ledger:
         if draft is None or event is None:
             return
         before = draft.marks(position, claim.attempt) if claim.steps else ()
+        lived = draft.life(position, claim.attempt)
         state = draft.enter(position, claim, event, self._node)
         if claim.steps:
             after = draft.marks(position, claim.attempt)
             self._steps.note(job.spec.id, claim.index, job.spec.steps, (before, after))
+        self._note_life(job, claim, lived, draft.life(position, claim.attempt))
         if state is not None:
             kind = (job.spec.id, state, claim.exit_code)
             self._happened.setdefault(kind, []).append(claim.index)
@@ -56,6 +61,10 @@ class Ledger:
                 self._reasons[kind] = claim.reason
             if state >= ATTEMPT_FIRST_END:
                 self._ended[job.spec.id, claim.index] = None
+
+    def _note_life(self, job: JobView, claim: Claim, before: Life | None, now: Life | None) -> None:
+        if now is not None and now != before:
+            self._lives.note(job.spec.id, claim.index, before, now)
 
     def puts(self) -> tuple[StatusBlock, ...]:
         return tuple(draft.done() for draft in self._blocks.values() if draft.changed)
@@ -66,7 +75,8 @@ class Ledger:
             for kind, indices in self._happened.items()
             if kind[1] not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
         ]
-        return (*self._steps.events(self._node, node_name), *told, *self._drained(node_name))
+        news = (*self._steps.events(self._node, node_name), *self._lives.events(self._node, node_name))
+        return (*news, *told, *self._drained(node_name))
 
     def _drained(self, node_name: str) -> Iterable[Event]:
         """Who drains a node hears when the last of its work has ended."""
@@ -127,9 +137,9 @@ _EVENTS = {
 }
 
 
-def event_of(claim: Claim) -> AttemptEvent | None:
-    """None: a word of a newer version."""
-    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal:
+def event_of(claim: Claim, stays: bool = False) -> AttemptEvent | None:
+    """None: a word of a newer version. What is to stay has not succeeded by going."""
+    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal and not stays:
         return AttemptEvent.EXITED_0
     return _EVENTS.get(claim.said)  # type: ignore[call-overload, no-any-return]  # an int finds its IntEnum
 
@@ -149,15 +159,22 @@ class _StatusDraft:
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
         self._versions = dict(status.versions)
+        self._lives = dict(status.lives)
 
     @property
     def changed(self) -> bool:
-        return bool(self._claims) or self._steps != self._status.steps
+        status = self._status
+        return bool(self._claims) or self._steps != status.steps or self._lives != status.lives
 
     def marks(self, position: int, attempt: int) -> Marks:
         """Of the steps that this attempt has begun."""
         is_known = position < len(self._known) and self._known_as(position) == attempt
         return self._steps.get(position, ()) if is_known else ()
+
+    def life(self, position: int, attempt: int) -> Life | None:
+        """How this attempt lives, as far as it was told."""
+        is_known = position < len(self._known) and self._known_as(position) == attempt
+        return self._lives.get(position) if is_known else None
 
     def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
@@ -166,17 +183,17 @@ class _StatusDraft:
         known = self._known_as(position)
         before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
-        if claim.steps and known == number and before in _LIVE:
-            self._steps[position] = claim.steps
+        if known == number and before in _LIVE:
+            self._take(position, claim)
         if state is None:
             return None
         if known and known != number:
             self._older.append(self._old(position, known))
             self._reasons.pop(position, None)
             self._steps.pop(position, None)
+            self._lives.pop(position, None)
             self._versions.pop(position, None)
-        if claim.steps:
-            self._steps[position] = claim.steps
+        self._take(position, claim)
         if claim.version > 1:
             self._versions[position] = claim.version
         self._states[position] = int(state)
@@ -184,6 +201,13 @@ class _StatusDraft:
         if claim.reason:
             self._reasons[position] = claim.reason
         return state
+
+    def _take(self, position: int, claim: Claim) -> None:
+        """What goes on within an attempt."""
+        if claim.steps:
+            self._steps[position] = claim.steps
+        if claim.life is not None:
+            self._lives[position] = claim.life
 
     def done(self) -> StatusBlock:
         draft = Draft(self._status)
@@ -202,6 +226,7 @@ class _StatusDraft:
             older_dropped=self._status.older_dropped + dropped,
             steps=self._steps,
             versions=self._versions,
+            lives=self._lives,
         )
 
     def _known_as(self, position: int) -> int:
@@ -219,5 +244,5 @@ class _StatusDraft:
             for name in _COPIED
         }
         state, reason = self._state(position), self._reasons.get(position)
-        marks = self._steps.get(position, ())
-        return OldStatus(position, number, state, **values, reason=reason, steps=marks)
+        marks, life = self._steps.get(position, ()), self._lives.get(position)
+        return OldStatus(position, number, state, **values, reason=reason, steps=marks, life=life)

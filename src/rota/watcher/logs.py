@@ -1,6 +1,7 @@
 """Readings of logs on nodes: asked for over the control stream, answered on calls of their own. [I/O]"""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
@@ -13,7 +14,8 @@ from rota.model.view import View
 from rota.wire.generated import agent_pb2 as pb
 
 STREAMS = ("stdout", "stderr")
-_CHUNKS_AHEAD = 8  # a reader that stalls holds back its own call only
+_AHEAD_BYTES = 256 << 10  # that wait for a reader, and one chunk more
+_AHEAD_CHUNKS = 64  # the same: of small ones
 _ANSWER_SECONDS = 20.0  # for the node to open the call
 
 
@@ -38,10 +40,14 @@ def is_own(view: View, node: NodeId, piece: TailPiece) -> bool:
 
 
 class Reading:
-    """One log on its way to one reader."""
+    """One log on its way to one reader; one that stalls holds back its own call only."""
 
     def __init__(self) -> None:
-        self.chunks: asyncio.Queue[pb.LogChunk | None] = asyncio.Queue(_CHUNKS_AHEAD)
+        self._ahead: deque[pb.LogChunk | None] = deque()
+        self._ahead_bytes = 0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
         self.begun = asyncio.Event()
         self.closed = False
 
@@ -51,6 +57,35 @@ class Reading:
                 await self.begun.wait()
         except TimeoutError:
             raise Unavailable(f"the node did not send the log within {_ANSWER_SECONDS:g} s") from None
+
+    async def put(self, chunk: pb.LogChunk | None) -> None:
+        """None is the end."""
+        await self._room.wait()
+        if self.closed:
+            return
+        self._ahead.append(chunk)
+        self._ahead_bytes += len(chunk.data) if chunk else 0
+        if self._ahead_bytes >= _AHEAD_BYTES or len(self._ahead) >= _AHEAD_CHUNKS:
+            self._room.clear()
+        self._news.set()
+
+    async def take(self) -> list[pb.LogChunk]:
+        """All that has come, at least one; nothing: this was the end."""
+        while not self._ahead:
+            self._news.clear()
+            await self._news.wait()
+        found: list[pb.LogChunk] = []
+        while self._ahead and (chunk := self._ahead[0]) is not None:
+            found.append(chunk)
+            self._ahead.popleft()
+        self._ahead_bytes = 0
+        self._room.set()
+        return found
+
+    def close(self) -> None:
+        self.closed = True
+        self._ahead.clear()
+        self._room.set()  # frees the call that waits to put one more
 
 
 class LogReadings:
@@ -66,9 +101,7 @@ class LogReadings:
     def close(self, reading_id: int) -> None:
         reading = self._open.pop(reading_id, None)
         if reading is not None:
-            reading.closed = True
-            while not reading.chunks.empty():  # frees the call that waits to put one more
-                reading.chunks.get_nowait()
+            reading.close()
 
     async def take(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
         """Pass one call's chunks on to its reader, at the reader's pace."""
@@ -82,7 +115,7 @@ class LogReadings:
                     reading.begun.set()
                 if reading.closed:
                     return
-                await reading.chunks.put(chunk)
+                await reading.put(chunk)
         finally:
             if reading is not None and not reading.closed:
-                await reading.chunks.put(None)
+                await reading.put(None)

@@ -18,6 +18,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load
+from rota.model.pieces import joined
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings, TailStore, is_own
@@ -29,6 +30,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.watcher")
 
+_PIECE_BYTES = 256 << 10  # of a log, told at once
 _COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
 PLACE = (
     "place",
@@ -144,10 +146,12 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         try:
             await reading.begin()
-            while (chunk := await reading.chunks.get()) is not None:
-                if chunk.error:
-                    raise Unavailable(chunk.error)
-                yield LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms)
+            while some := await reading.take():
+                for chunk in some:
+                    if chunk.error:
+                        raise Unavailable(chunk.error)
+                for piece in joined(map(wire.log_piece_from_wire, some), _PIECE_BYTES):
+                    yield piece
         finally:
             self._readings.close(reading_id)
             session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
@@ -163,13 +167,14 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.say(pb.ToNode(epoch=self._engine.epoch, open_outputs=asked))
         try:
             await reading.begin()
-            while (chunk := await reading.chunks.get()) is not None:
-                if chunk.error:
-                    raise _ERRORS.get(chunk.code, Unavailable)(chunk.error)
-                if chunk.code == "done":
-                    return
-                if chunk.data:
-                    yield chunk.data
+            while some := await reading.take():
+                for chunk in some:
+                    if chunk.error:
+                        raise _ERRORS.get(chunk.code, Unavailable)(chunk.error)
+                    if chunk.code == "done":
+                        return
+                    if chunk.data:
+                        yield chunk.data
             raise Unavailable(f"node {self._name(node)} went away while it sent them")
         finally:
             self._readings.close(reading_id)

@@ -8,6 +8,8 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.sandbox import Sandbox
+from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 from rota.model.sync import (
@@ -16,6 +18,7 @@ from rota.model.sync import (
     How,
     JobClaims,
     JobOrders,
+    LogPiece,
     LogRequest,
     OutputsRequest,
     Report,
@@ -26,6 +29,14 @@ from rota.model.sync import (
     Work,
 )
 from rota.wire.generated import agent_pb2 as pb
+from rota.wire.service import (
+    check_from_wire,
+    check_to_wire,
+    life_from_wire,
+    life_to_wire,
+    restart_from_wire,
+    restart_to_wire,
+)
 
 PROTOCOL = 1
 _MARK = StepMark.__struct_fields__
@@ -52,6 +63,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
         versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
+        lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
 
 
@@ -90,6 +102,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
     for place, version in job.versions.items():
         claims[place] = claims[place].of_version(version)
+    for place, life in job.lives.items():
+        claims[place] = claims[place].with_life(life_from_wire(life))
     return JobClaims(JobId(job.job), claims)
 
 
@@ -242,6 +256,10 @@ def _work_to_wire(work: Work) -> pb.Work:
         files=work.files,
         container=None if work.container is None else _container_to_wire(work.container),
         version=work.version,
+        stop_signal=work.stop_signal,
+        restart=None if work.restart is None else restart_to_wire(work.restart),
+        check=None if work.check is None else check_to_wire(work.check),
+        sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
     )
 
 
@@ -272,6 +290,12 @@ def _work_from_wire(work: pb.Work) -> Work:
         files=dict(work.files),
         container=_container_from_wire(work.container) if work.HasField("container") else None,
         version=work.version or 1,
+        stop_signal=work.stop_signal or SIGTERM,
+        restart=restart_from_wire(work.restart) if work.HasField("restart") else None,
+        check=check_from_wire(work.check) if work.HasField("check") else None,
+        sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
+        if work.HasField("sandbox")
+        else None,
     )
 
 
@@ -305,6 +329,7 @@ def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.Open
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
+    window = request.window
     return pb.OpenLog(
         id=reading_id,
         job=request.job,
@@ -313,4 +338,13 @@ def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
         stream=request.stream,
         offset=request.offset,
         follow=request.follow,
+        since_ms=window.since_ms,
+        until_ms=window.until_ms,
+        tail_lines=window.tail_lines,
+        tail_of_both=window.tail_of_both,
     )
+
+
+def log_piece_from_wire(chunk: pb.LogChunk) -> LogPiece:
+    marks = tuple(zip(chunk.mark_bytes, chunk.mark_ms, strict=False)) if chunk.mark_bytes else ()
+    return LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms, marks=marks)

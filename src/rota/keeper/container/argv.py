@@ -76,9 +76,10 @@ class Start:
     group: str | None = None  # the control group around that of the container
 
 
-def name_of(mark: str, key: Key) -> str:
+def name_of(mark: str, key: Key, step: int = 0) -> str:
+    """Each step has a container of its own."""
     job, index, attempt = key
-    return f"rota-{mark[:12]}-{job}-{index}-{attempt}"
+    return f"rota-{mark[:12]}-{job}-{index}-{attempt}" + (f"-{step}" if step else "")
 
 
 def groups_of(mark: str) -> str:

@@ -5,7 +5,7 @@ import os
 import threading
 
 from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
-from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
 from rota.keeper.rules import Key
 
 FREEZER = "freezer"
@@ -93,6 +93,14 @@ class GroupsV1(Groups):
         if PIDS in group.paths:
             with contextlib.suppress(OSError):
                 write(f"{group.paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
+
+    def trap(self, key: Key) -> Group | None:
+        if FREEZER not in self._parents:
+            return None
+        path = f"{self._parents[FREEZER]}/trap-{'-'.join(map(str, key))}"
+        os.makedirs(path, exist_ok=True)
+        write(f"{path}/freezer.state", "FROZEN")
+        return GroupV1(NO_LIMITS, {FREEZER: path})
 
     def enter(self, group: Group | None) -> None:
         if not getattr(self._threads, "is_settled", False):

@@ -5,7 +5,7 @@ import os
 import time
 
 from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
-from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
 from rota.keeper.rules import Key
 
 UNIFIED = "unified"
@@ -91,6 +91,12 @@ class GroupsV2(Groups):
                     write(f"{group.path}/{name}", "max")
         with contextlib.suppress(OSError):
             self._set(group.path, limits)
+
+    def trap(self, key: Key) -> Group | None:
+        path = f"{self._parent}/trap-{'-'.join(map(str, key))}"
+        os.makedirs(path, exist_ok=True)
+        write(f"{path}/cgroup.freeze", "1")
+        return GroupV2(NO_LIMITS, {UNIFIED: path})
 
     def close(self) -> None:
         self.bury()

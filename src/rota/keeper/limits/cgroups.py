@@ -5,7 +5,7 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rota.keeper.limits.words import MEMORY, PIDS, Limits
@@ -52,6 +52,14 @@ class Group:
     def kill(self) -> None:
         self.signal(signal.SIGKILL, self.members())
 
+    def catch(self, pid: int, is_ours: Callable[[], bool]) -> None:
+        """Put a process into it that is ours before and after: its number may be somebody else's by then."""
+        with contextlib.suppress(OSError):  # it is gone
+            if is_ours():
+                write(f"{self.path}/cgroup.procs", str(pid))
+                if not is_ours():
+                    write(f"{os.path.dirname(self.path)}/cgroup.procs", str(pid))
+
     def memory_peak_if_killed(self) -> int | None:
         """How much memory it had at most, if the kernel had to kill for it; else None."""
         return None
@@ -93,6 +101,11 @@ class Groups:
 
     def revise(self, group: Group, limits: Limits) -> None:
         """Of what is in the group already."""
+
+    def trap(self, key: Key) -> Group | None:
+        """A frozen group: who is put into it does nothing more, and so are its children."""
+        del key
+        return None
 
     def end(self, group: Group) -> None:
         """Kill whoever is left in it, and remove it, later if somebody takes time to go."""

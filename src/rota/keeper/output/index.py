@@ -1,4 +1,7 @@
-"""Whose bytes are where in the segments of a job: a line at each attempt's start, another at its end."""
+"""Whose bytes are where in the segments of a job: a line at each attempt's start, another at its end.
+
+A line of its own says when those after it were written.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 _START = re.compile(rb"S \d+ \d+ (\d{1,18}) (\d{1,18}) (\d{1,18})\n")
 _END = re.compile(rb"E \d+ \d+ (\d{1,18}) (\d{1,18})\n")
 
+_TIME = re.compile(rb"T (\d{1,18})\n")
 _EITHER = re.compile(rb"([SE]) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?\n")
 
 
@@ -32,6 +36,10 @@ def end_line(index: int, attempt: int, at: Extent) -> bytes:
     return b"E %d %d %d %d\n" % (index, attempt, at.out_bytes, at.err_bytes)
 
 
+def time_line(at_ms: int) -> bytes:
+    return b"T %d\n" % at_ms
+
+
 def find_start(lines: bytes, index: int, attempt: int) -> Begun | None:
     """Where the attempt begins; letters stand at the beginning of lines only, so a plain search will do."""
     found = _START.match(lines, _position(lines, b"S %d %d " % (index, attempt)))
@@ -41,6 +49,20 @@ def find_start(lines: bytes, index: int, attempt: int) -> Begun | None:
 def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
     found = _END.match(lines, _position(lines, b"E %d %d " % (index, attempt)))
     return Extent(int(found[1]), int(found[2])) if found else None
+
+
+def start_ms(lines: bytes, index: int, attempt: int) -> int | None:
+    """When it began, by the last time before it in these lines."""
+    return last_ms(lines[: max(0, lines.find(b"S %d %d " % (index, attempt)))])
+
+
+def end_ms(lines: bytes, index: int, attempt: int) -> int | None:
+    return last_ms(lines[: max(0, lines.find(b"E %d %d " % (index, attempt)))])
+
+
+def last_ms(lines: bytes) -> int | None:
+    found = _TIME.match(lines, max(0, lines.rfind(b"T ")))
+    return int(found[1]) if found else None
 
 
 def read_all(lines: bytes) -> Iterator[tuple[int, int, Begun | Extent]]:

@@ -5,11 +5,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line
+from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line, time_line
 from rota.keeper.output.spares import Spares
 from rota.keeper.rules import Key
 from rota.keeper.wire import Keeping
@@ -177,7 +178,7 @@ class Outputs:
 
     def _write(self, job: str) -> None:
         shelf = self._shelves[job]
-        text = b"".join(shelf.unwritten)
+        text = b"".join((time_line(time.time_ns() // 1_000_000), *shelf.unwritten))
         fd = self._files.get(shelf.index) or self._open_index(shelf.index)
         written = os.write(fd, text)
         if written < len(text):  # half a line in the middle would garble the next one

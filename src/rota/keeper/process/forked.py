@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from rota.keeper.process.posix import OPENED
 from rota.keeper.process.users import User
 
 ERROR = struct.Struct("i")
-OPENED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+NOWHERE = b"/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ def start(program: Program, output: bytes, entrance: str) -> tuple[int, int]:
         opened = []
         for path, flags in (
             (os.fsencode(entrance), os.O_WRONLY | os.O_CLOEXEC),
-            (output + b".out", OPENED),
-            (output + b".err", OPENED),
+            (output + b".out" if output else NOWHERE, OPENED),
+            (output + b".err" if output else NOWHERE, OPENED),
         ):
             opened.append(os.open(path, flags, 0o600))
             files.callback(os.close, opened[-1])

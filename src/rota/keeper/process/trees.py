@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rota.keeper.rules import Key
 
 PR_SET_CHILD_SUBREAPER = 36
+CHECK = b"\0ROTA_CHECK=1\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ def with_groups(pids: Iterable[int]) -> list[tuple[int, int]]:
     return [(pid, stat.group) for pid, stat in stats if stat and stat.state != "Z"]
 
 
+def is_of(pid: int, key: Key, mark: str) -> bool:
+    return key_of(pid, mark) == key
+
+
 def find_children() -> list[Child]:
     own = os.getpid()
     children = []
@@ -78,6 +83,17 @@ def find_children() -> list[Child]:
 def key_of(pid: int, mark: str) -> Key | None:
     environ = _environ(pid)
     return _key(environ) if _carries(environ, mark) else None
+
+
+def is_of_check(pid: int, mark: str) -> bool:
+    """Started to check a service, or by what was."""
+    environ = _environ(pid)
+    return CHECK in environ and _carries(environ, mark)
+
+
+def find_checks(mark: str, key: Key) -> list[int]:
+    """Whoever checks this attempt."""
+    return [one.pid for one in find_marked(mark) if one.key == key and is_of_check(one.pid, mark)]
 
 
 def has_members(group: int) -> bool:

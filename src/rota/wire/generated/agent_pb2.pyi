@@ -85,7 +85,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class JobClaims(_message.Message):
-    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "versions")
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "lives", "versions")
     class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,13 @@ class JobClaims(_message.Message):
         key: int
         value: StepMarks
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[StepMarks, _Mapping]] = ...) -> None: ...
+    class LivesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Life
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Life, _Mapping]] = ...) -> None: ...
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +127,7 @@ class JobClaims(_message.Message):
     PEAK_KIB_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: _containers.RepeatedScalarFieldContainer[int]
@@ -134,8 +142,25 @@ class JobClaims(_message.Message):
     peak_kib: _containers.RepeatedScalarFieldContainer[int]
     reasons: _containers.ScalarMap[int, str]
     steps: _containers.MessageMap[int, StepMarks]
+    lives: _containers.MessageMap[int, Life]
     versions: _containers.ScalarMap[int, int]
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class Life(_message.Message):
+    __slots__ = ("restarts", "exit_code", "signal", "ended_at_ms", "health", "why")
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    restarts: int
+    exit_code: int
+    signal: int
+    ended_at_ms: int
+    health: str
+    why: str
+    def __init__(self, restarts: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., health: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StepMarks(_message.Message):
     __slots__ = ("started_at_ms", "ended_at_ms", "exit_code", "signal", "out_offset", "err_offset")
@@ -278,7 +303,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ..., stop_how: _Optional[_Iterable[int]] = ..., signal_index: _Optional[_Iterable[int]] = ..., signal_attempt: _Optional[_Iterable[int]] = ..., signal_number: _Optional[_Iterable[int]] = ..., signal_n: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "version")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "version", "sandbox", "stop_signal", "restart", "check")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +347,10 @@ class Work(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -337,7 +366,47 @@ class Work(_message.Message):
     files: _containers.ScalarMap[str, bytes]
     container: Container
     version: int
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+    sandbox: Sandbox
+    stop_signal: int
+    restart: Restart
+    check: Check
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
+
+class Restart(_message.Message):
+    __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    within_ms: int
+    delay_ms: int
+    delay_max_ms: int
+    def __init__(self, attempts: _Optional[int] = ..., within_ms: _Optional[int] = ..., delay_ms: _Optional[int] = ..., delay_max_ms: _Optional[int] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("argv", "port", "path", "code_from", "code_to", "interval_ms", "timeout_ms", "after_ms", "failures", "successes")
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CODE_FROM_FIELD_NUMBER: _ClassVar[int]
+    CODE_TO_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSES_FIELD_NUMBER: _ClassVar[int]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    port: int
+    path: str
+    code_from: _containers.RepeatedScalarFieldContainer[int]
+    code_to: _containers.RepeatedScalarFieldContainer[int]
+    interval_ms: int
+    timeout_ms: int
+    after_ms: int
+    failures: int
+    successes: int
+    def __init__(self, argv: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., path: _Optional[str] = ..., code_from: _Optional[_Iterable[int]] = ..., code_to: _Optional[_Iterable[int]] = ..., interval_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., after_ms: _Optional[int] = ..., failures: _Optional[int] = ..., successes: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("name", "argv", "env", "timeout_ms")
@@ -374,6 +443,14 @@ class Container(_message.Message):
     pull: str
     def __init__(self, image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., workdir: _Optional[str] = ..., pull: _Optional[str] = ...) -> None: ...
 
+class Sandbox(_message.Message):
+    __slots__ = ("network", "writable")
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    network: bool
+    writable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, network: bool = ..., writable: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Mount(_message.Message):
     __slots__ = ("source", "target", "read_only")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -385,7 +462,7 @@ class Mount(_message.Message):
     def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., read_only: bool = ...) -> None: ...
 
 class OpenLog(_message.Message):
-    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow")
+    __slots__ = ("id", "job", "index", "attempt", "stream", "offset", "follow", "since_ms", "until_ms", "tail_lines", "tail_of_both")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +470,10 @@ class OpenLog(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    TAIL_OF_BOTH_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     index: int
@@ -400,7 +481,11 @@ class OpenLog(_message.Message):
     stream: str
     offset: int
     follow: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    since_ms: int
+    until_ms: int
+    tail_lines: int
+    tail_of_both: bool
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., tail_lines: _Optional[int] = ..., tail_of_both: bool = ...) -> None: ...
 
 class OpenOutputs(_message.Message):
     __slots__ = ("id", "job", "paths", "list")
@@ -421,7 +506,7 @@ class CloseLog(_message.Message):
     def __init__(self, id: _Optional[int] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code")
+    __slots__ = ("id", "offset", "data", "missing", "error", "at_ms", "code", "mark_bytes", "mark_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +514,8 @@ class LogChunk(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    MARK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MARK_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     offset: int
     data: bytes
@@ -436,7 +523,9 @@ class LogChunk(_message.Message):
     error: str
     at_ms: int
     code: str
-    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ...) -> None: ...
+    mark_bytes: _containers.RepeatedScalarFieldContainer[int]
+    mark_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing: _Optional[int] = ..., error: _Optional[str] = ..., at_ms: _Optional[int] = ..., code: _Optional[str] = ..., mark_bytes: _Optional[_Iterable[int]] = ..., mark_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogDone(_message.Message):
     __slots__ = ()

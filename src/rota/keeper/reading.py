@@ -1,4 +1,4 @@
-"""What a line of JSON holds -> the same, if it is what was wanted there."""
+"""One value of an order -> what it stands for, or Malformed: which field it is, and what would be read."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ class Malformed(ValueError):
     """An order that cannot be understood; its text says what would be."""
 
 
-def checked(value: object, field: str, kind: type, wanted: str) -> Any:
+def is_a(value: object, field: str, kind: type, wanted: str) -> Any:
     if not isinstance(value, kind):
         raise Malformed(f"{field}: want {wanted}")
     return value
@@ -19,7 +19,7 @@ def number(value: object, field: str) -> int:
     return value
 
 
-def maybe(value: object, field: str) -> int | None:
+def number_or_none(value: object, field: str) -> int | None:
     return None if value is None else number(value, field)
 
 
@@ -43,12 +43,25 @@ def _encodable(value: str) -> bool:
     return True
 
 
-def variable(name: str) -> str:
+def _variable(name: str) -> str:
     if not name or "=" in name:
         raise Malformed("spec.env: want names without '='")
     return text(name, "spec.env")
 
 
+def argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
+    field = f"{where}.argv"
+    argv = tuple(text(part, field) for part in is_a(fields.get("argv"), field, list, "a list"))
+    if not argv or not argv[0]:
+        raise Malformed(f"{field}: want a command and its arguments")
+    return argv
+
+
+def env(fields: dict[str, Any], where: str) -> dict[str, str]:
+    env = is_a(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
+    return {_variable(name): text(value, f"{where}.env.{name}") for name, value in env.items()}
+
+
 def amounts(value: object, field: str) -> dict[str, int]:
-    amounts = checked(value, field, dict, "an object of whole numbers")
+    amounts = is_a(value, field, dict, "an object of whole numbers")
     return {text(name, field): number(amount, f"{field}.{name}") for name, amount in amounts.items()}

@@ -1,0 +1,49 @@
+"""`sandbox` of a submit -> a Sandbox, or an error that names the field."""
+
+import os.path
+
+from rota.apiserver import fields
+from rota.model.errors import BadField
+from rota.model.job import JobSpec
+from rota.model.limits import MOUNTS_MAX
+from rota.model.sandbox import Sandbox
+
+KNOWN = ("network", "writable")
+PATHS = 'write a list of paths, as ["/data"]'
+
+
+def sandbox(value: object) -> Sandbox | None:
+    """True and false will do."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Sandbox()
+    if not isinstance(value, dict):
+        raise BadField("sandbox", "is neither true nor a table", f"write true, or {', '.join(KNOWN)}")
+    for name in value:
+        if name not in KNOWN:
+            field = f"sandbox.{fields.printable(str(name))}"
+            raise BadField(field, "is not a known field", f"known: {', '.join(KNOWN)}")
+    paths = fields.texts("sandbox.writable", value.get("writable", []), PATHS)
+    if len(paths) > MOUNTS_MAX:
+        raise BadField("sandbox.writable", f"has {len(paths)} entries", f"write at most {MOUNTS_MAX}")
+    writable = tuple(_path(f"sandbox.writable[{at}]", path) for at, path in enumerate(paths))
+    return Sandbox(fields.flag("sandbox.network", value.get("network", False)), writable)
+
+
+def refuse_open_sandbox(spec: JobSpec) -> None:
+    if spec.sandbox is None:
+        return
+    if spec.container is not None:
+        raise BadField("sandbox", "a container is one already", "leave image or sandbox out")
+    if spec.workdir is not None:
+        _path("workdir", spec.workdir)
+
+
+def _path(field: str, path: str) -> str:
+    given = os.path.normpath(path)
+    if not given.startswith("/"):
+        raise BadField(field, f"'{fields.printable(path)}' is not an absolute path", "write /path/to/it")
+    if given.strip("/") == "":
+        raise BadField(field, "would leave the whole machine writable", "write a directory below /")
+    return given

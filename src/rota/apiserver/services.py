@@ -1,0 +1,183 @@
+"""What a submit says of a service: how it is kept alive, checked and asked to end."""
+
+import signal
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from rota.apiserver import fields
+from rota.apiserver.steps import command
+from rota.model import limits
+from rota.model.amounts import parse_count, parse_seconds
+from rota.model.container import Network
+from rota.model.errors import BadField
+from rota.model.job import JobSpec, Recovery, Unschedulable
+from rota.model.service import Check, Restart
+from rota.model.shape import RunMode
+
+SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH")
+RESTART_HINT = 'write {"attempts": 3, "within": "10m", "delay": "1s", "delay_max": "1m"}, or some of these'
+CHECK_HINT = 'write {"http": "/health", "port": 8080}, {"tcp": 8080} or {"command": ["./check"]}'
+WHAT = ("command", "http", "tcp")
+CHECK = (*WHAT, "port", "codes", "interval", "timeout", "after", "failures", "successes")
+CODES_MAX = 32  # ranges of them: each is looked at after each check
+PATH_MAX = 2048  # of HTTP: fits a request line that every server reads
+PORT_MAX = 65_535
+
+
+def service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "stop_signal": stop_signal(said.get("stop_signal", "TERM")),
+        "restart": restart(said.get("restart")),
+        "check": check(said.get("check")),
+    }
+
+
+def refuse_unlike_a_service(said: Mapping[str, Any], spec: JobSpec) -> None:
+    """What only services have, and what none of them can have."""
+    if spec.stays:
+        _refuse_an_end(said, spec)
+        _refuse_unreachable(spec)
+        return
+    for field in ("restart", "check"):
+        if said.get(field) is not None:
+            raise BadField(field, "is of services only", 'write kind = "service", or leave it out')
+
+
+def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
+    if spec.run is RunMode.AT_MOST_ONCE:
+        _refuse("run", "a service is started again and again, and at_most_once is started once", "run")
+    for field in ("retries", "timeout", "deadline", "expect", "parallel", "steps"):
+        if said.get(field):
+            _refuse(field, "a service runs until it is canceled, however often it has to be started", field)
+    if spec.recovery is not Recovery.SCHEDULER:
+        _refuse("recovery", "a service is always wanted again", "recovery")
+    if spec.when_unschedulable is not Unschedulable.QUEUE:
+        _refuse("when_unschedulable", "a service waits until there is room", "when_unschedulable")
+
+
+def _refuse_unreachable(spec: JobSpec) -> None:
+    by_port = spec.check is not None and not spec.check.command
+    if by_port and spec.container is not None and spec.container.network is Network.NONE:
+        hint = 'write container = {network = "host"}, or check by a command'
+        raise BadField("check", "a container without a network has no port to be reached at", hint)
+
+
+def restart(value: object) -> Restart:
+    if value is None:
+        return Restart()
+    said = _object("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
+    usual = Restart()
+    most = limits.RESTART_ATTEMPTS_MAX
+    found = Restart(
+        fields.number("restart.attempts", parse_count, said.get("attempts", usual.attempts), 0, most),
+        _seconds("restart.within", said.get("within", usual.within_seconds)),
+        _seconds("restart.delay", said.get("delay", usual.delay_seconds)),
+        _seconds("restart.delay_max", said.get("delay_max", usual.delay_max_seconds)),
+    )
+    if found.delay_max_seconds < found.delay_seconds:
+        problem = f"{found.delay_max_seconds:g} s is shorter than delay, {found.delay_seconds:g} s"
+        raise BadField("restart.delay_max", problem, "write at least delay")
+    return found
+
+
+def check(value: object) -> Check | None:
+    if value is None:
+        return None
+    said = _object("check", value, CHECK, CHECK_HINT)
+    usual = Check()
+    interval = _seconds("check.interval", said.get("interval", usual.interval_seconds))
+    return Check(
+        **_what(said),
+        interval_seconds=interval,
+        timeout_seconds=_seconds("check.timeout", said.get("timeout", usual.timeout_seconds)),
+        after_seconds=_from_0("check.after", said.get("after", usual.after_seconds)),
+        failures=_times("check.failures", said.get("failures", usual.failures)),
+        successes=_times("check.successes", said.get("successes", usual.successes)),
+    )
+
+
+def stop_signal(value: object) -> int:
+    name = str(value).upper().removeprefix("SIG") if isinstance(value, str) else ""
+    if name not in SIGNALS:
+        raise BadField("stop_signal", "is not a signal to end by", f"write one of: {', '.join(SIGNALS)}")
+    return int(signal.Signals[f"SIG{name}"])
+
+
+def signal_name(signum: int) -> str:
+    return signal.Signals(signum).name.removeprefix("SIG")
+
+
+def _what(said: Mapping[str, Any]) -> dict[str, Any]:
+    given = [name for name in WHAT if said.get(name) is not None]
+    if len(given) != 1:
+        problem = "says not what to check" if not given else f"says {' and '.join(given)}"
+        raise BadField("check", problem, CHECK_HINT)
+    if given[0] != "http":
+        for field in ("port", "codes"):
+            if said.get(field) is not None:
+                raise BadField(f"check.{field}", "belongs to http", "leave it out")
+    match given[0]:
+        case "command":
+            return {"command": command("check.command", said["command"])}
+        case "tcp":
+            return {"port": _port("check.tcp", said["tcp"])}
+        case _:
+            if said.get("port") is None:
+                raise BadField("check.port", "is missing", CHECK_HINT)
+            codes = {} if said.get("codes") is None else {"codes": _codes("check.codes", said["codes"])}
+            return {"http": _path(said["http"]), "port": _port("check.port", said["port"]), **codes}
+
+
+def _path(value: object) -> str:
+    path = fields.text("check.http", value, PATH_MAX)
+    if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+        raise BadField("check.http", f"'{fields.printable(path)}' is not a path", "write /health")
+    return path
+
+
+def _codes(field: str, value: object) -> tuple[tuple[int, int], ...]:
+    hint = 'write [200] or ["200-299", 401]'
+    given = value if isinstance(value, list) else [value]
+    if not 0 < len(given) <= CODES_MAX:
+        raise BadField(field, f"has {len(given)} entries", f"write 1 to {CODES_MAX}")
+    found = []
+    for one in given:
+        low, _, high = str(one).partition("-")
+        pair = (int(low), int(high or low)) if (low + high).isdecimal() and low else (0, 0)
+        if not 100 <= pair[0] <= pair[1] <= 599:
+            raise BadField(field, f"'{fields.printable(str(one))}' is no code of HTTP", hint)
+        found.append(pair)
+    return tuple(found)
+
+
+def _port(field: str, value: object) -> int:
+    return fields.number(field, parse_count, value, 1, PORT_MAX)
+
+
+def _times(field: str, value: object) -> int:
+    return fields.number(field, parse_count, value, 1, limits.CHECK_COUNT_MAX)
+
+
+def _seconds(field: str, value: object) -> float:
+    seconds = _from_0(field, value)
+    if seconds < limits.CHECK_SECONDS_MIN:
+        raise BadField(field, f"{seconds:g} s is too short", f"write at least {limits.CHECK_SECONDS_MIN:g}s")
+    return seconds
+
+
+def _from_0(field: str, value: object) -> float:
+    return fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+
+
+def _object(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadField(field, "is not an object", hint)
+    for name in value:
+        if name not in known:
+            shown = f"{field}.{fields.printable(str(name))}"
+            raise BadField(shown, "is not a known field", f"known fields: {', '.join(known)}")
+    return value
+
+
+def _refuse(field: str, problem: str, leave: str) -> NoReturn:
+    raise BadField(field, problem, f"leave {leave} out, or write kind = 'batch'")

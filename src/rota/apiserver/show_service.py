@@ -1,0 +1,87 @@
+"""How the tasks of a service live, one by one and together."""
+
+from typing import Any
+
+from rota.engine.entries import JobEntry
+from rota.model.columns import column
+from rota.model.lifecycle import AttemptState
+from rota.model.service import Check, Health, Life, Restart
+
+Json = dict[str, Any]
+
+_RUNNING = int(AttemptState.RUNNING)
+
+
+def life(lived: Life | None) -> Json | None:
+    if lived is None:
+        return None
+    return {
+        "health": lived.health,
+        "restarts": lived.restarts,
+        "exit_code": None if lived.exit_code < 0 else lived.exit_code,
+        "signal": lived.signal or None,
+        "ended_at_ms": lived.ended_at_ms or None,
+        "why": lived.why,
+    }
+
+
+def totals(entry: JobEntry) -> Json:
+    """Of all its tasks: how many are healthy, down between two starts, and were started again."""
+    live: list[Life] = []
+    restarts = 0
+    for block, status in entry.statuses.items():
+        attempt = entry.attempts[block]
+        current = column(attempt, "number") == column(status, "number")
+        for at, lived in status.lives.items():
+            restarts += lived.restarts
+            if current[at] and status.state[at] == _RUNNING:
+                live.append(lived)
+        restarts += sum(old.life.restarts for old in status.older if old.life is not None)
+    return {
+        "healthy": sum(one.health == Health.HEALTHY for one in live) if entry.spec.check else None,
+        "down": sum(one.health == Health.DOWN for one in live),
+        "restarts": restarts,
+    }
+
+
+def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
+    """`3 of 3 run, 2 healthy, restarted 5 times.`"""
+    whole = totals(entry)
+    said = [f"{numbers['running'] - whole['down']} of {entry.spec.count} run"]
+    if whole["healthy"] is not None:
+        said.append(f"{whole['healthy']} healthy")
+    if whole["down"]:
+        said.append(f"{whole['down']} about to be restarted")
+    waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
+    if waiting:
+        said.append(f"{waiting} wait{'s' if waiting == 1 else ''} to be started")
+    if whole["restarts"]:
+        said.append(f"restarted {_times(whole['restarts'])}")
+    return f"{', '.join(said)}."
+
+
+def check(wanted: Check) -> Json:
+    what: Json = {"command": wanted.command} if wanted.command else {"tcp": wanted.port}
+    if wanted.http is not None:
+        codes = [str(low) if low == high else f"{low}-{high}" for low, high in wanted.codes]
+        what = {"http": wanted.http, "port": wanted.port, "codes": codes}
+    return what | {
+        "interval": wanted.interval_seconds,
+        "timeout": wanted.timeout_seconds,
+        "after": wanted.after_seconds,
+        "failures": wanted.failures,
+        "successes": wanted.successes,
+    }
+
+
+def restart(wanted: Restart) -> Json:
+    return {
+        "attempts": wanted.attempts,
+        "within": wanted.within_seconds,
+        "delay": wanted.delay_seconds,
+        "delay_max": wanted.delay_max_seconds,
+    }
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,56 @@
+"""Words for services: what is wanted of one, and how its tasks live."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rota.cli.output import Column
+from rota.cli.words import age, clean, duration, signal_name
+from rota.client.views import JobStatus, Task
+
+
+def hints(job_id: str) -> str:
+    return f"see it: rota show {job_id} · rota logs -f {job_id} · stop it: rota cancel {job_id}"
+
+
+def spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("kind") != "service":
+        return
+    rule = spec.get("restart") or {}
+    if rule:
+        times = f"{rule['attempts']} times within {duration(rule['within'])}"
+        pause = f"after {duration(rule['delay'])} to {duration(rule['delay_max'])}"
+        yield f"  restarts   {times} on its node, {pause}; then elsewhere"
+    if check := spec.get("check"):
+        every = f"every {duration(check['interval'])}, {duration(check['timeout'])} each"
+        yield f"  check      {clean(_what(check))}, {every}; unhealthy after {check['failures']} failures"
+
+
+def _what(check: Mapping[str, Any]) -> str:
+    if check.get("command"):
+        return " ".join(check["command"])
+    return f"http :{check['port']}{check['http']}" if check.get("http") else f"tcp :{check['tcp']}"
+
+
+def done(job: JobStatus) -> str:
+    """Of a service how many run, of anything else how many have ended; of what is on every node neither."""
+    if job.kind == "system":
+        return "-"
+    if job.kind != "service" or job.is_final:
+        return f"{job.tasks_ended}/{job.count}"
+    return f"{job.counts.get('running', 0) - (job.down or 0)}/{job.count}"
+
+
+def columns() -> list[Column[Task]]:
+    return [
+        Column("HEALTH", lambda task: task.life.health if task.life and task.state == "running" else "-"),
+        Column("RESTARTS", lambda task: task.life.restarts if task.life else "-", right=True),
+        Column("LAST END", _last_end),
+    ]
+
+
+def _last_end(task: Task) -> str:
+    life = task.life
+    if life is None or life.ended_at_ms is None:
+        return "-"
+    code = signal_name(life.signal) if life.signal else f"exit {life.exit_code}"
+    return f"{code}, {age(life.ended_at_ms)} ago"

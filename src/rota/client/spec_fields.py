@@ -1,0 +1,57 @@
+"""What a job may ask for, as keywords of `submit` and its like."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+
+class SpecFields(TypedDict, total=False):
+    """What a job may ask for besides its command; sizes as `512m` or bytes, durations as `90s` or seconds."""
+
+    name: str
+    namespace: str
+    steps: list[Mapping[str, Any]]
+    files: Mapping[str, str | bytes]
+    env: Mapping[str, str]
+    workdir: str | None
+    count: int
+    parallel: int | None
+    cpu: float | str
+    memory: str | int
+    disk: str | int
+    gpu: float
+    resources: Mapping[str, float]
+    where: str | list[str]
+    region: str
+    on: str
+    gpu_model: str
+    prefer: str | list[str]
+    near: str | list[str]
+    apart: str | list[str]
+    spread: str | list[str]
+    tolerate: str | list[str]
+    kind: str
+    after: str | list[str | Mapping[str, str]]
+    gang: bool
+    policy: str
+    noise: str
+    preemptible: bool
+    evict_at_most: int | None
+    expect: str | float | None
+    deadline: str | float | datetime | None
+    log_bytes: str | int | None
+    keep: str | float | None
+    priority: int
+    retries: int
+    timeout: str | float | None
+    grace: str | float
+    run: str
+    when_unschedulable: str
+    recovery: str
+    labels: Mapping[str, str]
+    image: str
+    container: Mapping[str, Any]
+    limits: Mapping[str, str | float]
+    stop_signal: str
+    restart: Mapping[str, Any]
+    check: Mapping[str, Any]

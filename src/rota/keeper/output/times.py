@@ -1,0 +1,76 @@
+"""When the bytes of a stream had arrived: marks beside its file, the closer together the younger they are."""
+
+import os
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+ENDING = b".times"  # behind the name of the stream's file
+MARK = struct.Struct("<QQ")  # this many bytes of the file were there by then (milliseconds, wall clock)
+MARKS_MOST = 8192  # of one file, 128 KiB; beyond, older ones are thinned out
+AGE_SHARE = 256  # two old marks lie at most one part in so many of their age apart, if they ever did
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The marks of a stream's file, in their order; both columns only grow."""
+
+    positions: list[int] = field(default_factory=list)
+    at_ms: list[int] = field(default_factory=list)
+
+    def by(self, at_ms: int) -> int:
+        """How much is known to have arrived by then."""
+        found = bisect_right(self.at_ms, at_ms)
+        return self.positions[found - 1] if found else 0
+
+    def between(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Marks at positions above `start`, up to `end`."""
+        first, last = bisect_right(self.positions, start), bisect_right(self.positions, end)
+        return list(zip(self.positions[first:last], self.at_ms[first:last], strict=True))
+
+
+def read(data: bytes) -> Times:
+    """Half a mark, left by a crash, ends what can be read."""
+    whole = len(data) // MARK.size * MARK.size
+    times = Times()
+    for position, at_ms in MARK.iter_unpack(data[:whole]):
+        if times.positions and (position < times.positions[-1] or at_ms < times.at_ms[-1]):
+            break
+        times.positions.append(position)
+        times.at_ms.append(at_ms)
+    return times
+
+
+def write(path: bytes, position: int, at_ms: int) -> int:
+    """One more mark; the number of marks there are now. OSError: the disk takes none."""
+    fd = os.open(path, APPEND, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        if size % MARK.size:
+            os.ftruncate(fd, size - size % MARK.size)
+        os.write(fd, MARK.pack(position, at_ms))
+        count = size // MARK.size + 1
+    finally:
+        os.close(fd)
+    return _thin(path, at_ms) if count > MARKS_MOST else count
+
+
+def _thin(path: bytes, now_ms: int) -> int:
+    with open(path, "rb") as file:
+        times = read(file.read())
+    kept = thinned(list(zip(times.positions, times.at_ms, strict=True)), now_ms)
+    beside = path + b".new"
+    with open(beside, "wb") as file:
+        file.write(b"".join(MARK.pack(*mark) for mark in kept))
+    os.replace(beside, path)
+    return len(kept)
+
+
+def thinned(marks: list[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
+    """Without those that nobody misses: between their neighbours lies little time for their age."""
+    kept = marks[-1:]
+    for mark, older in zip(marks[-2:0:-1], marks[-3::-1], strict=True):
+        if kept[-1][1] - older[1] > (now_ms - older[1]) // AGE_SHARE:
+            kept.append(mark)
+    return [*marks[:1], *kept[::-1]] if len(marks) > 1 else kept

@@ -1,0 +1,49 @@
+"""A command -> its program, or why it cannot be executed: the code and the words of a shell."""
+
+import errno
+import os
+
+
+class CannotRun(Exception):
+    """The command cannot be executed: the job's fault, a result like any other."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+        self.reason = reason
+
+
+def find(command: str, search: str, cwd: str) -> str:
+    """The program, by the PATH of the work itself."""
+    if "/" in command:
+        return command
+    forbidden = None
+    for directory in search.split(":"):
+        path = os.path.join(cwd, directory, command)
+        if not os.path.isfile(path):
+            continue
+        if os.access(path, os.X_OK):
+            return path
+        forbidden = path
+    if forbidden:
+        raise CannotRun(126, f"permission denied: {forbidden}")
+    raise CannotRun(127, f"command not found: {command}")
+
+
+def explain(error: int, command: str, cwd: str) -> CannotRun:
+    """Either the child could not enter its directory, or it could not execute the command."""
+    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+        return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
+    match error:
+        case errno.ENOENT if "/" in command and os.path.exists(os.path.join(cwd, command)):
+            return CannotRun(127, f"interpreter not found: {command}")
+        case errno.ENOENT | errno.ENOTDIR:
+            return CannotRun(127, f"command not found: {command}")
+        case errno.EACCES | errno.EPERM | errno.EISDIR:
+            return CannotRun(126, f"permission denied: {command}")
+        case number:
+            return CannotRun(126, f"cannot execute {command}: {os.strerror(number)}")
+
+
+def why_not(path: str) -> int:
+    return errno.EACCES if os.path.exists(path) else errno.ENOENT

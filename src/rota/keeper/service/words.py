@@ -1,0 +1,75 @@
+"""How a service is to be kept alive and looked after, as its job says it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rota.keeper import reading
+from rota.keeper.reading import Malformed
+
+PORT_MAX = 65_535
+CODE_MAX = 599
+TERM, KILL, LAST_SIGNAL = 15, 9, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """How often its process is started again in one attempt, and after which pause."""
+
+    attempts: int
+    within_ms: int
+    delay_ms: int
+    delay_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is tried again and again: a command, or a port on this node, with a path if it speaks HTTP."""
+
+    interval_ms: int
+    timeout_ms: int
+    after_ms: int  # so long after a start, failures do not count yet
+    failures: int  # so many in a row: it is unhealthy
+    successes: int  # so many in a row: it is healthy
+    argv: tuple[str, ...] = ()
+    port: int = 0
+    path: str | None = None
+    codes: tuple[tuple[int, int], ...] = ()  # from, to: what an answer may be
+
+
+def restart_of(raw: object) -> Restart | None:
+    if raw is None:
+        return None
+    fields = reading.is_a(raw, "spec.restart", dict, "an object")
+    numbers = {
+        name: reading.number(fields.get(name), f"spec.restart.{name}")
+        for name in Restart.__dataclass_fields__
+    }
+    return Restart(**numbers)
+
+
+def check_of(raw: object) -> Check | None:
+    if raw is None:
+        return None
+    fields = reading.is_a(raw, "spec.check", dict, "an object")
+    names = ("interval_ms", "timeout_ms", "after_ms", "failures", "successes")
+    said: dict[str, Any] = {name: reading.number(fields.get(name), f"spec.check.{name}") for name in names}
+    if "argv" in fields:
+        return Check(**said, argv=reading.argv(fields, "spec.check"))
+    port = reading.number(fields.get("port"), "spec.check.port")
+    path = fields.get("path")
+    codes = reading.is_a(fields.get("codes", []), "spec.check.codes", list, "a list of [from, to]")
+    if not 0 < port <= PORT_MAX:
+        raise Malformed(f"spec.check.port: want 1 to {PORT_MAX}")
+    return Check(
+        **said,
+        port=port,
+        path=None if path is None else reading.text(path, "spec.check.path"),
+        codes=tuple((reading.number(low, "codes"), reading.number(high, "codes")) for low, high in codes),
+    )
+
+
+def stop_signal_of(raw: object) -> int:
+    signum = reading.number(raw, "spec.stop_signal")
+    if not 0 < signum <= LAST_SIGNAL or signum == KILL:
+        raise Malformed("spec.stop_signal: want the number of a signal that can be caught")
+    return signum

@@ -1,0 +1,61 @@
+"""Services: how one is kept alive and checked, as a user wishes; and how it lives, by its node's word."""
+
+from enum import StrEnum
+
+import msgspec
+
+SIGTERM = 15
+
+
+class Health(StrEnum):
+    """How the process of a service is. What is not checked is up."""
+
+    UP = "up"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DOWN = "down"  # it ended, and is to be started again where it was
+
+
+class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How often a process is started again on its node before another node is looked for."""
+
+    attempts: int = 3
+    within_seconds: float = 600.0
+    delay_seconds: float = 1.0  # doubled each time
+    delay_max_seconds: float = 60.0
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A command that ends with 0, or a port of the node that answers; one of them."""
+
+    command: tuple[str, ...] = ()
+    http: str | None = None  # a path
+    port: int | None = None
+    codes: tuple[tuple[int, int], ...] = ((200, 399),)  # of HTTP: from, to
+    interval_seconds: float = 10.0
+    timeout_seconds: float = 5.0
+    after_seconds: float = 10.0  # so long after a start, failures do not count
+    failures: int = 3  # in a row: it is unhealthy
+    successes: int = 1  # in a row: it is healthy
+
+    def __str__(self) -> str:
+        if self.command:
+            return " ".join(self.command)
+        return f"tcp :{self.port}" if self.http is None else f"http :{self.port}{self.http}"
+
+
+class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How an attempt of a service lives on its node."""
+
+    restarts: int = 0
+    exit_code: int = -1  # of the last of its processes that ended; -1: it had none
+    signal: int = 0
+    ended_at_ms: int = 0
+    health: str = Health.UP.value
+    why: str | None = None  # it is unhealthy, or ended
+
+    @property
+    def last_end(self) -> str:
+        """`exit 1`"""
+        return f"killed by signal {self.signal}" if self.signal else f"exit {self.exit_code}"

@@ -1,0 +1,73 @@
+"""Services that users of some seeds ask for; and that they are there once nothing fails any more."""
+
+from random import Random
+from typing import Any
+
+from rota.model.ids import JobId
+from rota.model.job import JobSpec
+from rota.model.node import Eligibility
+from rota.sim.broken import Broken
+from rota.sim.chances import can_run
+from rota.sim.cluster import Cluster
+from rota.sim.load import Arrival, Behaviour
+
+SHARE = 1 / 6  # of seeds
+WAIT_MS = 1_800_000  # the longest pause of the controllers several times over
+STEP_MS = 1_000  # the shortest life of a process that is to be seen
+
+
+def serve(seed: int, length_ms: int) -> list[Arrival]:
+    """From a chance of its own: all else of the seed stays as it was drawn."""
+    luck = Random(f"{seed}/services")
+    if luck.random() >= SHARE:
+        return []
+    return [_service(luck, number, length_ms) for number in range(luck.randint(1, 3))]
+
+
+def _service(luck: Random, number: int, length_ms: int) -> Arrival:
+    spec: dict[str, Any] = {"name": f"service-{number}", "command": ["work"], "kind": "service"}
+    spec |= {"count": luck.choice((1, 2, 3)), "cpu": 0.1, "priority": 95, "grace": luck.choice(("1s", "10s"))}
+    spec["restart"] = {"attempts": luck.choice((0, 1, 3)), "delay": luck.choice(("1s", "5s"))}
+    lasts_ms = luck.choice((STEP_MS * 2, 15_000, 90_000))
+    behaviour = Behaviour(lasts_ms, luck.choice((0.0, 0.3)), luck.choice((0.0, 0.5, 1.0)))
+    return Arrival(luck.randrange(length_ms), spec, behaviour)
+
+
+def end_services(cluster: Cluster) -> None:
+    """Wait until each task of those that nobody canceled was seen to run; then they are canceled."""
+    missing = {(spec.id, index) for spec in _wanted(cluster) for index in range(spec.count)}
+    until_ms = cluster.world.now_ms + WAIT_MS
+    while missing and cluster.world.now_ms < until_ms:
+        cluster.world.run(cluster.world.now_ms + STEP_MS)
+        missing -= cluster.checks.live_tasks()
+    if missing and _has_room(cluster):
+        job, index = min(missing)
+        raise Broken(f"task {index} of job {job}, a service, was not started again")
+    for spec in _wanted(cluster):
+        cluster.world.count("user: ended a service")
+        cluster.users.cancel(spec.id)
+
+
+def _wanted(cluster: Cluster) -> list[JobSpec]:
+    users, known = cluster.users, cluster.checks.known
+    found = []
+    for job in users.acknowledged.values():
+        spec, status = known.get(f"job/{job}/spec"), known.get(f"job/{job}/status")
+        if spec is None or not spec.stays or job in users.canceled:
+            continue
+        if status is not None and status.ended:
+            raise Broken(f"job {job}, a service, came to an end: {status.state}")
+        if can_run(spec, cluster.machines):
+            found.append(spec)
+        else:
+            users.cancel(JobId(job))
+    return found
+
+
+def _has_room(cluster: Cluster) -> bool:
+    """They need little: some open node is enough."""
+    wishes = cluster.users.wishes
+    return any(
+        machine.on and wishes.get(machine.name, Eligibility.OPEN) is Eligibility.OPEN
+        for machine in cluster.machines
+    )

@@ -1,0 +1,181 @@
+"""Checks of services under a real keeper: healthy, unhealthy, hanging, and many at once."""
+
+import contextlib
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.keeper.test_service import FOR_EVER, HEALTH, OFTEN, RESTARTS, WHY, life, serve, wait_life
+
+QUICK = {"interval_ms": 20, "timeout_ms": 5_000, "after_ms": 0, "failures": 2, "successes": 1}
+
+
+def by_command(script: str, **more: int) -> dict[str, Any]:
+    return {**QUICK, "argv": ["sh", "-c", script], **more}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 256
+
+
+@contextlib.contextmanager
+def web(answer: list[int]) -> Iterator[int]:
+    """A server on loopback that answers with the last of these codes."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer[-1] if self.path == "/health?x=1" else HTTPStatus.NOT_FOUND)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with Server(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_command_that_ends_with_0_finds_it_healthy(agent: Agent) -> None:
+    serve(agent, "exec sleep 600", check=by_command('[ "$ROTA_CHECK" = 1 ] && [ "$ROTA_INDEX" = 0 ]'))
+
+    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+
+
+def test_a_service_without_a_check_is_up(agent: Agent) -> None:
+    serve(agent, "exec sleep 600")
+
+    assert wait_life(agent, health="up")
+
+
+def test_who_fails_its_check_is_restarted_in_place(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+    """It is asked to end as it wishes to be, and says goodbye."""
+    sick = tmp_path / "sick"
+    script = f"trap 'echo bye; rm -f {sick}; exit 0' TERM; echo start; while :; do sleep 0.01; done"
+    serve(agent, script, check=by_command(f"! test -e {sick} || exit 7"))
+    wait_life(agent, health="healthy")
+    sick.touch()
+    wait_life(agent, restarts=1, health="healthy")
+
+    assert keeper.output("7") == "start\nbye\nstart\n"
+    assert life(agent)[:2] == [1, 0]
+    assert agent.ended == []
+
+
+def test_who_is_never_well_fails_in_the_end(agent: Agent) -> None:
+    serve(agent, "exec sleep 600", OFTEN, check=by_command("exit 7"))
+    (ended,) = agent.wait_ended()
+
+    assert ended[3] == "exited"
+    assert ended[-1] == "unhealthy: check exited with 7; it ended 4 times within 600 s"
+
+
+def test_failures_do_not_count_while_it_starts(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    script = f"echo x >> {tries}; [ $(wc -l < {tries}) -gt 5 ]"
+    serve(agent, "exec sleep 600", check=by_command(script, after_ms=600_000, failures=1))
+
+    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+
+
+def test_a_check_that_hangs_is_killed_with_all_it_started(
+    keeper: Keeper, agent: Agent, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    hangs = f"echo x >> {begun}; (setsid sleep 700 &) ; sleep 701 & sleep 702"
+    serve(agent, "exec sleep 600", FOR_EVER, check=by_command(hangs, timeout_ms=50, failures=1_000))
+    wait_until(lambda: begun.exists() and begun.read_text().count("x") > 5, "several checks")
+    agent.start("8", "true")  # others are not held up
+    agent.wait_ended()
+    agent.stop(["7", 0, 1])
+    agent.wait_ended(2)
+
+    assert life(agent)[RESTARTS] == 0
+    wait_until(lambda: not keeper.work(), "nobody is left")
+
+
+def test_what_checks_leave_behind_does_not_pile_up(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    leaves = f"echo x >> {begun}; setsid sleep 700 & exit 0"
+    serve(agent, "exec sleep 600", check=by_command(leaves, interval_ms=200))
+    wait_until(lambda: begun.exists() and begun.read_text().count("x") > 25, "many checks")
+
+    assert len(keeper.work()) < 20
+    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+
+
+def test_a_port_that_takes_connections_is_well(agent: Agent) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serve(agent, "exec sleep 600", check={**QUICK, "port": server.getsockname()[1]})
+
+        assert wait_life(agent, health="healthy")
+
+    wait_life(agent, restarts=1)
+
+    assert "connection refused" in life(agent)[WHY] or life(agent)[HEALTH] == "starting"
+
+
+def test_what_http_answers_decides(agent: Agent) -> None:
+    answer = [200]
+    with web(answer) as port:
+        check = {**QUICK, "port": port, "path": "/health?x=1", "codes": [[200, 299], [401, 401]]}
+        serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check=check)
+        wait_life(agent, health="healthy")
+        answer.append(401)
+        answer.append(503)
+        (ended,) = agent.wait_ended()
+
+    assert ended[-1] == "unhealthy: /health?x=1 answered 503"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(agent: Agent) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check = {**QUICK, "port": server.getsockname()[1], "path": "/", "codes": [[200, 299]]}
+        serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check={**check, "timeout_ms": 50})
+        (ended,) = agent.wait_ended()
+
+    assert ended[-1] == "unhealthy: took longer than 0.05 s"
+
+
+SELDOM_BUT_ONCE = {**OFTEN, "attempts": 0}
+
+
+@pytest.mark.parametrize("kind", ["command", "tcp", "http"])
+def test_two_hundred_checks_at_once(keeper: Keeper, agent: Agent, kind: str) -> None:
+    tasks = [[index, 1, 1] for index in range(200)]
+    calm = {**QUICK, "interval_ms": 5_000}
+    with web([200]) as port:
+        checks: dict[str, dict[str, Any]] = {
+            "command": {**calm, "argv": ["true"]},
+            "tcp": {**calm, "port": port},
+            "http": {**calm, "port": port, "path": "/health?x=1", "codes": [[200, 299]]},
+        }
+        spec = {"tasks": tasks, "count": 200, "needs": {"cpu": 1}, "restart": FOR_EVER}
+        agent.start("7", "sleep", "600", check=checks[kind], **spec)
+        while sum(row[HEALTH] == "healthy" for row in agent.lives.values()) < 200:
+            agent.receive()
+        agent.stop(*(["7", index, 1] for index in range(200)))
+        agent.wait_ended(200)
+
+    assert {row[3] for row in agent.ended} == {"stopped"}
+    assert {row[RESTARTS] for row in agent.lives.values()} == {0}
+
+
+def test_the_check_runs_where_the_work_does(keeper: Keeper, agent: Agent) -> None:
+    """In its directory, with its environment, and its output is nobody's."""
+    script = 'echo noise; [ "$GREETING" = hello ] && [ -e here ] && [ "$ROTA_ATTEMPT" = 1 ]'
+    serve(agent, "touch here; exec sleep 600", env={"GREETING": "hello"}, check=by_command(script))
+    wait_life(agent, health="healthy")
+
+    assert keeper.output("7") == ""

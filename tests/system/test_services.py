@@ -1,0 +1,157 @@
+"""Services on a real cluster: kept alive by their nodes alone, checked, moved and ended."""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.client.cluster import connect
+from rota.client.views import Task
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from tests.system.witness import Witness
+
+pytestmark = pytest.mark.system
+OFTEN: dict[str, Any] = {"attempts": 1000, "within": "10m", "delay": "100ms", "delay_max": "200ms"}
+QUICK: dict[str, Any] = {"interval": "100ms", "timeout": "1s", "after": "10s", "failures": 2}
+SERVE = [os.path.realpath(sys.executable), "-m", "http.server", "--bind", "127.0.0.1"]
+
+
+def task(cluster: LocalCluster, job: str, index: int = 0) -> Task:
+    with connect(f"http://{cluster.http}", token=cluster.token) as client:
+        return client.job(job).task(index)
+
+
+def job_of(cluster: LocalCluster, job: str) -> Any:
+    return cluster.call("GET", f"/v1/jobs/{job}").body
+
+
+def restarts(cluster: LocalCluster, job: str) -> int:
+    told: int = job_of(cluster, job)["restarts"]
+    return told
+
+
+def health(cluster: LocalCluster, job: str) -> str | None:
+    life = task(cluster, job).life
+    return None if life is None else life.health
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def end(cluster: LocalCluster, job: str) -> None:
+    assert cluster.rota("cancel", job).code == 0
+    until(lambda: job_of(cluster, job)["state"] == "canceled", "it is canceled")
+
+
+def test_a_user_starts_sees_and_stops_a_service(shared: LocalCluster) -> None:
+    run = shared.rota("run", "--service", "--count", "2", "--name", "web", "--", "sleep", "600")
+    job = run.out.strip()
+    until(lambda: shared.count(job, "running") == 2, "both run")
+
+    assert run.code == 0
+    assert f"rota cancel {job}" in run.err
+    assert "2 of 2 run." in shared.rota("ls").out
+    assert "2/2" in shared.rota("ls").out
+    assert "HEALTH" in shared.rota("show", job).out
+    assert shared.rota("wait", job, "--timeout", "100ms").code == 124
+    end(shared, job)
+    assert shared.count(job, "canceled") == 2
+
+
+def test_it_is_restarted_while_neither_agent_nor_server_is_there(
+    cluster: LocalCluster, witness: Witness
+) -> None:
+    job = cluster.submit(*witness.script("exit 3"), kind="service", restart=OFTEN, where=["number == 1"])
+    until(lambda: witness.starts()[0] > 1, "it was started again")
+
+    cluster.kill_agent(1)
+    cluster.kill_server()
+    before = witness.starts()[0]
+    until(lambda: witness.starts()[0] > before + 3, "it is started again all the same")
+    cluster.start_server()
+    cluster.start_agent(1)
+    cluster.wait_for_nodes()
+    told = witness.starts()[0]
+    until(lambda: restarts(cluster, job) >= told, "all of it is told")
+
+    assert {(seen.attempt, seen.node) for seen in witness.seen()} == {(1, "node-1")}
+    life = task(cluster, job).life
+    assert life is not None
+    assert life.exit_code == 3
+    end(cluster, job)
+
+
+def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, witness: Witness) -> None:
+    restart = {"attempts": 1, "delay": "100ms", "delay_max": "100ms"}
+    job = cluster.submit(*witness.script("exit 1"), kind="service", restart=restart)
+    until(lambda: len({seen.attempt for seen in witness.seen()}) == 2, "a second attempt")
+
+    first, second = ({seen.node for seen in witness.seen() if seen.attempt == attempt} for attempt in (1, 2))
+    assert first.isdisjoint(second)
+    assert [seen.attempt for seen in witness.seen()].count(1) == 2
+    assert "task.restarted" in cluster.rota("event", "ls", "-o", "json").out
+    end(cluster, job)
+
+
+@pytest.mark.parametrize("kind", ["command", "tcp", "http"])
+def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
+    shared: LocalCluster, tmp_path: Path, kind: str
+) -> None:
+    """What is alive and does not serve is known by its check alone."""
+    port = free_port()
+    checks: dict[str, dict[str, Any]] = {
+        "command": {"command": ["sh", "-c", f"test ! -e {tmp_path}/sick"]},
+        "tcp": {"tcp": port},
+        "http": {"http": "/", "port": port},
+    }
+    script = f"{' '.join(SERVE)} {port} & wait $!; exec sleep 600"
+    command = ["sh", "-c", f"[ -e {tmp_path}/sick ] && rm {tmp_path}/sick; {script}"]
+    service = {"kind": "service", "restart": OFTEN, "stop_signal": "INT", "grace": "1s"}
+    job = shared.submit(*command, check=QUICK | checks[kind], **service)
+    until(lambda: health(shared, job) == "healthy", "it is healthy")
+    assert "1 healthy" in shared.rota("ls").out
+
+    (tmp_path / "sick").touch()
+    (server,) = listening(port)
+    harm = {"command": 0, "tcp": signal.SIGKILL, "http": signal.SIGSTOP}
+    os.kill(server, harm[kind])
+
+    until(lambda: restarts(shared, job) >= 1, "it was restarted")
+    until(lambda: health(shared, job) == "healthy", "it is healthy again")
+    assert task(shared, job).attempt == 1
+    end(shared, job)
+
+
+def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Witness) -> None:
+    job = cluster.submit(*witness.script("exec sleep 600"), kind="service", grace="5s")
+    until(lambda: cluster.count(job, "running") == 1, "it runs")
+    node = witness.seen()[0].node
+
+    assert cluster.rota("node", "drain", node).code == 0
+
+    until(lambda: len(witness.seen()) == 2, "it was started again")
+    assert witness.seen()[1].node != node
+    number = int(node.rpartition("-")[2])
+    until(lambda: cluster.node(number)["eligibility"] == "drained", "nothing is left there")
+    end(cluster, job)
+
+
+def listening(port: int) -> list[int]:
+    """Whoever runs our server on this port."""
+    wanted = b"\0".join(part.encode() for part in [*SERVE, str(port)]) + b"\0"
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                found += [int(name)] if Path(f"/proc/{name}/cmdline").read_bytes() == wanted else []
+            except OSError:
+                continue
+    return found
