@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 from rota.model.ids import JobId
+from rota.model.job import Kind
 from rota.sim.cluster import Cluster
 from rota.sim.fault import Befall, Fault, nothing
 from rota.sim.world import Act
@@ -57,8 +58,9 @@ def _kills(cluster: Cluster, fault: Fault) -> Act:
     job = _any_job(cluster, fault)
     if job is None:
         return nothing
-    count = cluster.checks.known[f"job/{job}/spec"].count
-    indices = [fault.for_ms % count] if fault.how < 0.6 else None
+    spec = cluster.checks.known[f"job/{job}/spec"]
+    alone = fault.how < 0.6 and spec.kind is Kind.BATCH  # what stays would go on for ever without it
+    indices = [fault.for_ms % spec.count] if alone else None
     cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None)
     return nothing
 
