@@ -89,7 +89,7 @@ def test_a_signal_that_does_not_exist_is_named(client: Cluster, three: LocalClus
     assert "signal: 'USR7' is not a signal" in told.err
     assert "did you mean USR" in told.err
     assert nobody.value.field == "indices"
-    assert ended.reason == "killed by admin"
+    assert ended.reason == "killed by local"
     with pytest.raises(Conflict):
         job.kill("HUP")
 
