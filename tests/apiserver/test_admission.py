@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.apiserver import admission
+from rota.apiserver import admission, admit_wishes
 from rota.apiserver.access import LOWEST_ROLE, Action, Caller, require, require_everywhere, sees
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import KNOWN, parse_spec
@@ -222,14 +222,14 @@ def test_a_full_queue_takes_no_more_but_still_knows_its_keys() -> None:
 
 def test_canceling_twice_writes_once_and_an_ended_job_not_at_all() -> None:
     mirror = with_jobs(spec(1))
-    first = admission.cancel(mirror, "1", None, ADA, NOW)
+    first = admit_wishes.cancel(mirror, "1", {}, ADA, NOW)
     applied(mirror, first)
 
     assert len(first.puts) == 1
-    assert admission.cancel(mirror, "1", None, ADA, NOW) == Plan(answer=JobId("1"))
+    assert admit_wishes.cancel(mirror, "1", {}, ADA, NOW) == Plan(answer=JobId("1"), fenced=True)
     mirror.apply(JobStatus(JobId("1"), JobState.CANCELED))
     with pytest.raises(Conflict, match="has ended: canceled"):
-        admission.cancel(mirror, "1", None, ADA, NOW)
+        admit_wishes.cancel(mirror, "1", {}, ADA, NOW)
 
 
 def test_deleting_a_job_leaves_nothing_but_its_submit_key() -> None:

@@ -20,6 +20,7 @@ LAYERS = (
 # Deciding code: no waiting, no clock, no world.
 PURE = (
     "rota.model",
+    "rota.engine.lines",
     "rota.engine.mirror",
     "rota.engine.workqueue",
     "rota.engine.reconciler",
@@ -29,6 +30,7 @@ PURE = (
     "rota.controllers",
     "rota.scheduler",
     "rota.watcher.sessions",
+    "rota.watcher.told",
     "rota.watcher.liveness",
     "rota.watcher.monitor",
     "rota.watcher.pace",
@@ -39,6 +41,8 @@ PURE = (
     "rota.apiserver.admission",
     "rota.apiserver.admit_namespaces",
     "rota.apiserver.admit_plan",
+    "rota.apiserver.admit_update",
+    "rota.apiserver.admit_wishes",
     "rota.apiserver.access",
     "rota.apiserver.feed",
     "rota.keeper.devices",

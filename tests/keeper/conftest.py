@@ -77,7 +77,7 @@ class Agent:
         return message
 
     def hello(self, **room: Any) -> Message:
-        self.send(op="hello", protocol=3)
+        self.send(op="hello", protocol=4)
         state = self.receive_op("state")
         self.send(op="configure", node="n1", **{"amounts": ROOM, "gpus": []} | room)
         return state

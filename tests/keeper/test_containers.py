@@ -54,7 +54,7 @@ class Boxed:
         self, program: str | None = None, *, run_as: str = "self", pids_max: int | None = None, **more: Any
     ) -> Agent:
         agent = self.keeper.agent()
-        agent.send(op="hello", protocol=3)
+        agent.send(op="hello", protocol=4)
         agent.receive_op("state")
         engine: dict[str, Any] = {
             "kind": "podman",
@@ -378,7 +378,7 @@ def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxe
         assert boxed.groups() == []
         assert other in images.containers()
         state = boxed.keeper.agent()
-        state.send(op="hello", protocol=3)
+        state.send(op="hello", protocol=4)
         assert [row[STATE] for row in state.receive_op("state")["ended"]] == ["lost"]
     finally:
         images.remove(other)

@@ -217,7 +217,7 @@ def starve(keeper: Keeper, agent: Agent, most: int) -> None:
     """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
     if os.geteuid() == 0:
         agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
-        agent.send(op="hello", protocol=3)
+        agent.send(op="hello", protocol=4)
         agent.receive_op("state")
     else:
         hard = resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC)[1]

@@ -117,7 +117,7 @@ def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent:
 def keep(keeper: Keeper, **keeping: int) -> Agent:
     """An agent that has told the keeper what to keep."""
     agent = keeper.agent()
-    agent.send(op="hello", protocol=3)
+    agent.send(op="hello", protocol=4)
     agent.receive_op("state")
     agent.send(op="configure", node="n", amounts={"cpu": 9000}, gpus=[], keeping=keeping)
     return agent

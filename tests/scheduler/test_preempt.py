@@ -12,7 +12,7 @@ from rota.model.phase import Phase
 from rota.model.shape import RunMode
 from rota.model.sync import Said
 from rota.testing.builders import add_job, add_node, job_spec, placements, where
-from rota.watcher.sessions import Told
+from rota.watcher.told import Told
 from tests.scheduler.rounds import Rounds
 
 HIGH = 50 + PREEMPT_MARGIN

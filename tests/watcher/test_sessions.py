@@ -14,6 +14,7 @@ from rota.model.plan import Plan
 from rota.model.sync import JobClaims, Report, Said, Start
 from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
 from rota.watcher import sessions
+from rota.watcher.told import Told
 from tests.watcher.placed import ONE, A, B, place, placed, say, states
 
 
@@ -116,7 +117,7 @@ def test_what_cannot_have_begun_is_offered_again(said: Said | None) -> None:
     plan = greet(mirror)
 
     assert plan.puts == ()
-    assert [order.start for order in sessions.Told([]).orders(mirror, A)] == [[Start(0, 1, firm=True)]]
+    assert [order.start for order in Told([]).orders(mirror, A)] == [[Start(0, 1, firm=True)]]
 
 
 def test_after_a_reboot_everything_is_lost_and_what_was_only_offered_gets_a_new_number() -> None:

@@ -10,7 +10,7 @@ from rota.model.job import JobWish
 from rota.model.node import Link
 from rota.model.sync import JobOrders, Said, Start, Stop, Work
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
-from rota.watcher.sessions import Told
+from rota.watcher.told import Told
 from tests.watcher.placed import ONE, A, B, hear, place, placed, say
 
 

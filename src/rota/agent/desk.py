@@ -6,8 +6,7 @@ from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
 from rota.model.ids import JobId
-from rota.model.limits import SUPERSEDED_GRACE_MS
-from rota.model.sync import SAID_FIRST_END, Claim, JobClaims, JobOrders, Said, Start, Stop, Work
+from rota.model.sync import SAID_FIRST_END, Claim, How, JobClaims, JobOrders, Said, Start, Stop, Work
 from rota.runtimes.protocol import AttemptName
 
 NO_LEASES: Mapping[JobId, int] = MappingProxyType({})
@@ -35,7 +34,7 @@ class Desk:
         self._taken: dict[int, list[AttemptName]] = {}  # by the number of the word that said so
         self._leases: dict[JobId, int] = {}  # of jobs that have one, in ms
         self._works: dict[JobId, Work] = {}
-        self._introduced: dict[JobId, None] = {}  # jobs whose work this keeper knows
+        self._introduced: dict[JobId, int] = {}  # jobs whose work this keeper knows, in which version
 
     # ---- from the keeper
 
@@ -98,7 +97,8 @@ class Desk:
 
     def learn(self, orders: list[JobOrders]) -> list[str]:
         """Keep the work that came along; the directories that what is to start needs."""
-        new = {one.job: one.work for one in orders if one.work is not None}
+        known = {one.job: one.work for one in orders if one.work is not None}
+        new = {job: work for job, work in known.items() if work.version >= self._version(job)}
         self._works |= new
         self._leases |= {job: work.lease_ms for job, work in new.items() if work.lease_ms is not None}
         works = [self._works[one.job] for one in orders if one.start and one.job in self._works]
@@ -153,12 +153,19 @@ class Desk:
         )
 
     def _hand_on(self, orders: JobOrders) -> JobOrders:
-        if not orders.start:
+        if orders.start:
+            self.take(orders)
+        elif orders.work is None:
             return orders
-        self.take(orders)
-        work = None if orders.job in self._introduced else self._works[orders.job]
-        self._introduced[orders.job] = None
-        return orders._replace(work=work)
+        version = self._version(orders.job)
+        if self._introduced.get(orders.job, 0) >= version:
+            return orders._replace(work=None)
+        self._introduced[orders.job] = version
+        return orders._replace(work=self._works[orders.job])
+
+    def _version(self, job: JobId) -> int:
+        work = self._works.get(job)
+        return 0 if work is None else work.version
 
     # ---- to the control plane
 
@@ -231,6 +238,14 @@ class Desk:
         return names
 
 
+def stops(orders: JobOrders) -> dict[How, list[AttemptName]]:
+    """By how."""
+    found: dict[How, list[AttemptName]] = {}
+    for stop in orders.stop:
+        found.setdefault(stop.how, []).append(_name(orders.job, stop))
+    return found
+
+
 def _name(job: JobId, one: Start | Stop | Claim) -> AttemptName:
     return AttemptName(job, one.index, one.attempt)
 
@@ -242,12 +257,3 @@ def _grouped(claims: dict[AttemptName, Claim]) -> list[JobClaims]:
             jobs[name.job] = JobClaims(name.job, [])
         jobs[name.job].claims.append(claim)
     return list(jobs.values())
-
-
-def stops_by_grace(orders: JobOrders) -> dict[int | None, list[AttemptName]]:
-    """What is to stop, by how much grace it has at most; None: as its job says."""
-    found: dict[int | None, list[AttemptName]] = {}
-    for one in orders.stop:
-        grace_ms = SUPERSEDED_GRACE_MS if one.superseded else None
-        found.setdefault(grace_ms, []).append(AttemptName(orders.job, one.index, one.attempt))
-    return found

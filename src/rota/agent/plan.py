@@ -12,7 +12,7 @@ class Facts(NamedTuple):
 
     missing_directories: frozenset[str]
     leaving: bool
-    outdated_keeper: bool = False  # it was started before an upgrade: GPUs and containers are beyond it
+    outdated_keeper: bool = False  # it was started before an upgrade: not all can be asked of it
     has_runtime: bool = True  # for containers
     has_sandbox: bool = True
     holds_leases: bool = True
@@ -45,8 +45,7 @@ def veto(work: Work | None, facts: Facts) -> str | None:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
-    if facts.outdated_keeper and (work.needs.get(GPU) or work.container is not None):
-        what = "gives out no GPUs" if work.container is None else "runs no containers"
+    if facts.outdated_keeper and (what := _beyond_it(work)):
         return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
     if work.lease_ms is not None and not facts.holds_leases:
         return "this node cannot hold run leases"
@@ -57,3 +56,11 @@ def veto(work: Work | None, facts: Facts) -> str | None:
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None
+
+
+def _beyond_it(work: Work) -> str | None:
+    if work.container is not None:
+        return "runs no containers"
+    if work.version > 1:
+        return "knows of no updates"
+    return "gives out no GPUs" if work.needs.get(GPU) else None

@@ -13,7 +13,7 @@ import structlog
 
 from rota.agent import containers, dial, logs, outputs, probe
 from rota.agent.conversation import Conversation, Over, Stream
-from rota.agent.desk import Desk, stops_by_grace
+from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
 from rota.agent.tails import Tails
@@ -236,10 +236,12 @@ class Agent:
             self._desk.forget(forgotten)
 
     async def _pass_on(self, one: JobOrders) -> None:
-        if one.start:
+        if one.start or one.work is not None:
             await self._runtime.start(one.job, one.work, one.start)
-        for grace_ms, stops in stops_by_grace(one).items():
-            await self._runtime.stop(stops, grace_ms)
+        for how, names in stops(one).items():
+            await self._runtime.stop(names, how)
+        if one.signals:
+            await self._runtime.signal(one.job, one.signals)
 
     def _facts(self, directories: list[str]) -> Facts:
         missing = frozenset(path for path in directories if not Path(path).is_dir())

@@ -17,7 +17,7 @@ from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobSpec, JobWish, SubmitKey
+from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
 from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
@@ -70,19 +70,6 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
         why=why,
         answer=Submitted(spec.id, new=True, warnings=_warnings(view, spec, body)),
     )
-
-
-def cancel(view: View, ref: str, reason: object, caller: Caller, now: Instant) -> Plan:
-    """The controllers see the wish, and say so in an event."""
-    job = find_job(view, ref, caller)
-    access.require(caller, Action.CANCEL, job.spec.namespace)
-    said = None if reason is None else fields.text("reason", reason)
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="there is nothing to cancel")
-    if job.wish is not None and job.wish.cancel:
-        return Plan(answer=job.spec.id)
-    wish = JobWish(job.spec.id, cancel=True, reason=said or f"canceled by {caller.name}", at_ms=now.ms)
-    return Plan((wish,), why=f"{caller.name} cancels job {job.spec.id}", answer=job.spec.id)
 
 
 def delete(view: View, ref: str, caller: Caller) -> Plan:
@@ -203,7 +190,9 @@ def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | Non
             f"this key has made job {before.job}, which asks for something else", hint="use another key"
         )
     if before.job not in view.jobs:
-        raise Conflict(f"this key has made job {before.job}, which was deleted", hint="use another key")
+        gone = view.past.gone.get(before.job)
+        how = "has expired" if gone is not None and gone.state != "deleted" else "was deleted"
+        raise Conflict(f"this key has made job {before.job}, which {how}", hint="use another key")
     return before.job
 
 

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from rota.apiserver import admission, show
+from rota.apiserver import admission, admit_wishes, show
 from rota.apiserver.access import Caller
+from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.api import Api
 from rota.apiserver.fields import decode_json
 from rota.apiserver.telling import Telling
@@ -114,9 +116,16 @@ async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admissio
 
 
 async def stop(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply:
+    admit, body = _stopping(wanted)
     job: JobId = await api.engine.ask(
-        "apiserver",
-        lambda view, now: admission.cancel(view, wanted.job, wanted.reason or None, caller, now),
+        "apiserver", lambda view, now: admit(view, wanted.job, body, caller, now)
     )
     state = await api.engine.read(lambda mirror: show.state_of(mirror.jobs[job]))
     return pb.StopReply(state=state.value)
+
+
+def _stopping(wanted: pb.StopRequest) -> tuple[Admit, dict[str, Any]]:
+    said = {"reason": wanted.reason or None, "indices": list(wanted.indices) or None}
+    if not wanted.kill and not wanted.signal:
+        return admit_wishes.cancel, said
+    return admit_wishes.kill, {**said, "signal": wanted.signal or None}

@@ -17,9 +17,13 @@ def find_job(view: View, ref: str, caller: Caller) -> JobView:
     if job is not None and sees(caller, job.spec.namespace):
         return job
     found = _newest(view, caller) if ref == LAST else _by_name(view, ref, caller)
-    if found is None:
-        raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
-    return found
+    if found is not None:
+        return found
+    gone = view.past.gone.get(JobId(ref))
+    if gone is not None and sees(caller, gone.namespace) and gone.state != "deleted":
+        hint = 'submit it with keep = "720h" to have it kept for longer'
+        raise NotFound(f"job {gone.id} {gone.state} and has expired", hint=hint)
+    raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
 
 
 def task_index(job: JobView, text: str) -> int:

@@ -21,6 +21,7 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_wishes,
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
@@ -32,6 +33,7 @@ from rota.model.limits import BODY_BYTES_MAX
 OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
 ROUTES = [
     *routes_jobs.ROUTES,
+    *routes_wishes.ROUTES,
     *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
     *routes_plan.ROUTES,

@@ -5,7 +5,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import admission, admit_release, admit_restart, answers, fields, show, show_tasks
+from rota.apiserver import admission, answers, fields, show, show_tasks
 from rota.apiserver.access import sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.finding import find_job, task_index
@@ -73,36 +73,6 @@ async def delete_job(request: Request) -> Response:
     )
     noted(request, f"job {deleted}")
     return nothing()
-
-
-async def cancel_job(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    said = fields.known_fields(await json_body(request), ("reason",))
-    canceled: JobId = await api.engine.ask(
-        "apiserver", lambda view, now: admission.cancel(view, ref, said.get("reason"), caller, now)
-    )
-    noted(request, f"job {canceled}")
-    return answer(await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, canceled))), 202)
-
-
-async def restart_tasks(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    body = await json_body(request)
-    restarted: JobId = await api.engine.ask(
-        "apiserver", lambda view, now: admit_restart.restart(view, ref, body, caller, now)
-    )
-    noted(request, f"job {restarted}")
-    return answer(await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, restarted))), 202)
-
-
-async def release_tasks(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    body = await json_body(request)
-    released: JobId = await api.engine.ask(
-        "apiserver", lambda view, now: admit_release.release(view, ref, body, caller, now)
-    )
-    noted(request, f"job {released}")
-    return answer(await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, released))), 202)
 
 
 async def list_tasks(request: Request) -> Response:
@@ -177,9 +147,6 @@ ROUTES = [
     answers.route("GET", "/v1/jobs", list_jobs),
     answers.route("GET", "/v1/jobs/{ref}", show_job),
     answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
-    answers.route("POST", "/v1/jobs/{ref}/cancel", cancel_job),
-    answers.route("POST", "/v1/jobs/{ref}/restart", restart_tasks),
-    answers.route("POST", "/v1/jobs/{ref}/release", release_tasks),
     answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
     answers.route("GET", "/v1/jobs/{ref}/tasks", list_tasks),
     answers.route("GET", "/v1/jobs/{ref}/tasks/{index}", show_task),

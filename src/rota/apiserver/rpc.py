@@ -7,10 +7,11 @@ from typing import Any
 import grpc
 import structlog
 
-from rota.apiserver import access, admission, state
+from rota.apiserver import access, admission, admit_update, fields, state
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admit_loss import Said, resolve
 from rota.apiserver.admit_pace import set_pace
+from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.api import Api, wall_ms, who_calls
 from rota.apiserver.bulk import Bulk, stop, submit
 from rota.apiserver.feed import Position, standing
@@ -79,6 +80,18 @@ class ControllerDoor(ControllerServicer):
             reply = await stop(self._api, caller, request)
             self._note(context, caller.name, "stop", f"job {request.job}", "ok")
             return reply
+
+    async def Update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateReply:
+        async with self._entered(context, "update", request.job) as caller:
+            version = request.if_version if request.HasField("if_version") else None
+            body = fields.decode_json(request.fields_json.encode())
+            wanted = Update(body, version, request.replace, request.max_parallel or 1)
+            done: Updated = await self._api.engine.ask(
+                "apiserver",
+                lambda view, now: admit_update.update(view, request.job, wanted, caller, now),
+            )
+            self._note(context, caller.name, "update", f"job {done.job.id}", "ok")
+            return pb.UpdateReply(version=done.job.version)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
         async with self._entered(context, "delete", request.job) as caller:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.apiserver import show_service
-from rota.apiserver.show_spec import devices, node_name, placement, spec
+from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.brake import Silence
@@ -29,10 +29,12 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
+_UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
 
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
-    return {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
+    shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
+    return shown if entry.spec.version == 1 else {**shown, "versions": versions(entry)}
 
 
 def job_line(entry: JobEntry) -> Json:
@@ -46,6 +48,7 @@ def job_line(entry: JobEntry) -> Json:
         "state": state_of(entry).value,
         "reason": status.reason if status else None,
         "sentence": sentence(entry, numbers),
+        "version": wanted.version,
         "count": wanted.count,
         "priority": wanted.priority,
         "counts": numbers,
@@ -96,7 +99,7 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     if status is not None and status.ended:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
         return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
-    canceling = "is being canceled: " if state_of(entry) is JobState.CANCELING else ""
+    canceling = _UNDER_WAY.get(state_of(entry), "")
     if state_of(entry) is JobState.WAITING:
         others = entry.spec.after
         return f"waits for {others[0].words if len(others) == 1 else f'{len(others)} jobs to end'}."

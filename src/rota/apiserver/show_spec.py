@@ -15,6 +15,7 @@ from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Kind
+from rota.model.phase import Phase
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
@@ -111,6 +112,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "log_bytes": wanted.log_bytes,
         "lease": wanted.lease_seconds,
         "lease_margin": wanted.lease_margin_seconds,
+        "keep": wanted.keep_seconds,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.retry != PLAIN:
@@ -173,6 +175,17 @@ def placement(mirror: Mirror, entry: JobEntry) -> Json | None:
         "runner_up_points": None if runner_up is None else choice.runner_up_points,
         "at_ms": _placed_at_ms(block),
     }
+
+
+def versions(entry: JobEntry) -> dict[str, int]:
+    """How many of the tasks that run do so by which version of the spec."""
+    found: dict[int, int] = {}
+    for block, status in entry.statuses.items():
+        for position, phase in enumerate(entry.phases[block]):
+            if phase == Phase.RUNNING:
+                version = status.versions.get(position, 1)
+                found[version] = found.get(version, 0) + 1
+    return {str(version): found[version] for version in sorted(found)}
 
 
 def node_name(mirror: Mirror, node_id: NodeId) -> str:

@@ -47,7 +47,7 @@ KNOWN = (
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
-    *("controller", "when_no_controller", "controller_wait"),
+    *("controller", "when_no_controller", "controller_wait", "keep"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -55,15 +55,21 @@ BUILT_IN = (CPU, MEMORY, DISK, GPU)
 def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     """A deadline such as `2h` is counted from `wall_ms`."""
     said = fields.known_fields(body, KNOWN)
-    spec = _parsed(said, wall_ms)
-    refuse_contradictions(spec, wall_ms)
-    refuse_uncontainable(spec)
+    spec = parse_fields(said, wall_ms)
+    check(spec, wall_ms)
     refuse_unlike_a_service(said, spec)
-    refuse_open_sandbox(spec)
     return spec
 
 
-def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
+def check(spec: JobSpec, wall_ms: int) -> None:
+    """What is wrong with it as a whole."""
+    refuse_contradictions(spec, wall_ms)
+    refuse_uncontainable(spec)
+    refuse_open_sandbox(spec)
+
+
+def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
+    """Each by itself."""
     argv, in_order = _commands(said)
     workdir = _workdir(said.get("workdir"))
     kind = kind_of(said)
@@ -103,6 +109,7 @@ def _parsed(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         if said.get("deadline") is None
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
+        keep_seconds=_keep(said.get("keep")),
         sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
@@ -190,6 +197,10 @@ def _duration(field: str, value: object) -> float | None:
     if seconds == 0:
         raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
     return seconds
+
+
+def _keep(value: object) -> float | None:
+    return None if value is None else fields.number("keep", parse_seconds, value, limits.KEEP_SECONDS_MAX)
 
 
 def _log_bytes(value: object) -> int | None:

@@ -15,8 +15,8 @@ def job_refs(texts: Sequence[str]) -> list[str]:
     return [ref for text in texts for ref in _parsed(parse_ids, text, "JOBS")]
 
 
-def indices(text: str) -> list[int]:
-    return _parsed(parse_ranges, text, "--index")
+def indices(text: str, flag: str = "--index") -> list[int]:
+    return _parsed(parse_ranges, text, flag)
 
 
 def seconds(text: str | None, flag: str) -> float | None:

@@ -1,8 +1,8 @@
-"""`rota job`: the verbs on jobs once more, and forgetting ended ones."""
+"""`rota job`: the verbs on jobs once more, changing those that run, and forgetting ended ones."""
 
 import click
 
-from rota.cli import cancel, ls, show
+from rota.cli import cancel, job_update, kill, ls, pause, resume, show
 from rota.cli.arguments import indices, job_refs
 from rota.cli.output import tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
@@ -12,12 +12,16 @@ from rota.client.cluster import Cluster
 
 @click.group("job")
 def command() -> None:
-    """List, show, cancel, restart, release and delete jobs."""
+    """List, show, change, restart, release, end and delete jobs."""
 
 
 command.add_command(ls.command)
 command.add_command(show.command)
 command.add_command(cancel.command)
+command.add_command(kill.command)
+command.add_command(pause.command)
+command.add_command(resume.command)
+command.add_command(job_update.update)
 
 
 @command.command("restart")

@@ -28,7 +28,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "get": "Fetch what a job left in its ROTA_OUTPUT_DIR.",
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
-        "job": "List, show, cancel, restart, release and delete jobs.",
+        "kill": "Cancel jobs without grace, or send a signal.",
+        "pause": "Let nothing new of jobs start.",
+        "resume": "Let paused jobs go on.",
+        "job": "List, show, change, restart, release, end and delete jobs.",
         "cron": "Submit jobs again and again, at planned instants.",
     },
     "Cluster": {

@@ -108,6 +108,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     if status.count > 1 and status.kind != "service":
         yield from _progress(status)
     yield from _times(status)
+    yield from (f"  {line}" for line in version_lines(status))
     yield from _spec_lines(status.spec or {})
     yield from _placement_lines(status.placement if status.kind != "system" else None)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
@@ -162,6 +163,15 @@ def _times(status: JobStatus) -> Iterator[str]:
     if status.ended_at_ms is not None:
         line += f", ended {age(status.ended_at_ms)} ago"
     yield line
+
+
+def version_lines(status: JobStatus) -> Iterator[str]:
+    """Of its spec, and by which its tasks run; nothing unless it was ever updated."""
+    if status.version > 1:
+        by = [
+            f"{count} run{'' if count > 1 else 's'} version {one}" for one, count in status.versions.items()
+        ]
+        yield f"version    {status.version}" + (f": {', '.join(by)}" if by else "")
 
 
 def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:

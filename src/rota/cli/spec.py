@@ -131,6 +131,7 @@ _OPTIONS = (
     click.option(
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
+    click.option("--keep", metavar="DURATION", help="How long it is remembered after its end."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option(
         "--lease",
@@ -163,6 +164,7 @@ _PLAIN = {
     "deadline": "deadline",
     "evict_at_most": "evict_at_most",
     "log_bytes": "log_bytes",
+    "keep": "keep",
     "count": "count",
     "retry": "retries",
     "timeout": "timeout",
@@ -208,37 +210,46 @@ def job_spec(
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The whole spec of one `rota run`; `before`: what a file said that is not the job's own."""
-    spec = read_job_file(flags["file"]) if flags["file"] else dict(before or {})
-    spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags[flag] is not None}
-    spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags[field] is not None}
-    spec |= {field: list(flags[field]) for field in _LISTS if flags[field]}
-    for flag, said in _SWITCHES.items():
-        spec |= said if flags[flag] else {}
-    tables = {
-        "labels": pairs(flags["label"], "--label"),
-        "env": _env(flags["env"], environ),
-        "resources": _amounts(flags["resource"], "--resource"),
-        "limits": _amounts(flags["limit"], "--limit"),
-        "files": files_to_send(flags["send"]),
-        "check": _check(flags),
-    }
-    if flags["sandbox"] and not spec.get("sandbox"):
-        spec["sandbox"] = True
-    for field, more in tables.items():
-        if more:
-            spec[field] = {**(spec.get(field) or {}), **more}
-    spec |= _retry(flags, spec)
-    if flags["mount"]:
-        spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
-    if command:
-        spec["command"] = list(command)
+    spec = fields_said(flags, command, environ, before)
     if not spec.get("command") and not spec.get("steps"):
         raise click.UsageError("there is no command to run; write rota run -- PROGRAM ARGUMENTS")
     return {**spec, **_array(flags), **_workdir(flags, spec)}
 
 
+def fields_said(
+    flags: Mapping[str, Any],
+    command: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Those that a file or flags name; a command may have some of the flags only."""
+    spec = read_job_file(flags["file"]) if flags["file"] else dict(before or {})
+    spec |= {field: flags[flag] for flag, field in _PLAIN.items() if flags.get(flag) is not None}
+    spec |= {field: _number(flags[field]) for field in ("cpu", "gpu") if flags.get(field) is not None}
+    spec |= {field: list(flags[field]) for field in _LISTS if flags.get(field)}
+    for flag, said in _SWITCHES.items():
+        spec |= said if flags.get(flag) else {}
+    tables = {
+        "labels": pairs(flags["label"], "--label"),
+        "env": _env(flags["env"], environ),
+        "resources": _amounts(flags.get("resource", ()), "--resource"),
+        "limits": _amounts(flags["limit"], "--limit"),
+        "files": files_to_send(flags.get("send", ())),
+        "check": _check(flags),
+    }
+    if flags.get("sandbox") and not spec.get("sandbox"):
+        spec["sandbox"] = True
+    for field, more in tables.items():
+        if more:
+            spec[field] = {**(spec.get(field) or {}), **more}
+    spec |= _retry(flags, spec)
+    if flags.get("mount"):
+        spec["container"] = {**(spec.get("container") or {}), "mounts": list(flags["mount"])}
+    return {**spec, "command": list(command)} if command else spec
+
+
 def _check(flags: Mapping[str, Any]) -> dict[str, Any]:
-    given = [flag for flag in ("check_http", "check_tcp", "check_command") if flags[flag]]
+    given = [flag for flag in ("check_http", "check_tcp", "check_command") if flags.get(flag)]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0].replace('_', '-')} is enough; a service has one check")
     if not given:

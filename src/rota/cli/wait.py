@@ -1,4 +1,4 @@
-"""`rota wait`: until jobs have ended, over restarts of the server; returns their exit code."""
+"""`rota wait`: until jobs have ended, or a condition on them holds, over restarts of the server."""
 
 import click
 
@@ -8,42 +8,75 @@ from rota.cli.ls import JOBS
 from rota.cli.output import emit, output_option, tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.client.cluster import Cluster
+from rota.client.conditions import wait_for
 from rota.client.job import Job
+
+NOT_MET = 1
 
 
 @click.command("wait")
 @click.argument("jobs", nargs=-1, required=True)
+@click.option(
+    "--for",
+    "condition",
+    metavar="CONDITION",
+    help="A state, as running, paused or succeeded, or an event, as task.retry. [default: their end]",
+)
+@click.option("--any", "any_of", is_flag=True, help="Return when it holds for one of them. [default: all]")
 @click.option(
     "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124; jobs go on."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
 @output_option
 @with_cluster(WORKING_SECONDS)
-def command(cluster: Cluster, jobs: tuple[str, ...], timeout: str | None, quiet: bool, output: str) -> int:
+def command(
+    cluster: Cluster,
+    jobs: tuple[str, ...],
+    *,
+    condition: str | None,
+    any_of: bool,
+    timeout: str | None,
+    quiet: bool,
+    output: str,
+) -> int:
     """Wait for jobs and return their exit code.
 
     JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8. With several jobs the exit code is
-    that of the first one that did not succeed.
+    that of the first one that did not succeed. With --for it is 0 if the condition held, and 1 if it no
+    longer can.
     """
-    timeout_seconds = seconds(timeout, "--timeout")
     found = [cluster.job(ref) for ref in job_refs(jobs)]
-    for job in found:
-        if job.status.kind == "service" and not job.status.is_final and not quiet:
+    for job in found if condition is None and not quiet else ():
+        if job.status.kind == "service" and not job.status.is_final:
             tell(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
-        try:
-            job.wait(timeout_seconds)
-        except KeyboardInterrupt:
-            tell(f"\njob {job.id} goes on: rota wait {job.id}")
-            raise
+    try:
+        held = wait_for(
+            cluster.transport,
+            [job.id for job in found],
+            condition or "ended",
+            seconds(timeout, "--timeout"),
+            any_of=any_of,
+        )
+    except KeyboardInterrupt:
+        refs = " ".join(job.id for job in found)
+        tell(f"\njob {refs} goes on: rota wait {refs}")
+        raise
+    waited = [job for job in found if job.id in held]
+    for job in waited:
+        job.refresh()
         if not quiet:
-            _tell_end(job)
+            _tell(job, condition, held[job.id])
     if output not in ("table", "wide"):
-        emit(output, JOBS, [job.status for job in found])
-    return next((code for job in found if (code := exit_code(job.status))), 0)
+        emit(output, JOBS, [job.status for job in waited])
+    if condition is not None:
+        return 0 if (any if any_of else all)(held.values()) else NOT_MET
+    return next((code for job in waited if (code := exit_code(job.status))), 0)
 
 
-def _tell_end(job: Job) -> None:
-    if job.status.count == 1:
+def _tell(job: Job, condition: str | None, held: bool) -> None:
+    if condition is not None:
+        tell(f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}")
+    elif job.status.count == 1:
         tell(f"job {job.id} {describe_single(job.status, None)}")
     else:
         tell(describe_array(job.status))

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -69,6 +69,9 @@ class AsyncJob:
     async def wait(self, timeout_seconds: float | None = None) -> JobStatus:
         return await _apart(lambda: self._job.wait(timeout_seconds))
 
+    async def wait_for(self, condition: str, timeout_seconds: float | None = None) -> bool:
+        return await _apart(lambda: self._job.wait_for(condition, timeout_seconds))
+
     def follow(self, timeout_seconds: float | None = None) -> AsyncIterator[JobStatus]:
         return _each(lambda: self._job.follow(timeout_seconds))
 
@@ -103,8 +106,31 @@ class AsyncJob:
     async def why(self) -> Why:
         return await _apart(self._job.why)
 
-    async def cancel(self, reason: str | None = None) -> JobStatus:
-        return await _apart(lambda: self._job.cancel(reason))
+    async def cancel(self, reason: str | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
+        return await _apart(lambda: self._job.cancel(reason, indices=indices))
+
+    async def kill(self, signal: str | int | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
+        return await _apart(lambda: self._job.kill(signal, indices=indices))
+
+    async def pause(self, *, stop: bool = False) -> JobStatus:
+        return await _apart(lambda: self._job.pause(stop=stop))
+
+    async def resume(self) -> JobStatus:
+        return await _apart(self._job.resume)
+
+    async def update(
+        self,
+        changes: Mapping[str, Any],
+        *,
+        if_version: int | None = None,
+        replace: bool = False,
+        max_parallel: int = 1,
+    ) -> JobStatus:
+        return await _apart(
+            lambda: self._job.update(
+                changes, if_version=if_version, replace=replace, max_parallel=max_parallel
+            )
+        )
 
     async def restart(self, *indices: int) -> JobStatus:
         return await _apart(lambda: self._job.restart(*indices))

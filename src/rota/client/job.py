@@ -1,11 +1,14 @@
-"""A job as seen by who submitted it: its status, tasks and output, and the wish to end it."""
+"""A job as seen by who submitted it: its status, tasks and output, and what is wished of it."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
+from rota.client.conditions import wait_for
 from rota.client.errors import NotFound
+from rota.client.files import sendable
 from rota.client.outputs import get_outputs, list_outputs
 from rota.client.steps import find_step, of_step
 from rota.client.streams import LogCursor, LogPart, LogQuery, follow_job, follow_logs, read_logs
@@ -51,6 +54,12 @@ class Job:
         for _ in self.follow(timeout_seconds):
             pass
         return self.status
+
+    def wait_for(self, condition: str, timeout_seconds: float | None = None) -> bool:
+        """Wait until it is in this state, or has been hit by this kind of event; False: it no longer can."""
+        held = wait_for(self._transport, [self.id], condition, timeout_seconds)
+        self.refresh()
+        return held[self.id]
 
     def follow(self, timeout_seconds: float | None = None) -> Iterator[JobStatus]:
         """Each change of the job as it happens; the last one is final."""
@@ -128,18 +137,45 @@ class Job:
         """Why the job waits, and what would start it."""
         return read(Why, self._transport.call(Request("GET", f"{self._path}/why")))
 
-    def cancel(self, reason: str | None = None) -> JobStatus:
-        """Ask for the job to end; `wait` tells when it has."""
-        request = Request("POST", f"{self._path}/cancel", body={"reason": reason})
-        self.status = read(JobStatus, self._transport.call(request))
-        return self.status
+    def cancel(self, reason: str | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
+        """Ask for the job, or some of its tasks, to end; `wait` tells when it has."""
+        return self._wish("cancel", {"reason": reason, **_chosen(indices)})
+
+    def kill(self, signal: str | int | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
+        """Cancel without grace; with a signal: what runs gets that, and nothing else changes."""
+        named = {} if signal is None else {"signal": str(signal), "key": os.urandom(8).hex()}
+        return self._wish("kill", {**named, **_chosen(indices)})
+
+    def pause(self, *, stop: bool = False) -> JobStatus:
+        """Let nothing new of it start; with `stop` what runs is stopped, and tried again after `resume`."""
+        return self._wish("pause", {"stop": stop})
+
+    def resume(self) -> JobStatus:
+        return self._wish("resume", {})
 
     def restart(self, *indices: int) -> JobStatus:
         """Stop these tasks, or all that run, and try them again; no retry is spent."""
-        body = {"indices": list(indices) or None}
-        self.status = read(
-            JobStatus, self._transport.call(Request("POST", f"{self._path}/restart", body=body))
-        )
+        return self._wish("restart", {"indices": list(indices) or None})
+
+    def update(
+        self,
+        changes: Mapping[str, Any],
+        *,
+        if_version: int | None = None,
+        replace: bool = False,
+        max_parallel: int = 1,
+    ) -> JobStatus:
+        """Change fields of its spec, as `submit` takes them; null is the default, of tables entries suffice.
+
+        With `replace` what runs an older version makes way, `max_parallel` at a time.
+        """
+        query = {"replace": "true", "max_parallel": max_parallel} if replace else {}
+        headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
+        body = dict(changes)
+        if isinstance(body.get("files"), Mapping):
+            body["files"] = sendable(body["files"])
+        request = Request("PATCH", self._path, query, body=body, headers=headers)
+        self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
     def release(self, *indices: int) -> JobStatus:
@@ -153,6 +189,11 @@ class Job:
     def delete(self) -> None:
         """Forget an ended job."""
         self._transport.call(Request("DELETE", self._path))
+
+    def _wish(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
+        request = Request("POST", f"{self._path}/{verb}", body=body)
+        self.status = read(JobStatus, self._transport.call(request))
+        return self.status
 
     def _newly_ended(self, seen: set[int], expected: int | None) -> Iterator[Task]:
         lowest = 0
@@ -173,3 +214,7 @@ def find(transport: Transport, ref: str) -> Job:
     if not ref:
         raise NotFound("not_found", "no job is named by an empty text")
     return Job(transport, read(JobStatus, transport.call(Request("GET", f"/v1/jobs/{segment(ref)}"))))
+
+
+def _chosen(indices: Sequence[int]) -> dict[str, list[int]]:
+    return {"indices": list(indices)} if indices else {}

@@ -40,6 +40,7 @@ class SpecFields(TypedDict, total=False):
     expect: str | float | None
     deadline: str | float | datetime | None
     log_bytes: str | int | None
+    keep: str | float | None
     priority: int
     retries: int
     retry: Mapping[str, Any]

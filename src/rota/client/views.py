@@ -62,6 +62,9 @@ class JobStatus:
     kind: str = "batch"
     reason: str | None = None
     sentence: str = ""
+    version: int = 1  # of its spec
+    versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
+    changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
     count: int = 1
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)

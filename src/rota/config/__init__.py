@@ -15,7 +15,15 @@ from rota.config.keys import sources as sources
 from rota.model.addresses import is_loopback
 from rota.model.amounts import GPU, parse_seconds
 from rota.model.errors import BadField
-from rota.model.limits import DRAIN_SECONDS_MAX, GPUS_MAX, REPORT_LEAST_MS, REPORT_MOST_MS
+from rota.model.limits import (
+    DRAIN_SECONDS_MAX,
+    GPUS_MAX,
+    JOBS_AGE_MS,
+    JOBS_KEPT,
+    KEEP_SECONDS_MAX,
+    REPORT_LEAST_MS,
+    REPORT_MOST_MS,
+)
 
 STORES = ("sqlite", "memory")
 HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
@@ -66,6 +74,21 @@ class ReportSeconds:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """How long ended jobs are remembered, and how many of them; a job's own `keep` goes before age."""
+
+    jobs_age: str = f"{JOBS_AGE_MS // 3_600_000}h"
+    jobs_count: int = JOBS_KEPT
+
+    @property
+    def age_seconds(self) -> float:
+        try:
+            return parse_seconds("retention.jobs_age", self.jobs_age, KEEP_SECONDS_MAX)
+        except BadField as error:
+            raise ConfigError("retention.jobs_age", f"{self.jobs_age!r} cannot be used", error.hint) from None
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """All a server is told; a node is lost after `lost_seconds` of silence."""
 
@@ -74,6 +97,7 @@ class ServerConfig:
     agent_server: AgentServer = AgentServer()
     placement: Placement = field(default_factory=Placement)
     report_seconds: ReportSeconds = ReportSeconds()
+    retention: Retention = Retention()
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
@@ -203,6 +227,9 @@ def check_server(config: ServerConfig) -> None:
     if not 1 <= config.lost_seconds <= 86400:
         raise ConfigError("lost_seconds", f"{config.lost_seconds} cannot be used", "write 1 to 86400 seconds")
     check_reports(config.report_seconds)
+    count = config.retention.jobs_count
+    if config.retention.age_seconds < 0 or count < 0:
+        raise ConfigError("retention.jobs_count", f"{count} cannot be used", "write 0 or more")
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         host = check_address(f"{name}.addr", door.addr)
         if (door.crt_file is None) != (door.key_file is None):

@@ -7,6 +7,7 @@ from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
+from rota.controllers.wishes import pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -24,7 +25,6 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
-from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
@@ -66,23 +66,22 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 def look(job: JobView, now: Instant) -> Plan:
-    """The job as a whole: begin it, cancel it, end it."""
+    """The job as a whole: begin it, pause it, cancel it, end it."""
     cancel = job.wish is not None and job.wish.cancel
     if job.status is None or job.status.state is JobState.WAITING:
         return _before(job, now, canceled=cancel)
-    over = job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM  # that goes on
-    if job.status.state is JobState.ACTIVE and over:
+    if job.status.state is JobState.CANCELING:
+        return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
+    if job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM:  # that goes on
         return _end(job, _result(job), job.status.state, now)
-    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.tally.live == 0:
+    if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
         return _end(job, too_late, job.status.state, now)
-    if job.status.state is JobState.ACTIVE and cancel:
-        return _unwant(job)
-    if job.status.state is JobState.ACTIVE and job.verdict is not None and job.verdict.ends:
-        return _stop(job, job.verdict)
-    if job.status.state is JobState.CANCELING and job.tally.live == 0:
-        return _end(job, JobEvent.ALL_STOPPED, job.status.state, now)
-    return hold.tend(job, now) if job.status.state is JobState.ACTIVE and job.tally.held else NOTHING
+    if cancel:
+        return unwant(job)
+    if job.verdict is not None and job.verdict.ends:
+        return stop_late(job, job.verdict)
+    return unwant_tasks(job) or pause(job, now) or hold.tend(job, now)
 
 
 def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
@@ -230,42 +229,6 @@ def _wait(spec: JobSpec) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.OTHERS_FIRST)
     others = spec.after[0].words if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
     return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
-
-
-def _unwant(job: JobView) -> Plan:
-    """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
-    assert job.status is not None
-    assert job.wish is not None
-    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
-    blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    running = job.tally.live - job.tally.unresolved
-    why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"
-    event = Event("job.canceling", why, job=job.spec.id)
-    return Plan((status, *blocks), events=(event,), why=why)
-
-
-def _stop(job: JobView, verdict: JobVerdict) -> Plan:
-    """It is over its time: the same, but that it is not canceled."""
-    blocks = (_unwant_block(job, block, TaskEvent.OVERTIME) for block in sorted(job.phases))
-    changed = [block for block in blocks if block != job.tasks.get(block.block)]
-    why = f"job {job.spec.id} is stopped: {verdict.reason}"
-    return Plan(tuple(changed), why=why) if changed else NOTHING
-
-
-def _unwant_block(job: JobView, block: int, ended: TaskEvent = TaskEvent.STOPPED) -> TaskBlock:
-    task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
-    phase = small(job.phases[block])
-    draft = Draft(task)
-    wanted = draft["state"] == TaskState.WANTED
-    if job.spec.kind is Kind.SYSTEM:
-        wanted[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
-    draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
-        TASK, TaskState.WANTED, TaskEvent.UNWISHED
-    )
-    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
-    draft["state"][phase == Phase.HELD] = step(TASK, TaskState.HELD, ended)
-    draft["state"][list(task.losses)] = step(TASK, TaskState.WANTED, ended)
-    return draft.done(losses={})
 
 
 def _result(job: JobView) -> JobEvent:

@@ -28,6 +28,7 @@ def ending(job: JobView, state: JobState, now: Instant, reason: str | None = Non
         ended_at_ms=now.wall_ms,
         exit_code=exit_code,
         signal=signal or None,
+        ended_ms=now.ms,
     )
 
 

@@ -1,10 +1,13 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
 from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import differing, ints
+from rota.model.columns import differing, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
@@ -97,11 +100,45 @@ class JobEntry:
         self.run_us: float | None = None
         self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.fresh = 0  # the lowest index that was never placed
+        self.has_gaps = False  # some tasks have ended and were never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.counted = Counted([], [])
         self.counted_version = -1  # of the neighbours when `counted` was made
+
+    def keep(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+        """Since it was written there may be more tasks."""
+        size = self.spec.block_size(record.block)
+        match record:
+            case TaskBlock():
+                self.tasks[record.block] = widened(record, size)
+            case AttemptBlock():
+                self.attempts[record.block] = widened(record, size)
+            case StatusBlock():
+                self._note_starts(record)
+                self.statuses[record.block] = widened(record, size)
+
+    def _note_starts(self, new: StatusBlock) -> None:
+        old = self.statuses.get(new.block)
+        if old is None or old.started_at_ms != new.started_at_ms:
+            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
+            if first is not None:
+                self.started_at_ms = min(first, self.started_at_ms or first)
+
+    def revise(self, spec: JobSpec) -> None:
+        """The spec is another; tasks may have been added to it, never taken away."""
+        if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
+            spec = grown(spec, self.spec.count - spec.count)
+        self.tally.by_phase[Phase.PENDING] += spec.count - self.spec.count
+        self.spec = spec
+        self.counted_version = -1
+        records: tuple[TaskBlock | AttemptBlock | StatusBlock, ...]
+        records = (*self.tasks.values(), *self.attempts.values(), *self.statuses.values())
+        for record in records:
+            self.keep(record)
+        for cells in (self.phases, self.holds):
+            cells.update({block: old.ljust(spec.block_size(block), b"\0") for block, old in cells.items()})
 
     def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
         """Tasks of a block for which the record says something else than the one before; None: maybe all."""
@@ -116,14 +153,6 @@ class JobEntry:
             case StatusBlock():
                 return differing(self.statuses.get(record.block), record, ("number", "state"))
 
-    def note_starts(self, new: StatusBlock) -> None:
-        """Of a block's new status: whether something began earlier than all that is known."""
-        old = self.statuses.get(new.block)
-        if old is None or old.started_at_ms != new.started_at_ms:
-            first = min((start for start in ints(new, "started_at_ms") if start), default=None)
-            if first is not None:
-                self.started_at_ms = min(first, self.started_at_ms or first)
-
     def place_again(self, attempt: AttemptBlock, positions: list[int], phase: bytes) -> None:
         """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
         first = attempt.block * BLOCK_TASKS
@@ -132,9 +161,10 @@ class JobEntry:
         not_before = None if task is None else ints(task, "not_before")
         again = self.again.setdefault(attempt.block, {})
         for position in positions:
-            if not number[position]:
-                continue
             index = first + position
+            if not number[position]:
+                self.has_gaps |= phase[position] != _PENDING
+                continue
             self.fresh = max(self.fresh, index + 1)
             if phase[position] == _PENDING:
                 again[index] = 0 if not_before is None else not_before[position]
@@ -166,14 +196,35 @@ class JobEntry:
                 break
             found += sorted(index for index, at_ms in self.again[block].items() if at_ms <= now_ms)
         del found[most:]
-        found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+        if not self.has_gaps:
+            found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+            return found
+        found += islice(self._never_placed(), most - len(found))
         return found
+
+    def _never_placed(self) -> Iterator[int]:
+        """Those that are pending, whole blocks at a time."""
+        for block in range(self.fresh // BLOCK_TASKS, self.spec.blocks):
+            phases = self.phases.get(block) or bytes(self.spec.block_size(block))
+            if _PENDING in phases:
+                first = block * BLOCK_TASKS
+                indices = range(max(first, self.fresh), first + len(phases))
+                yield from (index for index in indices if phases[index - first] == _PENDING)
 
     def next_ready_ms(self, now_ms: int) -> int | None:
         if not self.again:
             return None
         pauses = (at_ms for block in self.again.values() for at_ms in block.values())
         return min((at_ms for at_ms in pauses if at_ms > now_ms), default=None)
+
+
+def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> Iterable[int]:
+    """Blocks of whose attempts something else is wished."""
+    old = before or JobWish(now.id)
+    if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
+        return blocks
+    sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
+    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.cancel_tasks, *sent)})
 
 
 class NodeEntry:

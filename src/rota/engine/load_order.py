@@ -3,7 +3,7 @@
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.cron import Cron, CronStatus
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -40,6 +40,7 @@ def _turn(record: Record) -> int:
             | JobVerdict()
             | JobAnswers()
             | SubmitKey()
+            | JobGone()
             | NodeWish()
             | NodeStatus()
         ):

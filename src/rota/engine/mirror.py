@@ -1,11 +1,11 @@
 """The cluster in memory and its indexes; written only by apply() and observations."""
 
-from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.engine.entries import JobEntry, Move, NodeEntry
+from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
 from rota.engine.followers import Followers
+from rota.engine.lines import Lines
 from rota.engine.load_order import load_order
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
@@ -60,7 +60,7 @@ class Mirror(Standing):
         self.now_ms = 0
         self.read_at_ms = 0
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
-        self._lines: dict[Line, list[Turn]] = {}
+        self._lines = Lines()
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
             JobSpec: self._set_job,
@@ -82,7 +82,7 @@ class Mirror(Standing):
     # ---- reading
 
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
-        return self._lines.items()
+        return self._lines.all()
 
     def followers(self, job: JobId) -> Sequence[JobId]:
         return self._followers.of(job)
@@ -106,6 +106,7 @@ class Mirror(Standing):
                     self.apply(record)
         for job, block in blocks:
             self._refresh(self.jobs[job], block)
+        self.past.settle(self.jobs)
 
     def apply(self, record: Record) -> None:
         self._appliers[type(record)](record)
@@ -163,16 +164,34 @@ class Mirror(Standing):
     # ---- inside: one setter per kind of record
 
     def _set_job(self, record: JobSpec) -> None:
+        job = self.jobs.get(record.id)
+        if job is not None:
+            self._revise_job(job, record)
+            return
         self.jobs[record.id] = JobEntry(begun(record))
         self.unfinished += 1
         self._followers.come(record)
         self._sums.begin(record, self.jobs.values())
 
+    def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
+        """An update: what was counted by the old spec is counted by the new one."""
+        self._lines.take_out(job)
+        for block, attempt in job.attempts.items():
+            self._shift_holds(job, attempt, job.holds[block], bytes(len(job.holds[block])))
+        self._sums.end(job.spec)
+        job.revise(record)
+        self._sums.begin(record, self.jobs.values())
+        for block, attempt in job.attempts.items():
+            self._shift_holds(job, attempt, bytes(len(job.holds[block])), job.holds[block])
+            self._touch_block(job, block)
+        self._lines.put(job)
+
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
-        job.wish = record
-        for block in sorted({index // BLOCK_TASKS for index in record.restart}):
+        before, job.wish = job.wish, record
+        for block in touched_by(before, record, job.attempts):
             self._touch_block(job, block)
+        self._lines.put(job)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         self.jobs[record.id].cluster = record
@@ -190,11 +209,13 @@ class Mirror(Standing):
             self._learn(job, record, written)
         self._keep_block(record)
         self._refresh(job, record.block, written)
+        if isinstance(record, TaskBlock) and record.renew:
+            self._touch_block(job, record.block)
 
     def _set_pins(self, record: PinBlock) -> None:
         job = self.jobs[record.job]
         job.pin(record)
-        self._line_up(job)
+        self._lines.put(job)
 
     def _note_system(self, record: JobStatus) -> None:
         if record.state is JobState.ACTIVE:
@@ -215,15 +236,7 @@ class Mirror(Standing):
         self.room.grown += 1  # a larger quota is room too
 
     def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
-        job = self.jobs[record.job]
-        match record:
-            case TaskBlock():
-                job.tasks[record.block] = record
-            case AttemptBlock():
-                job.attempts[record.block] = record
-            case StatusBlock():
-                job.note_starts(record)
-                job.statuses[record.block] = record
+        self.jobs[record.job].keep(record)
 
     def _refresh(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block.
@@ -244,10 +257,12 @@ class Mirror(Standing):
         if attempt is not None:
             job.place_again(attempt, changed if known else list(range(size)), now.phase)
             self._shift_holds(job, attempt, before.hold, now.hold)
+        elif changed:
+            job.has_gaps = True
         job.phases[block], job.holds[block] = now
         if _STOPPING in now.phase:
             self._touch_block(job, block)
-        self._line_up(job)
+        self._lines.put(job)
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""
@@ -297,20 +312,6 @@ class Mirror(Standing):
         reason = new.reasons.get(at, "refused")
         self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
 
-    def _line_up(self, job: JobEntry) -> None:
-        """A job stands in its shape's line while it is active and has pending tasks."""
-        wanted = job.status is not None and job.status.state is JobState.ACTIVE and job.tally.pending > 0
-        if wanted == job.in_line:
-            return
-        job.in_line = wanted
-        line = self._lines.setdefault(job.spec.line, [])
-        if wanted:
-            insort(line, job.spec.order)
-        else:
-            line.remove(job.spec.order)
-            if not line:
-                del self._lines[job.spec.line]
-
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
         before = job.status is not None and job.status.ended
@@ -321,10 +322,11 @@ class Mirror(Standing):
             self._note_system(record)
         if record.ended and not before:
             self._sums.end(job.spec)
+            self.past.end(job.spec, record)
         if record.state is JobState.CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
-        self._line_up(job)
+        self._lines.put(job)
 
     def _node(self, node: NodeId) -> NodeEntry:
         entry = self.nodes.get(node)
@@ -357,6 +359,8 @@ class Mirror(Standing):
 
     def _forget_job(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
+        if job is not None:
+            self.past.forget(job_id)
         self.systems.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1

@@ -5,10 +5,11 @@ from typing import Any
 
 from rota.model.cluster import Cluster
 from rota.model.cron import Cron, CronStatus
-from rota.model.ids import Key
-from rota.model.job import Counters, SubmitKey
+from rota.model.ids import JobId, Key
+from rota.model.job import Counters, JobGone, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.pace import ReportPace
+from rota.model.past import Past
 from rota.model.subscriber import Subscriber
 
 
@@ -19,7 +20,8 @@ class Standing:
         self.pace = ReportPace()
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
-        self.submit_keys: dict[Key, SubmitKey] = {}
+        self.past = Past()
+        self.submit_keys = self.past.submit_keys
         self.crons: dict[str, Cron] = {}  # by namespace and name
         self.cron_statuses: dict[str, CronStatus] = {}
 
@@ -36,14 +38,17 @@ class Standing:
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
             Cron: lambda record: self.crons.update({record.ref: record}),
             CronStatus: lambda record: self.cron_statuses.update({record.ref: record}),
-            SubmitKey: lambda record: self.submit_keys.update({record.key: record}),
+            SubmitKey: self.past.keep_key,
+            JobGone: self.past.bury,
         }
 
     def drop(self, key: Key) -> None:
         head, _, name = key.partition("/")
         match head:
             case "submit":
-                self.submit_keys.pop(key, None)
+                self.past.drop_key(key)
+            case "gone":
+                self.past.gone.pop(JobId(name), None)
             case "cron":
                 self.crons.pop(name, None)
             case "cron_status":

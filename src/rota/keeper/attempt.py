@@ -17,11 +17,13 @@ from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
 from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
+from rota.keeper.stops import How
 from rota.keeper.wire import Spec, encode
 
 FIRST_LOOK_NS = 20_000_000
 SHORT_NS = 600 * 10**9  # a node that cannot make a process for so long will not soon
 SHORT_LOOK_NS = 10**9
+SUPERSEDED_GRACE_NS = 5 * 10**9  # of what counts no more: it is dead 10 s after its node is back
 BLUR_KIB = 1024  # the kernel counts a process's pages in batches, one for each core
 
 
@@ -132,6 +134,7 @@ class Running:
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
     step_ns: int = 0  # when the last of them did
     halted: bool = False  # no further step is to start
+    signaled: int = 0  # the last signal that was delivered by wish, by its number
     waits: bool = False  # to be started again, when this node may have a process to spare
     short_since_ns: int = 0  # since when it had none; 0: it has
     cpu_us: int = 0  # of the steps, or the starts, before
@@ -225,12 +228,14 @@ class Running:
         self.kill_at_ns = now_ns + self.spec.grace_ms * 1_000_000
         self.asked = self.has_lost_lease(now_ns)  # then it is killed at once
 
-    def stop(self, now_ns: int, grace_ms: int | None) -> None:
-        """It is to end, with so much grace at most."""
+    def stop(self, how: How, now_ns: int) -> None:
+        """It is to end; who is told so again, and harder, has less time."""
         if self.ending is None:
             self.begin_end("stopped", now_ns)
-        if grace_ms is not None:
-            self.kill_at_ns = min(self.kill_at_ns, now_ns + grace_ms * 1_000_000)
+        if how is How.SUPERSEDED:
+            self.kill_at_ns = min(self.kill_at_ns, now_ns + SUPERSEDED_GRACE_NS)
+        if how is How.AT_ONCE:
+            self.asked, self.kill_at_ns = True, now_ns
 
     def rest_of(self, tree: Sequence[tuple[int, int]]) -> list[int]:
         """Whom its leader has left behind, or who is to go beside it."""

@@ -26,8 +26,9 @@ class Book:
         self._kernel = kernel
 
     def learn(self, job: str, spec: Spec | None) -> str | None:
-        """Remember a job's spec; why nothing of it can start, if so."""
-        if spec and job not in self._memory.specs:
+        """Remember a job's spec, the newest there is; why nothing of it can start, if so."""
+        before = self._memory.specs.get(job)
+        if spec and (before is None or before.version < spec.version):
             self._memory.specs[job] = spec
             self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
         known = self._memory.specs.get(job)
@@ -38,6 +39,15 @@ class Book:
         self._journal.write([lines.start_line(key, started_ms) for key in keys])
         if any(self._memory.specs[key[0]].run is Run.AT_MOST_ONCE for key in keys):
             self._journal.sync()
+
+    def open(self, attempt: Running) -> None:
+        """It is about to be spawned."""
+        spec = attempt.spec
+        if spec.steps and not spec.restart:
+            self.begin_step(attempt, attempt.segment.at)
+        self._memory.started[attempt.key] = attempt.started_ms
+        if spec.version > 1:
+            self._memory.versions[attempt.key] = spec.version
 
     def begin_step(self, attempt: Running, written: Extent) -> None:
         attempt.begin_step(self._kernel.now_ms(), self._kernel.now_ns(), written)
@@ -61,7 +71,7 @@ class Book:
 
     def started(self, attempt: Running) -> None:
         """The attempt, or one more step of it."""
-        self._tell_steps(attempt.key)
+        self._tell_more(attempt.key)
         self._outbox.started(attempt.key, attempt.started_ms)
 
     def close(self, key: Key, state: str, outcome: Outcome, started_ms: int | None) -> None:
@@ -72,23 +82,28 @@ class Book:
         self.tell(key, told)
 
     def tell(self, key: Key, told: str) -> None:
-        self._tell_steps(key)
+        self._tell_more(key)
         self._outbox.ended(key, told, is_last=self._is_idle())
 
     def ack(self, keys: Sequence[Key]) -> None:
         known = [key for key in keys if self._memory.ended.pop(key, None)]
         for key in known:
-            self._memory.steps.pop(key, None)
-            self._memory.lives.pop(key, None)
+            self._drop(key)
         if known:
             self._journal.later(lines.ack_line(known))
+            self._journal.flush()
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            self._memory.forget(job)
+        if jobs:
+            self._journal.later(lines.forget_line(jobs))
             self._journal.flush()
 
     def strike(self, key: Key) -> None:
         """It is on record as started, and was not."""
         self._memory.started.pop(key, None)
-        self._memory.steps.pop(key, None)
-        self._memory.lives.pop(key, None)
+        self._drop(key)
         self._journal.later(lines.ack_line([key]))
 
     def state(self, here: Mapping[str, object], live: list[list[object]]) -> bytes:
@@ -96,17 +111,26 @@ class Book:
         memory = self._memory
         head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
         steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
+        versions = [[*key, version] for key, version in memory.versions.items()]
         lives = [[*key, row] for key, row in memory.lives.items()]
-        told = {"jobs": list(memory.specs), "live": live, "steps": steps, "lives": lives}
+        jobs = list(memory.specs)
+        told = {"jobs": jobs, "live": live, "steps": steps, "lives": lives, "versions": versions}
         text = wire.encode({**head, **here, **told})
         return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
+
+    def _drop(self, key: Key) -> None:
+        self._memory.steps.pop(key, None)
+        self._memory.versions.pop(key, None)
+        self._memory.lives.pop(key, None)
 
     def _mark(self, attempt: Running) -> None:
         self._memory.steps[attempt.key] = attempt.marks
         self._journal.later(lines.step_line(attempt.key, len(attempt.marks), attempt.marks[-1]))
 
-    def _tell_steps(self, key: Key) -> None:
+    def _tell_more(self, key: Key) -> None:
         if marks := self._memory.steps.get(key):
             self._outbox.stepped(key, wire.steps_row(key, (mark.row() for mark in marks)))
+        if version := self._memory.versions.get(key):
+            self._outbox.versioned(key, version)
         if row := self._memory.lives.get(key):
             self._outbox.lived(key, wire.encode([*key, row]))

@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from rota.keeper.attempt import Running
+from rota.keeper.attempt import Kernel, Running
 from rota.keeper.book import Book
 from rota.keeper.container.argv import Verdict
+from rota.keeper.looks import LAST_LOOK_NS
+from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.rules import Key
 from rota.keeper.service.life import UNHEALTHY
 from rota.keeper.spawn import Spawner
@@ -20,7 +22,10 @@ def spawn(spawner: Spawner, attempt: Running) -> int:
     attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
     attempt.cell = attempt.cell or spawner.confine(attempt.spec)
     spec, group, cell = attempt.to_start(), attempt.group, attempt.cell
-    return spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
+    pid = spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
+    if group and group.limits != attempt.spec.limits:  # changed since it was made
+        spawner.revise(group, attempt.spec.limits)
+    return pid
 
 
 def tell_start(attempt: Running, lock: threading.Lock, book: Book) -> None:
@@ -74,6 +79,14 @@ def live(waiting: Iterable[Key], running: Iterable[Running]) -> list[list[object
         state = "stopping" if is_over else "queued" if is_unsure(attempt) else "running"
         rows.append([*attempt.key, state, attempt.started_ms])
     return rows
+
+
+def written(attempt: Running, outputs: Outputs, kernel: Kernel) -> Measure | None:
+    """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+    if may_be_there(attempt) or not attempt.has_left_cell():
+        return None
+    is_patient = attempt.pause_ns < LAST_LOOK_NS
+    return outputs.last(attempt.segment, lambda: is_patient and kernel.has_members(attempt.pid))
 
 
 def refusal(attempt: Running) -> str | None:

@@ -152,14 +152,18 @@ class Door:
             self._selector.modify(self._agent, events)
 
 
-def _pass_on(work: Work, order: wire.Configure | wire.Start | wire.Stop | wire.Ack | wire.Renew) -> None:
+def _pass_on(
+    work: Work, order: wire.Configure | wire.Start | wire.Stop | wire.Signals | wire.Ack | wire.Renew
+) -> None:
     match order:
         case wire.Configure():
             work.configure(order)
         case wire.Start():
             work.start(order)
         case wire.Stop():
-            work.stop(order.attempts, order.grace_ms)
+            work.stop(order.attempts, order.how)
+        case wire.Signals():
+            work.signal(order.signals)
         case wire.Ack():
             work.ack(order.attempts)
         case wire.Renew():

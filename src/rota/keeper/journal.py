@@ -29,6 +29,7 @@ class Memory:
     ended: dict[Key, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
     steps: dict[Key, list[Mark]] = field(default_factory=dict)  # of what is in one of the books above
+    versions: dict[Key, int] = field(default_factory=dict)  # the same, where it is not the first
     lives: dict[Key, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
 
     def raise_highest(self, key: Key) -> None:
@@ -38,7 +39,7 @@ class Memory:
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.lives)
+        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.lives, self.versions)
         for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]

@@ -26,6 +26,7 @@ class Outbox:
         self._refused: list[str] = []
         self._lines = bytearray()  # of other kinds
         self._steps: dict[Key, str] = {}
+        self._versions: dict[Key, int] = {}
         self._lives: dict[Key, str] = {}
 
     def open(self) -> None:
@@ -40,6 +41,7 @@ class Outbox:
         self._refused.clear()
         self._lines.clear()
         self._steps.clear()
+        self._versions.clear()
         self._lives.clear()
 
     def say(self, line: bytes, in_ns: int = 0) -> None:
@@ -64,6 +66,11 @@ class Outbox:
         """How its steps stand: goes along with the news of its start or end, which is told after this."""
         if self._is_open:
             self._steps[key] = row
+
+    def versioned(self, key: Key, version: int) -> None:
+        """With which version of its job's spec it was started: goes along as its steps do."""
+        if self._is_open:
+            self._versions[key] = version
 
     def lived(self, key: Key, row: str) -> None:
         """How a service lives: likewise."""
@@ -94,15 +101,18 @@ class Outbox:
         if not (self._started or self._ended or self._refused):
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
+        versions = [wire.encode([*key, version]) for key, version in self._versions.items()]
         message = wire.events(
             started,
             self._ended.values(),
             self._refused,
             steps=self._steps.values(),
             lives=self._lives.values(),
+            versions=versions,
         )
         self._steps.clear()
         self._lives.clear()
+        self._versions.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()

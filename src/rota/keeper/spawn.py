@@ -35,6 +35,9 @@ class Short(Exception):
     """This node lacks something (disk, memory, descriptors) to start anything now."""
 
 
+NO_PROCESS = Short("its end came before this node had a process to spare")
+
+
 @dataclass(slots=True)
 class Recipe:
     """What all attempts of a job have in common, worked out once."""
@@ -56,7 +59,8 @@ class Spawner:
         self._users = Users(f"{root}/work")
         self._no_new_privs = True
         self._threads = threading.local()
-        self._recipes: dict[str, dict[int, Recipe]] = {}  # by job and step
+        self._recipes: dict[str, dict[tuple[int, int], Recipe]] = {}  # by job, version and step
+        self._filled: dict[str, int] = {}  # by job, for containers: whose version's files are in place
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = posix.make_attributes()
         self._boxes = Boxes(root, mark)
@@ -87,8 +91,14 @@ class Spawner:
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
 
+    def revise(self, group: Group | None, limits: Limits) -> None:
+        """Limits of what runs become these; where it has no group they are watched."""
+        if group:
+            self._groups.revise(group, limits)
+
     def forget(self, job: str) -> None:
         self._recipes.pop(job, None)
+        self._filled.pop(job, None)
         self._users.forget(job)
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
@@ -132,7 +142,8 @@ class Spawner:
         job, index, attempt = key
         recipe = None
         try:
-            recipe = self._recipes.get(job, {}).get(spec.step) or self._prepare(job, spec)
+            named = (spec.version, spec.step)
+            recipe = self._recipes.get(job, {}).get(named) or self._prepare(job, spec)
             if recipe.program is None:
                 with worn(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
@@ -205,9 +216,9 @@ class Spawner:
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
-            if job not in self._recipes:
+            if self._filled.get(job, 0) < spec.version:
                 place(work, spec.files)  # once, and only now is the directory its user's
-                self._recipes[job] = {}
+                self._filled[job] = spec.version
             return box
         except (NotAllowed, LookupError) as reason:
             raise Short(str(reason)) from reason
@@ -254,7 +265,7 @@ class Spawner:
         recipe = Recipe(argv, path, strings(encoded), cwd, user)
         if spec.sandbox:
             self._enclose_in_sandbox(recipe, spec, work)
-        self._recipes.setdefault(job, {})[spec.step] = recipe
+        self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
         return recipe
 
     def _enclose_in_sandbox(self, recipe: Recipe, spec: Spec, work: str) -> None:

@@ -16,8 +16,9 @@ from rota.keeper.rules import Key, Needs
 from rota.keeper.sandbox import Sandbox
 from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
 from rota.keeper.steps import Step
+from rota.keeper.stops import How, Signal, how_of, signals_of
 
-PROTOCOL = 3  # 1 counted whole GPUs, and an order could not name them; 2 knew of no containers
+PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
 LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 MOUNTS = "a list of [source, target, read_only]"
@@ -57,6 +58,7 @@ class Spec:
     restarts: int = 0  # how often that was done before the start this is the spec of
     check: Check | None = None  # whether a service is well
     sandbox: Sandbox | None = None
+    version: int = 1
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -112,7 +114,12 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Stop:
     attempts: list[Key]
-    grace_ms: int | None = None  # at most; None: as their jobs say
+    how: How = How.GRACEFULLY
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    signals: list[Signal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,7 @@ class Quit:
     pass
 
 
-Order = Hello | Configure | Start | Stop | Ack | Forget | Renew | Quit
+Order = Hello | Configure | Start | Stop | Signals | Ack | Forget | Renew | Quit
 
 
 def parse(line: bytes) -> Order:
@@ -146,7 +153,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":3}')
+        raise Malformed('want an object such as {"op":"hello","protocol":4}')
     op = message.get("op")
     if not isinstance(op, str) or op not in READERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
@@ -186,6 +193,7 @@ def parse_spec(raw: object) -> Spec:
         restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
         check=check_of(fields.get("check")),
         sandbox=_sandbox(fields.get("sandbox")),
+        version=reading.number(fields.get("version", 1), "spec.version"),
     )
 
 
@@ -227,16 +235,10 @@ def job_id(value: object) -> str:
 
 
 def events(
-    started: Iterable[str],
-    ended: Iterable[str],
-    refused: Iterable[str],
-    *,
-    steps: Collection[str] = (),
-    lives: Collection[str] = (),
+    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], **more: Collection[str]
 ) -> bytes:
-    """One line of events, each already encoded; steps and lives only of attempts that are told of beside."""
-    marks = f',"steps":[{",".join(steps)}]' if steps else ""
-    marks += f',"lives":[{",".join(lives)}]' if lives else ""
+    """One line of events, each already encoded; more only of attempts that are told of beside it."""
+    marks = "".join(f',"{name}":[{",".join(rows)}]' for name, rows in more.items() if rows)
     return (
         f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
         f',"refused":[{",".join(refused)}]{marks}}}\n'
@@ -325,9 +327,8 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "hello": _hello,
     "configure": _configure,
     "start": _start,
-    "stop": lambda message: Stop(
-        _attempts(message), reading.number_or_none(message.get("grace_ms"), "grace_ms")
-    ),
+    "stop": lambda message: Stop(_attempts(message), how_of(message)),
+    "signal": lambda message: Signals(signals_of(message, job_id)),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
     "renew": lambda message: Renew(reading.number(message.get("said_ns"), "said_ns")),

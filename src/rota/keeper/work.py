@@ -5,24 +5,24 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from rota.keeper import boxed, wire
+from rota.keeper import boxed, revise, wire
 from rota.keeper import journal as lines
 from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.leases import Leases, check
 from rota.keeper.lives import Lives
-from rota.keeper.looks import LAST_LOOK_NS, Looks
+from rota.keeper.looks import Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
 from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
 from rota.keeper.service.life import Life
-from rota.keeper.spawn import Short, Spawner
+from rota.keeper.spawn import NO_PROCESS, Short, Spawner
+from rota.keeper.stops import How, Signal
 
 SIGKILL = int(signal.SIGKILL)
-NO_PROCESS = Short("its end came before this node had a process to spare")
 
 
 class Work:
@@ -75,17 +75,24 @@ class Work:
     def start(self, order: wire.Start) -> None:
         with self.lock:
             reason = "the keeper is stopping" if self.quitting else self._book.learn(order.job, order.spec)
+            if order.spec and order.spec.version > 1:
+                self._revise(order.job)
             for wanted in order.tasks:
                 key = (order.job, wanted.index, wanted.attempt)
                 if refusal := reason or self._accept(key, wanted):
                     self.outbox.refused(key, refusal)
         self.fill()
 
-    def stop(self, keys: Sequence[Key], grace_ms: int | None = None) -> None:
+    def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:
-            for key in keys:
-                self._stop(key, grace_ms)
+            for key in (key for key in keys if how is not How.IF_IT_WAITS or key not in self.running):
+                self._stop(key, how)
         self.fill()
+
+    def signal(self, orders: Sequence[Signal]) -> None:
+        with self.lock:
+            for order in orders:
+                revise.deliver(self.running.get(order.key), order, self._kernel)
 
     def ack(self, keys: Sequence[Key]) -> None:
         with self.lock:
@@ -96,13 +103,10 @@ class Work:
         with self.lock:
             live = {key[0] for key in self.running} | {key[0] for key in self._room.waiting()}
             gone = [job for job in jobs if job not in live]
+            self._book.forget(gone)
             for job in gone:
-                self.memory.forget(job)
                 self._spawner.forget(job)
                 self._outputs.forget(job)
-            if gone:
-                self._journal.later(lines.forget_line(gone))
-                self._journal.flush()
             return [job for job in jobs if job in live]
 
     def renew(self, said_ns: int) -> None:
@@ -150,7 +154,7 @@ class Work:
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
             boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
-                if written := self._written(attempt):
+                if written := boxed.written(attempt, self._outputs, self._kernel):
                     self._finish(attempt, written)
                     return True
                 attempt.asked = True  # its group has been killed and is about to go
@@ -207,7 +211,7 @@ class Work:
             self._look(attempt, now + FIRST_LOOK_NS)
             return 0, []
         rest = attempt.rest_of(tree)
-        if was_gone and not rest and (written := self._written(attempt)):
+        if was_gone and not rest and (written := boxed.written(attempt, self._outputs, self._kernel)):
             self._finish(attempt, written)
             return 0, []
         signum = self.looks.next_signal(attempt, now)
@@ -257,11 +261,9 @@ class Work:
             self._leases.begin(attempt)
             if spec.restart:
                 attempt.life = Life()
-            elif spec.steps:
-                self._book.begin_step(attempt, segment.at)
+            self._book.open(attempt)
             attempts.append(attempt)
             self.running[grant.key] = attempt
-            self.memory.started[grant.key] = started_ms
         self._spawning += len(attempts)
         return attempts
 
@@ -336,7 +338,12 @@ class Work:
         self._room.release(key)
         self.outbox.refused(key, reason)
 
-    def _stop(self, key: Key, grace_ms: int | None = None) -> None:
+    def _revise(self, job: str) -> None:
+        """What runs of it gets what can be changed while it does."""
+        revise.apply(self.running.values(), job, self.memory.specs[job], self._spawner, self._look)
+        self.something_due.notify()  # the warden watches limits
+
+    def _stop(self, key: Key, how: How = How.GRACEFULLY) -> None:
         attempt = self.running.get(key)
         if attempt and attempt.is_resting:
             self.lives.stop_resting(attempt)
@@ -344,8 +351,8 @@ class Work:
         elif attempt:
             over = attempt.outcome is not None or self._kernel.has_ended(attempt.pid)
             attempt.halted, now = True, self._kernel.now_ns()
-            if not over and (attempt.ending is None or grace_ms is not None):
-                attempt.stop(now, grace_ms)
+            if not over or (how is How.AT_ONCE and attempt.ending is not None):
+                attempt.stop(how, now)
                 self._look(attempt, now)
         elif self._room.withdraw(key):
             self._book.close(key, "withdrawn", Outcome(), None)
@@ -357,13 +364,6 @@ class Work:
     def _look(self, attempt: Running, when_ns: int) -> None:
         self.looks.at(attempt, when_ns)
         self.something_due.notify()
-
-    def _written(self, attempt: Running) -> Measure | None:
-        """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
-        if boxed.may_be_there(attempt) or not attempt.has_left_cell():
-            return None
-        patient = attempt.pause_ns < LAST_LOOK_NS
-        return self._outputs.last(attempt.segment, lambda: patient and self._kernel.has_members(attempt.pid))
 
     def _finish(self, attempt: Running, written: Measure) -> None:
         assert attempt.outcome is not None

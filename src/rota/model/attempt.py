@@ -117,6 +117,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older: tuple[OldStatus, ...] = ()
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
+    versions: dict[int, int] = {}  # position -> of its job's spec, where it is not the first
     lives: dict[int, Life] = {}  # position -> how it lives, of services
     causes: dict[int, str] = {}  # position -> Cause, where there is one
 

@@ -34,6 +34,16 @@ def _widths(kind: type[Columned]) -> dict[str, int]:
     return {name: np.dtype(dtype).itemsize for name, dtype in kind.COLUMNS.items()}
 
 
+def widened(record: B, size: int) -> B:
+    """The same record for so many tasks, of which there were fewer when it was written."""
+    widths = _widths(type(record))
+    first, width = next(iter(widths.items()))
+    if len(getattr(record, first)) >= size * width:
+        return record
+    longer = {name: getattr(record, name).ljust(size * widths[name], b"\0") for name in widths}
+    return msgspec.structs.replace(record, **longer)
+
+
 def column(record: Any, name: str) -> Array:
     """One column, read-only, without a copy."""
     return np.frombuffer(getattr(record, name), _dtype(record, name))

@@ -65,7 +65,7 @@ class Unschedulable(StrEnum):
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
-    """What a user wishes. Written once, by apiserver."""
+    """What a user wishes. Written by apiserver: once, and again at each update."""
 
     id: JobId
     name: str
@@ -107,6 +107,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     kind: Kind = Kind.BATCH
     queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
     retry: Retry = PLAIN  # which of its failures are worth a retry, and when
+    version: int = 1  # one more at each update
+    keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
     after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
     stop_signal: int = SIGTERM  # by which it is asked to end
     restart: Restart = Restart()  # of a service
@@ -207,8 +209,17 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """A signal for attempts that run. Numbered, so that none is delivered twice."""
+
+    n: int
+    signal: int
+    attempts: dict[int, int]  # index -> number
+    key: str = ""  # of the request: one that is repeated sends no second signal
+
+
 class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes since: that it ends, or that tasks of it begin again. Written by apiserver."""
+    """What a user wishes since: that it or tasks of it end, pause, begin again. Written by apiserver."""
 
     id: JobId
     cancel: bool = False
@@ -216,6 +227,13 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
     release: dict[int, int] = {}  # index -> the try that is held, and may be placed
+    kill: bool = False  # canceled without grace
+    cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
+    paused: bool = False  # nothing of it starts
+    halted: bool = False  # paused, and what runs is stopped, to be tried again after that
+    sent: tuple[Sent, ...] = ()  # signals, the newest last
+    replace: int = 0  # attempts of an older version of the spec than this are replaced
+    max_parallel: int = 1  # so many of them at one time
 
     @property
     def key(self) -> Key:
@@ -244,6 +262,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     wanted_at_ms: int = 0  # cluster time since when its tasks are wanted, while it is active
+    ended_ms: int | None = None  # in cluster time: what its expiry is counted from
 
     @property
     def key(self) -> Key:
@@ -278,6 +297,20 @@ class SubmitKey(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key(f"submit/{self.namespace}/{self.name}")
+
+
+class JobGone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That there was such a job, for as long as its submit key is kept. Written by controllers."""
+
+    id: JobId
+    at_ms: int  # cluster time
+    wall_ms: int
+    state: str  # in which it ended, or `deleted`
+    namespace: str = ""
+
+    @property
+    def key(self) -> Key:
+        return Key(f"gone/{self.id}")
 
 
 class Counters(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ class JobState(StrEnum):
     ASSIGNED = "assigned"
     WAITING = "waiting"  # for other jobs to end
     ACTIVE = "active"
+    PAUSED = "paused"
     CANCELING = "canceling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -25,6 +26,8 @@ class JobEvent(StrEnum):
     OTHERS_FIRST = "others first"
     NEVER_TO_BEGIN = "never to begin"
     TASKS_WANTED = "tasks wanted"
+    PAUSE_WISHED = "pause wished"
+    RESUME_WISHED = "resume wished"
     CANCEL_WISHED = "cancel wished"
     ALL_SUCCEEDED = "all succeeded"
     SOME_FAILED = "some failed"
@@ -128,6 +131,13 @@ JOB: Table[JobState, JobEvent] = {  # owner: controllers
     (_J.ACTIVE, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
     (_J.ACTIVE, _JE.ALL_STOPPED): _J.CANCELED,
     (_J.ACTIVE, _JE.NOWHERE_TO_RUN): _J.REJECTED,
+    (_J.ACTIVE, _JE.PAUSE_WISHED): _J.PAUSED,
+    (_J.PAUSED, _JE.RESUME_WISHED): _J.ACTIVE,
+    (_J.PAUSED, _JE.CANCEL_WISHED): _J.CANCELING,
+    (_J.PAUSED, _JE.ALL_SUCCEEDED): _J.SUCCEEDED,  # what ran has ended meanwhile
+    (_J.PAUSED, _JE.SOME_FAILED): _J.FAILED,
+    (_J.PAUSED, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
+    (_J.PAUSED, _JE.ALL_STOPPED): _J.CANCELED,
     (_J.CANCELING, _JE.ALL_STOPPED): _J.CANCELED,
 }
 

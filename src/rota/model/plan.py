@@ -8,7 +8,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -25,6 +25,7 @@ Record = (
     | JobVerdict
     | JobAnswers
     | SubmitKey
+    | JobGone
     | Counters
     | ReportPace
     | TaskBlock
@@ -57,6 +58,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
+    JobGone: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",

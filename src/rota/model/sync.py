@@ -51,9 +51,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     steps: tuple[StepMark, ...] = ()  # that have begun
     life: Life | None = None  # of a service
     cause: str | None = None  # a Cause, or the word of a newer version
+    version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
+
+    def of_version(self, version: int) -> "Claim":
+        return msgspec.structs.replace(self, version=version)
 
     def with_life(self, life: Life) -> "Claim":
         return msgspec.structs.replace(self, life=life)
@@ -109,6 +113,7 @@ class Work(msgspec.Struct, frozen=True):
     check: Check | None = None
     sandbox: Sandbox | None = None
     lease_ms: int | None = None  # how long it may run without a word of the control plane
+    version: int = 1
 
     @property
     def waits_for_word(self) -> bool:
@@ -137,6 +142,7 @@ def work_of(spec: JobSpec) -> Work:
         check=spec.check,
         sandbox=spec.sandbox,
         lease_ms=spec.lease_ms,
+        version=spec.version,
     )
 
 
@@ -147,17 +153,34 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     gpus: int = 0  # its devices there, one bit each; 0: it needs none, or the node chooses
 
 
+class How(IntEnum):
+    """How an attempt is stopped. Numbers are part of the wire and never change."""
+
+    GRACEFULLY = 0
+    AT_ONCE = 1
+    IF_IT_WAITS = 2  # what has started goes on
+    SUPERSEDED = 3  # another attempt counts: it has little grace
+
+
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
-    superseded: bool = False  # it counts no more, and has little grace
+    how: How = How.GRACEFULLY
+
+
+class Signal(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    attempt: int
+    signal: int
+    n: int  # grows: whoever has seen it, or a higher one, passes it over
 
 
 class JobOrders(NamedTuple):
     job: JobId
-    work: Work | None  # once per connection
+    work: Work | None  # once per connection and version
     start: list[Start]
     stop: list[Stop]
+    signals: tuple[Signal, ...] = ()
 
 
 class LogWindow(NamedTuple):

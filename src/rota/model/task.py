@@ -29,6 +29,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
+    renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
 
     @property
     def key(self) -> Key:
@@ -37,6 +38,9 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         return len(self.state)
+
+    def making_way(self, renew: dict[int, int]) -> Self:
+        return msgspec.structs.replace(self, renew=renew)
 
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:

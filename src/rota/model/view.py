@@ -13,6 +13,7 @@ from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.past import Past
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers, Presence
 from rota.model.room import Room
@@ -137,6 +138,8 @@ class View(Protocol):
     def counters(self) -> Counters: ...
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
+    @property
+    def past(self) -> Past: ...
     @property
     def systems(self) -> Iterable[JobId]:
         """Active jobs with a task on every node."""

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +17,13 @@ from rota.model.ids import JobId
 from rota.model.sandbox import Sandbox
 from rota.model.service import Check, Life, Restart
 from rota.model.steps import Step, StepMark
-from rota.model.sync import Claim, JobClaims, Said, Start, Work
+from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
-_PROTOCOL = 3
-_PROTOCOL_FIRST = 1  # counted whole GPUs, and an order could not name them; 2 knew of no containers
+_PROTOCOL = 4
+_PROTOCOL_FIRST = 1  # counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
+_PROTOCOL_UPDATES = 4
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _SAID = {
@@ -95,8 +96,14 @@ class ProcessRuntime:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
-        self._send({"op": "stop", "attempts": attempts, "grace_ms": grace_ms})
+    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
+        if how is not How.IF_IT_WAITS or self._speaks >= _PROTOCOL_UPDATES:
+            self._send({"op": "stop", "attempts": attempts, "how": int(how)})
+
+    async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
+        if self._speaks >= _PROTOCOL_UPDATES:
+            rows = [[job, one.index, one.attempt, one.signal, one.n] for one in signals]
+            self._send({"op": "signal", "signals": rows})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})
@@ -207,6 +214,7 @@ def spec_of(work: Work) -> dict[str, Any]:
         "log_bytes": work.log_bytes,
         "run": work.run.value,
         "limits": work.limits,
+        "version": work.version,
         **({"steps": [_step_of(step) for step in work.steps]} if work.steps else {}),
         **({"files": _files_of(work)} if work.files else {}),
         **({} if work.lease_ms is None else {"lease_ms": work.lease_ms}),
@@ -317,12 +325,14 @@ def _life(row: list[Any]) -> Life:
 
 
 def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[JobClaims]:
-    """`beside` them is told how the steps of some stand, and how services live."""
+    """`beside` them is told how the steps of some stand, how services live, and versions of updated jobs."""
     jobs: dict[str, list[Claim]] = {}
     marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
     lives = {(job, at, n): _life(found) for job, at, n, found in beside.get("lives", ())}
+    versions = {(job, at, n): version for job, at, n, version in beside.get("versions", ())}
     for job, claim in rows:
         name = (job, claim.index, claim.attempt)
         told = claim.with_steps(marks[name]) if name in marks else claim
+        told = told.of_version(versions[name]) if name in versions else told
         jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

@@ -1,11 +1,11 @@
 """Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from rota.model.ids import JobId
-from rota.model.sync import JobClaims, Start, Work
+from rota.model.sync import How, JobClaims, Signal, Start, Work
 
 
 class AttemptName(NamedTuple):
@@ -61,10 +61,13 @@ class Runtime(Protocol):
         """What happens from the attach on, in batches; ends when the runtime is gone."""
 
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
-        """Idempotent by attempt number; `work` once per job and attach."""
+        """Idempotent by attempt number; `work` once per job, version and attach, also without tasks."""
 
-    async def stop(self, attempts: list[AttemptName], grace_ms: int | None = None) -> None:
-        """Gracefully, for so long at most, then by force; what waits is withdrawn."""
+    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
+        """Gracefully, then by force, unless said otherwise; what waits is withdrawn."""
+
+    async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
+        """Each once, to what runs."""
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         """Their results are stored by the control plane."""

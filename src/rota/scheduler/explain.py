@@ -39,6 +39,7 @@ _DOES = {
         "wait for their controller to say what becomes of them after the loss of",
     ),
 }
+_HEADS = {JobState.CANCELING: "is being canceled", JobState.PAUSED: "it is paused"}
 
 
 def why(
@@ -47,6 +48,8 @@ def why(
     job = view.jobs[job_id]
     if job.status is None:
         return Why(waits=True, sentence="waits: it was submitted just now")
+    if job.status.state is JobState.PAUSED and job.tally.pending:
+        return Why(waits=True, sentence="waits: " + _doing(view, job), changes=(f"rota resume {job_id}",))
     if job.status.state is JobState.WAITING:
         return waiting_for(view, job)
     if job.spec.kind is Kind.SYSTEM and job.status.state is JobState.ACTIVE:
@@ -218,7 +221,7 @@ def _doing(view: View, job: JobView) -> str:
             does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
             parts.append(f"{one if job.spec.count == 1 else does} {few(_nodes_of(view, job, phase))}")
     parts += [*_held(job), *_braked(view, job)]
-    head = "is being canceled" if job.status.state is JobState.CANCELING else ""
+    head = _HEADS.get(job.status.state, "")
     return ": ".join(filter(None, (head, "; ".join(parts))))
 
 

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 
-from rota.agent.desk import Desk, stops_by_grace
+from rota.agent.desk import Desk, stops
 from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
+from rota.keeper.stops import How, Signal
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.limits import BEAT_MS, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
@@ -250,14 +251,17 @@ class Agent(Process):
 
     def _pass_on(self, one: JobOrders) -> None:
         keeper = self.keeper
-        if one.start:
+        if one.start or one.work is not None:
             spec = None if one.work is None else wire.parse_spec(_plain(spec_of(one.work)))
             tasks = [wire.Wanted(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
             order = wire.Start(one.job, spec, tasks)
             keeper.obey(lambda work: work.start(order))
-        for grace_ms, stops in stops_by_grace(one).items():
-            keys = [(str(name.job), name.task, name.attempt) for name in stops]
-            keeper.obey(lambda work, keys=keys, grace_ms=grace_ms: work.stop(keys, grace_ms))  # type: ignore[misc]
+        for how, names in stops(one).items():
+            keys = [(str(name.job), name.task, name.attempt) for name in names]
+            keeper.obey(lambda work, keys=keys, how=how: work.stop(keys, How(how)))  # type: ignore[misc]
+        if one.signals:
+            signals = [Signal((str(one.job), s.index, s.attempt), s.signal, s.n) for s in one.signals]
+            keeper.obey(lambda work: work.signal(signals))
 
     def _report_soon(self) -> None:
         if not self._report_due:

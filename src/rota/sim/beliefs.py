@@ -13,8 +13,8 @@ from rota.sim.broken import Broken
 from rota.sim.server import Server
 
 _HELD = (
-    *("job", "pin", "task", "attempt", "status", "node", "submit", "subscriber", "cluster", "namespace"),
-    *("cron", "cron_status", "meta", "pace"),
+    *("job", "pin", "task", "attempt", "status", "node", "submit", "gone", "subscriber", "cluster"),
+    *("namespace", "cron", "cron_status", "meta", "pace"),
 )
 
 
@@ -33,14 +33,15 @@ def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
 
 
 def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
-    held = {str(record.key): record for record in _records(server.mirror)}
-    disk = {key: record for key, record in known.items() if key.partition("/")[0] in _HELD}
-    if held != disk:
-        differing = [key for key in sorted(held.keys() | disk.keys()) if held.get(key) != disk.get(key)]
-        raise Broken(f"{server.name} believes other than what is on disk: {differing[:5]}")
     fresh = Mirror()
     fresh.load(known.values())
     fresh.inherit(server.mirror)
+    held = {str(record.key): record for record in _records(server.mirror)}
+    disk: dict[str, Record | None] = {key: None for key in known if key.partition("/")[0] in _HELD}
+    disk |= {str(record.key): record for record in _records(fresh)}  # for as many tasks as there are now
+    if held != disk:
+        differing = [key for key in sorted(held.keys() | disk.keys()) if held.get(key) != disk.get(key)]
+        raise Broken(f"{server.name} believes other than what is on disk: {differing[:5]}")
     believed, derived = _derived(server.mirror), _derived(fresh)
     for what in sorted(believed.keys() | derived.keys()):
         if believed.get(what) != derived.get(what):
@@ -62,6 +63,7 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     for node in mirror.nodes.values():
         yield from (record for record in (node.spec, node.wish, node.status) if record is not None)
     yield from mirror.submit_keys.values()
+    yield from mirror.past.gone.values()
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
     yield from mirror.namespaces.values()

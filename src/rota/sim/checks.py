@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.keeper.rules import Key
 from rota.model.amounts import GPU, WHOLE_GPU
-from rota.model.columns import ints
+from rota.model.columns import ints, widened
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, Kind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
@@ -19,6 +19,7 @@ from rota.sim.machine import Machine
 from rota.sim.nodes import Nodes
 from rota.sim.records import Records
 from rota.sim.server import Server
+from rota.sim.versions import Versions
 from rota.sim.witness import Witness, tries
 from rota.sim.world import World
 from rota.store.protocol import Batch
@@ -34,6 +35,7 @@ class Checks:
         self.world = world
         self.nodes = Nodes(world)
         self._witness = Witness()
+        self._versions = Versions()
         self._deadlines = Deadlines(world, self.nodes)
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
         self._commits = 0  # since all that is derived was looked at
@@ -94,6 +96,7 @@ class Checks:
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
+        self._versions.born(machine.name, child, spec.version)
         if spec.kind is Kind.SYSTEM:
             self._look_at_twins(machine, key)
         self._use(machine, spec, child)
@@ -187,6 +190,7 @@ class Checks:
             )
             if attempts is None or ints(attempts, "number")[at] != attempt:
                 continue  # nobody asks for it any more
+            status = None if status is None else widened(status, len(attempts.flags))
             if (
                 status is None
                 or ints(status, "number")[at] != attempt
@@ -242,7 +246,8 @@ class Checks:
         for block in range(spec.blocks):
             tasks = self.known.get(f"task/{spec.id}/{block}")
             for at in range(spec.block_size(block)):
-                yield block * BLOCK_TASKS + at, None if tasks is None else TaskState(tasks.state[at])
+                state = TaskState(tasks.state[at]) if tasks is not None and at < tasks.size else None
+                yield block * BLOCK_TASKS + at, state
 
 
 def _uses(spec: JobSpec, child: Child) -> dict[str, int]:

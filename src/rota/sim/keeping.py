@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from rota.keeper.attempt import Kernel, Outcome
 from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
+from rota.keeper.limits.words import Limits
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
 from rota.keeper.process.cells import Cell
@@ -132,6 +133,7 @@ class Child:
     step: int = 0  # which of the attempt's steps, from 1
     is_last: bool = True  # of them
     restart: int = 0  # how often the attempt was started before
+    version: int = 1  # of its job's spec
     status: int | None = None  # once it has ended: exit code, or minus a signal's number
     leased: bool = False  # it dies with the keeper
 
@@ -174,6 +176,9 @@ class SimSpawner(Spawner):
     def enclose(self, key: Key, spec: Spec) -> Group | None:
         """Nothing goes beyond a limit here."""
 
+    def revise(self, group: Group | None, limits: Limits) -> None:
+        """Nothing goes beyond a limit here."""
+
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
@@ -201,6 +206,7 @@ class SimSpawner(Spawner):
         is_last = spec.step == len(spec.steps)
         child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
         child.leased = spec.lease_ms is not None
+        child.version = spec.version
         self._processes.children[pid] = child
         self._born(pid, child)
         return pid
@@ -226,7 +232,7 @@ class SimKernel(Kernel):
             return
         if signum == signal.SIGKILL:
             self._ended(group, 1, -signum)
-        elif not child.habit.deaf:
+        elif signum == signal.SIGTERM and not child.habit.deaf:
             self._ended(group, TERM_MS, -signum)
 
     def has_members(self, group: int) -> bool:

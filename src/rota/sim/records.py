@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
-from rota.model.columns import changes, column, ints, where
+from rota.model.columns import changes, column, ints, where, widened
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import (
@@ -123,8 +123,11 @@ class Records:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
-        before = before or TaskBlock.new(now.job, now.block, now.size)
+        before = widened(before or TaskBlock.new(now.job, now.block, now.size), now.size)
         old = before.state
+        for at, number in now.renew.items():
+            if before.renew.get(at) != number:
+                self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number))
         for at in where(column(before, "wanted") != column(now, "wanted")):
             self._placements.touch((now.job, now.block * BLOCK_TASKS + at))
         for at in changes(old, now.state):
@@ -141,7 +144,7 @@ class Records:
                 owners.look_at_end(ChainMap(fresh, self.known), now, at)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
-        before = before or StatusBlock.new(now.job, now.block, len(now.state))
+        before = widened(before or StatusBlock.new(now.job, now.block, len(now.state)), len(now.state))
         number, old_number = ints(now, "number"), ints(before, "number")
         for at in _moved(before, now, changes(before.state, now.state)):
             state, key = now.state[at], (now.job, now.block * BLOCK_TASKS + at, number[at])
@@ -179,11 +182,13 @@ class Records:
     def _compare_attempts(
         self, before: AttemptBlock | None, now: AttemptBlock, fresh: dict[str, Any]
     ) -> None:
-        before = before or AttemptBlock.new(now.job, now.block, len(now.flags))
+        before = widened(before or AttemptBlock.new(now.job, now.block, len(now.flags)), len(now.flags))
         number, old_number = ints(now, "number"), ints(before, "number")
         key = f"status/{now.job}/{now.block}"
         status = fresh.get(key) or self.known.get(key)
+        status = None if status is None else widened(status, len(now.flags))
         spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
+        wish = fresh.get(f"job/{now.job}/wish") or self.known.get(f"job/{now.job}/wish")
         for at in changes(before.flags, now.flags):
             if now.flags[at] & EVICTED:
                 self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number[at]))
@@ -191,6 +196,8 @@ class Records:
             old, new = old_number[at], number[at]
             self.attempts += 1
             name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
+            if wish is not None and wish.paused:
+                raise Broken(f"{name} is placed while its job is paused")
             if new < old:
                 raise Broken(f"{name} went back from attempt {old} to {new}")
             known = 0 if status is None else ints(status, "number")[at]
@@ -220,6 +227,7 @@ class Records:
                 number = column(attempts, "number")
                 live += int((number > 0).sum())
                 if status is not None:
+                    status = widened(status, len(attempts.flags))
                     over = (column(status, "number") == number) & (
                         column(status, "state") >= ATTEMPT_FIRST_END
                     )

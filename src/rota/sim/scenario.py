@@ -12,6 +12,7 @@ from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
 from rota.sim.fault_users import give_up, look_after
+from rota.sim.fault_wishes import draw_wishes
 from rota.sim.faults import befall, draw
 from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
@@ -69,7 +70,7 @@ def scenario(seed: int) -> Scenario:
     under = leased(seed, length_ms, servers=servers)
     size = Size(tuple(more.groups), servers, lost_ms)
     wished = kinds.wish(seed, more.arrivals, length_ms)
-    all_faults = sorted([*faults, *more.faults, *under.faults])
+    all_faults = sorted([*faults, *more.faults, *under.faults, *draw_wishes(seed, length_ms)])
     arrivals = sorted([*wished.arrivals, *serve(seed, length_ms), *under.arrivals], key=lambda one: one.at_ms)
     return Scenario(seed, size, arrivals, all_faults, crons=tuple(wished.crons))
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import after, cron, system
-from rota.controllers import batch as controllers
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -52,10 +51,12 @@ class Server(Engine):
     ) -> None:
         reconcilers = [
             assign.RECONCILER,
-            controllers.RECONCILER,
+            batch.RECONCILER,
             after.RECONCILER,
             system.RECONCILER,
             cron.reconciler(_utc),
+            rollout.RECONCILER,
+            expire.reconciler(),
             scheduler.reconciler(placement),
             deadline.RECONCILER,
             drain.RECONCILER,

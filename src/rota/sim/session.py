@@ -4,7 +4,7 @@ from rota.model.ids import JobId
 from rota.model.sync import JobOrders
 from rota.sim.network import Stream
 from rota.sim.words import Beat, Greeting, Leave, Reported
-from rota.watcher import sessions
+from rota.watcher.told import Told
 
 
 class Session:
@@ -12,7 +12,7 @@ class Session:
         self.node = greeting.node
         self.stream = stream
         self.boot_id = greeting.hello.boot_id
-        self.told = sessions.Told(greeting.hello.inventory)
+        self.told = Told(greeting.hello.inventory)
         self.last_n = greeting.last_n
         self.heard_n = greeting.n
         self.stored_n = 0

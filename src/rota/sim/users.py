@@ -5,8 +5,16 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import admission, admit_brake, admit_namespaces, admit_release
+from rota.apiserver import (
+    admission,
+    admit_brake,
+    admit_namespaces,
+    admit_release,
+    admit_update,
+    admit_wishes,
+)
 from rota.apiserver.access import Caller
+from rota.apiserver.admit_update import Update
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
 from rota.keeper.rules import Key
@@ -15,6 +23,7 @@ from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
+from rota.model.shape import RunMode
 from rota.model.view import View
 from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
@@ -41,6 +50,7 @@ class Users(Process):
         self.deleted: dict[JobId, None] = {}
         self.wishes: dict[str, Eligibility] = {}  # by node
         self._taints: dict[str, str | None] = {}  # by node
+        self._paused: dict[JobId, bool] = {}  # whether what runs is stopped, too
         self._quotas: dict[str, dict[str, Any]] = {}  # by namespace
         self.deadlines: dict[str, float | None] = {}  # by node, of a drain
         self.answered: Callable[[str, JobId], None] = lambda *_: None
@@ -85,7 +95,41 @@ class Users(Process):
 
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
-        self.insist(lambda view, now: admission.cancel(view, job, None, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: admit_wishes.cancel(view, job, {}, ADMIN, now), lambda _: None)
+
+    def kill(self, job: JobId, indices: list[int] | None, signal: str | None) -> None:
+        """The job or a task of it; or send it a signal of which it does not die."""
+        body = {"indices": indices, "signal": signal, "key": f"{self.world.now_ms}"}
+        if signal is None:
+            self.canceled[job] = None
+        self.insist(lambda view, now: admit_wishes.kill(view, job, body, ADMIN, now), lambda _: None)
+
+    def pause(self, job: JobId, *, stop: bool) -> None:
+        """As with nodes: whichever of his calls gets through says what he wishes by then."""
+        self._paused[job] = stop
+        self._say_pause(job)
+
+    def resume(self, job: JobId) -> None:
+        self._paused.pop(job, None)
+        self._say_pause(job)
+
+    def _say_pause(self, job: JobId) -> None:
+        def say(view: View, now: Instant) -> Plan:
+            stop = self._paused.get(job)
+            if stop is None:
+                return admit_wishes.resume(view, job, {}, ADMIN, now)
+            once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
+            return admit_wishes.pause(view, job, {"stop": stop and not once}, ADMIN, now)
+
+        self.insist(say, lambda _: None)
+
+    def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int) -> None:
+        def say(view: View, now: Instant) -> Plan:
+            once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
+            wanted = Update(body, None, replace and not once, max_parallel)
+            return admit_update.update(view, job, wanted, ADMIN, now)
+
+        self.insist(say, lambda _: None)
 
     def release(self, job: JobId) -> None:
         """All that is held of it, if there still is something."""

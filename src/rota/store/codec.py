@@ -7,7 +7,7 @@ import msgspec
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster
 from rota.model.cron import Cron, CronStatus
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -32,6 +32,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("status", ""): StatusBlock,
     ("pin", ""): PinBlock,
     ("submit", ""): SubmitKey,
+    ("gone", ""): JobGone,
     ("cluster", ""): Cluster,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,

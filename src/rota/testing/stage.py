@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rota.apiserver import admit_brake, admit_loss, admit_release
 from rota.apiserver.access import Caller
 from rota.clusters import assign
-from rota.controllers import after, batch, cron, system
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -24,6 +24,7 @@ from rota.scheduler import plan as scheduler
 from rota.store import codec
 from rota.testing.builders import WALL_MS
 from rota.watcher import ages, brake, liveness, sessions
+from rota.watcher.told import Told
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -47,7 +48,7 @@ class Machine:
         self.refuses: str | None = None
         self.held: dict[tuple[JobId, int], Held] = {}
         self.unsaid: list[tuple[JobId, Claim]] = []
-        self.told: sessions.Told | None = None  # None: not connected
+        self.told: Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
         self.deaf = False  # it is heard, and does nothing that it is told
         self.inbox: list[JobOrders] = []
@@ -213,7 +214,7 @@ class Stage:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = sessions.Told(word.inventory)
+        machine.told = Told(word.inventory)
         self.mirror.now_ms = self.now_ms
         self.mirror.connect(node, Link.UP)
         self.mirror.hear(node)
@@ -334,6 +335,8 @@ class Stage:
         reconcilers = [
             assign.RECONCILER,
             batch.RECONCILER,
+            rollout.RECONCILER,
+            expire.reconciler(),
             after.RECONCILER,
             system.RECONCILER,
             cron.reconciler(zone),

@@ -167,6 +167,7 @@ class _StatusDraft:
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
+        self._versions = dict(status.versions)
         self._lives = dict(status.lives)
         self._causes = dict(status.causes)
 
@@ -202,7 +203,10 @@ class _StatusDraft:
             self._steps.pop(position, None)
             self._lives.pop(position, None)
             self._causes.pop(position, None)
+            self._versions.pop(position, None)
         self._take(position, claim)
+        if claim.version > 1:
+            self._versions[position] = claim.version
         self._states[position] = int(state)
         self._claims[position] = claim
         if claim.reason:
@@ -234,6 +238,7 @@ class _StatusDraft:
             older=older[dropped:],
             older_dropped=self._status.older_dropped + dropped,
             steps=self._steps,
+            versions=self._versions,
             lives=self._lives,
             causes=self._causes,
         )

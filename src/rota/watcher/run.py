@@ -23,6 +23,7 @@ from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
+from rota.watcher.told import Told
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -48,7 +49,7 @@ class Session:
     """One node's connection."""
 
     node: NodeId
-    told: sessions.Told
+    told: Told
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     orders: list[JobOrders] = field(default_factory=list)
     forget: list[JobId] = field(default_factory=list)
@@ -221,7 +222,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         before = self._sessions.get(node)
         if before is not None:
             before.end()
-        session = self._sessions[node] = Session(node, sessions.Told(word.inventory))
+        session = self._sessions[node] = Session(node, Told(word.inventory))
         session.heard_n = first.n
         # Noted before it is decided on: a node back from silence would be judged by that silence.
         self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))

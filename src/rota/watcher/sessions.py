@@ -1,32 +1,19 @@
-"""A node's words -> what to write; what is assigned and what it was told -> what to tell it."""
+"""A node's words -> what to write."""
 
-from rota.model.attempt import EVICTED, LOOKAHEAD
-from rota.model.columns import column
 from rota.model.errors import NotFound
-from rota.model.ids import JobId, NodeId
-from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, TaskState, step
-from rota.model.limits import BLOCK_TASKS, SUSPECT_MS
+from rota.model.ids import NodeId
+from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, step
+from rota.model.limits import SUSPECT_MS
 from rota.model.node import Eligibility, Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
 from rota.model.retry import Cause
 from rota.model.shape import RunMode
-from rota.model.sync import (
-    SAID_FIRST_END,
-    Claim,
-    Hello,
-    JobClaims,
-    JobOrders,
-    Report,
-    Said,
-    Start,
-    Stop,
-    work_of,
-)
-from rota.model.view import JobView, NodeView, View
+from rota.model.sync import SAID_FIRST_END, Claim, Hello, JobClaims, Report, Said
+from rota.model.view import NodeView, View
 from rota.watcher.claims import Ledger
 from rota.watcher.leases import holds_any
+from rota.watcher.told import state_of
 
-Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 _BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -129,7 +116,7 @@ def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) 
     for (job, index), attempt in sorted(entry.assigned.items()):
         if view.jobs[job].spec.lease_ms is not None:
             continue  # it may run there until its lease ends
-        ran = state is NodeState.LOST and _state(view.jobs[job], index, attempt) in _BEGUN
+        ran = state is NodeState.LOST and state_of(view.jobs[job], index, attempt) in _BEGUN
         cause = Cause.NODE_DOWN if ran else None
         claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence, cause=cause)
         ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
@@ -143,7 +130,7 @@ def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
     for (job_id, index), attempt in sorted(view.nodes[node].assigned.items()):
         job = view.jobs[job_id]
         again = job.spec.run is RunMode.AT_LEAST_ONCE  # what may start once only may have started there
-        if again and _state(job, index, attempt) is AttemptState.OFFERED:
+        if again and state_of(job, index, attempt) is AttemptState.OFFERED:
             claim = Claim(
                 index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent"
             )
@@ -151,80 +138,10 @@ def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
     return ledger
 
 
-class Told:
-    """What one connection's node knows: computed against what is assigned, it gives the orders."""
-
-    def __init__(self, inventory: list[JobClaims]) -> None:
-        self._live: dict[Name, None] = {}
-        self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
-        self._stopping: dict[Name, None] = {}
-        self._works: dict[JobId, None] = {}
-        for one in inventory:
-            for claim in one.claims:
-                if claim.said < SAID_FIRST_END:
-                    self._live[one.job, claim.index, claim.attempt] = None
-
-    def heard(self, claims: list[JobClaims]) -> None:
-        """What the node says is over needs no order any more."""
-        for name in _ended(claims):
-            self._live.pop(name, None)
-            self._stopping.pop(name, None)
-            self._over[name] = None
-
-    def stored(self, claims: list[JobClaims]) -> None:
-        for name in _ended(claims):
-            self._over.pop(name, None)
-
-    def orders(self, view: View, node: NodeId) -> list[JobOrders]:
-        assigned = view.nodes[node].assigned
-        found: dict[JobId, JobOrders] = {}
-        for (job, index), attempt in assigned.items():
-            name = (job, index, attempt)
-            if name in self._over:
-                continue
-            if _unwanted(view.jobs[job], index) or _restarted(view.jobs[job], index, attempt):
-                self._stop(found, name)  # also what it was never told of: its word on that ends the attempt
-            elif name not in self._live:
-                self._start(found, view, name)
-        for job, index, attempt in list(self._live):
-            if assigned.get((job, index)) != attempt:
-                self._stop(found, (job, index, attempt), superseded=True)
-        return list(found.values())
-
-    def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
-        job_id, index, attempt = name
-        job = view.jobs[job_id]
-        work = None if job_id in self._works else work_of(job.spec)
-        self._works[job_id] = None
-        orders = found.get(job_id) or JobOrders(job_id, None, [], [])
-        found[job_id] = orders if work is None else orders._replace(work=work)
-        block, position = divmod(index, BLOCK_TASKS)
-        placed = job.attempts[block]
-        firm = not placed.flags[position] & LOOKAHEAD
-        found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
-        self._live[name] = None
-
-    def _stop(self, found: dict[JobId, JobOrders], name: Name, *, superseded: bool = False) -> None:
-        if name not in self._stopping:
-            job_id, index, attempt = name
-            orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
-            orders.stop.append(Stop(index, attempt, superseded))
-            self._stopping[name] = None
-
-
 def _counts(claims: list[JobClaims]) -> bool:
     """Whether the node will do something on our word that this is stored: forget a result, or start."""
     told = (claim.said for one in claims for claim in one.claims)
     return any(said >= SAID_FIRST_END or said == Said.ACCEPTED for said in told)
-
-
-def _ended(claims: list[JobClaims]) -> list[Name]:
-    return [
-        (one.job, claim.index, claim.attempt)
-        for one in claims
-        for claim in one.claims
-        if claim.said >= SAID_FIRST_END
-    ]
 
 
 def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
@@ -258,7 +175,7 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
         if (job_id, index, attempt) in named:
             continue
         job = view.jobs[job_id]
-        state = _state(job, index, attempt)
+        state = state_of(job, index, attempt)
         if rebooted and state is AttemptState.OFFERED and job.spec.run is RunMode.AT_LEAST_ONCE:
             # Its answer, and what the disk had not taken yet, may be lost: that number could start twice.
             claim = Claim(index, attempt, Said.WITHDRAWN, reason="its node restarted")
@@ -268,24 +185,3 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
             cause = Cause.NODE_DOWN if rebooted and state in _BEGUN else None
             claim = Claim(index, attempt, Said.LOST, reason=reason, cause=cause)
             ledger.enter(job, claim, AttemptEvent.FORGOTTEN)
-
-
-def _state(job: JobView, index: int, attempt: int) -> AttemptState:
-    block, position = divmod(index, BLOCK_TASKS)
-    status = job.statuses.get(block)
-    if status is None or int(column(status, "number")[position]) != attempt:
-        return AttemptState.OFFERED
-    return AttemptState(status.state[position])
-
-
-def _unwanted(job: JobView, index: int) -> bool:
-    if not job.tally.stopping:
-        return False
-    block, position = divmod(index, BLOCK_TASKS)
-    task = job.tasks.get(block)
-    unwished = task is not None and task.state[position] == TaskState.UNWANTED
-    return unwished or bool(job.attempts[block].flags[position] & EVICTED)
-
-
-def _restarted(job: JobView, index: int, attempt: int) -> bool:
-    return job.wish is not None and job.wish.restart.get(index) == attempt

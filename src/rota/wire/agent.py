@@ -15,12 +15,14 @@ from rota.model.steps import Step, StepMark
 from rota.model.sync import (
     Claim,
     Hello,
+    How,
     JobClaims,
     JobOrders,
     LogPiece,
     LogRequest,
     OutputsRequest,
     Report,
+    Signal,
     Start,
     Stop,
     TailPiece,
@@ -61,6 +63,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
+        versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
         lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
 
@@ -100,6 +103,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
+    for place, version in job.versions.items():
+        claims[place] = claims[place].of_version(version)
     for place, life in job.lives.items():
         claims[place] = claims[place].with_life(life_from_wire(life))
     return JobClaims(JobId(job.job), claims)
@@ -212,20 +217,28 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
         start_gpus=[start.gpus for start in orders.start] if any(s.gpus for s in orders.start) else (),
         stop_index=[stop.index for stop in orders.stop],
         stop_attempt=[stop.attempt for stop in orders.stop],
-        stop_superseded=[stop.superseded for stop in orders.stop],
+        stop_how=[stop.how for stop in orders.stop] if any(stop.how for stop in orders.stop) else (),
+        signal_index=[signal.index for signal in orders.signals],
+        signal_attempt=[signal.attempt for signal in orders.signals],
+        signal_number=[signal.signal for signal in orders.signals],
+        signal_n=[signal.n for signal in orders.signals],
     )
 
 
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
     gpus = orders.start_gpus or [0] * len(orders.start_index)
     starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
-    superseded = orders.stop_superseded or [False] * len(orders.stop_index)  # an older server says nothing
-    stops = zip(orders.stop_index, orders.stop_attempt, superseded, strict=True)
+    how = [How(number) for number in orders.stop_how] or [How.GRACEFULLY] * len(orders.stop_index)
+    stops = zip(orders.stop_index, orders.stop_attempt, how, strict=True)
+    signals = zip(
+        orders.signal_index, orders.signal_attempt, orders.signal_number, orders.signal_n, strict=True
+    )
     return JobOrders(
         JobId(orders.job),
         _work_from_wire(orders.work) if orders.HasField("work") else None,
         [Start(*start) for start in starts],
         [Stop(*stop) for stop in stops],
+        tuple(Signal(*signal) for signal in signals),
     )
 
 
@@ -246,6 +259,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         steps=[_step_to_wire(step) for step in work.steps],
         files=work.files,
         container=None if work.container is None else _container_to_wire(work.container),
+        version=work.version,
         stop_signal=work.stop_signal,
         restart=None if work.restart is None else restart_to_wire(work.restart),
         check=None if work.check is None else check_to_wire(work.check),
@@ -280,6 +294,7 @@ def _work_from_wire(work: pb.Work) -> Work:
         steps=tuple(_step_from_wire(step) for step in work.steps),
         files=dict(work.files),
         container=_container_from_wire(work.container) if work.HasField("container") else None,
+        version=work.version or 1,
         stop_signal=work.stop_signal or SIGTERM,
         restart=restart_from_wire(work.restart) if work.HasField("restart") else None,
         check=check_from_wire(work.check) if work.HasField("check") else None,

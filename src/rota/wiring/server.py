@@ -20,7 +20,7 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import after, batch, cron, system
+from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
@@ -152,6 +152,8 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
+        rollout.RECONCILER,
+        expire.reconciler(_retention(config)),
         after.RECONCILER,
         system.RECONCILER,
         cron.reconciler(zone),
@@ -162,6 +164,11 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         brake.reconciler(),
         ages.reconciler(),
     ]
+
+
+def _retention(config: ServerConfig) -> expire.Retention:
+    said = config.retention
+    return expire.Retention(round(said.age_seconds * 1000), said.jobs_count)
 
 
 def _lost_ms(config: ServerConfig) -> int:

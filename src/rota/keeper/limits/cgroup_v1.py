@@ -80,6 +80,20 @@ class GroupsV1(Groups):
             raise
         return group
 
+    def revise(self, group: Group, limits: Limits) -> None:
+        """What the kernel does not take, as less memory than is in use, holds from the next start on."""
+        group.limits = limits
+        name = os.path.basename(group.path)
+        for controller, limit in ((MEMORY, limits.memory_bytes), (PIDS, limits.pids)):
+            if limit is not None and controller in self._parents and controller not in group.paths:
+                with contextlib.suppress(OSError):
+                    self._extend(group, controller, f"{self._parents[controller]}/{name}")
+        with contextlib.suppress(OSError):
+            self._set(group.paths, limits)
+        if PIDS in group.paths:
+            with contextlib.suppress(OSError):
+                write(f"{group.paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
+
     def trap(self, key: Key) -> Group | None:
         if FREEZER not in self._parents:
             return None
@@ -122,12 +136,24 @@ class GroupsV1(Groups):
                 write(f"{self._parents[controller]}/tasks", "0")
         self._threads.is_settled = True
 
+    def _extend(self, group: Group, controller: str, path: str) -> None:
+        """Into another tree of groups, too; twice, for what is forked meanwhile."""
+        os.mkdir(path)
+        for pid in (*group.members(), *group.members()):
+            with contextlib.suppress(ProcessLookupError):
+                write(f"{path}/cgroup.procs", str(pid))
+        group.paths[controller] = path
+
     def _set(self, paths: dict[str, str], limits: Limits) -> None:
-        if MEMORY in paths:
-            write(f"{paths[MEMORY]}/memory.limit_in_bytes", str(limits.memory_bytes))
-            with contextlib.suppress(OSError):  # where swap is not counted
-                write(f"{paths[MEMORY]}/memory.memsw.limit_in_bytes", str(limits.memory_bytes))
         if CPU in paths:
             write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
-            if limits.cpu_milli is not None:
-                write(f"{paths[CPU]}/cpu.cfs_quota_us", str(max(1000, limits.cpu_milli * PERIOD_US // 1000)))
+            quota_us = -1 if limits.cpu_milli is None else max(1000, limits.cpu_milli * PERIOD_US // 1000)
+            write(f"{paths[CPU]}/cpu.cfs_quota_us", str(quota_us))
+        if MEMORY in paths:
+            limit = str(-1 if limits.memory_bytes is None else limits.memory_bytes)
+            swapped = f"{paths[MEMORY]}/memory.memsw.limit_in_bytes"
+            with contextlib.suppress(OSError):  # it may not be below the other one: first if that grows
+                write(swapped, limit)
+            write(f"{paths[MEMORY]}/memory.limit_in_bytes", limit)
+            with contextlib.suppress(OSError):  # where swap is not counted
+                write(swapped, limit)

@@ -13,6 +13,7 @@ REST = "rota-rest"  # the leaf for whoever was in the group that the keeper was 
 OWN = "own"  # that of the keeper itself, and of work without limits, which begins where it was made
 WEIGHT, WEIGHT_MOST = 100, 10_000  # of one core, and the kernel's bound
 EMPTY_SECONDS = 1.0
+_FIELDS = {MEMORY: "memory_bytes", PIDS: "pids", CPU: "cpu_milli"}
 
 
 class GroupV2(Group):
@@ -79,6 +80,17 @@ class GroupsV2(Groups):
             group.remove()
             raise
         return group
+
+    def revise(self, group: Group, limits: Limits) -> None:
+        """Less memory than is in use costs it its life, as the kernel has it."""
+        group.limits = limits
+        none = {MEMORY: "memory.max", PIDS: "pids.max", CPU: "cpu.max"}
+        for controller, name in none.items():
+            if controller in self.controllers and getattr(limits, _FIELDS[controller]) is None:
+                with contextlib.suppress(OSError):
+                    write(f"{group.path}/{name}", "max")
+        with contextlib.suppress(OSError):
+            self._set(group.path, limits)
 
     def trap(self, key: Key) -> Group | None:
         path = f"{self._parent}/trap-{'-'.join(map(str, key))}"

@@ -99,6 +99,9 @@ class Groups:
     def leave(self, group: Group | None) -> None:
         """The thread is what it was; safe after an `enter` that failed half-way."""
 
+    def revise(self, group: Group, limits: Limits) -> None:
+        """Of what is in the group already."""
+
     def trap(self, key: Key) -> Group | None:
         """A frozen group: who is put into it does nothing more, and so are its children."""
         del key

@@ -158,18 +158,44 @@ class Refusal(_message.Message):
     def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., field: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class StopRequest(_message.Message):
-    __slots__ = ("job", "reason")
+    __slots__ = ("job", "reason", "indices", "kill", "signal")
     JOB_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    KILL_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
     job: str
     reason: str
-    def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    kill: bool
+    signal: str
+    def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., kill: bool = ..., signal: _Optional[str] = ...) -> None: ...
 
 class StopReply(_message.Message):
     __slots__ = ("state",)
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: str
     def __init__(self, state: _Optional[str] = ...) -> None: ...
+
+class UpdateRequest(_message.Message):
+    __slots__ = ("job", "fields_json", "if_version", "replace", "max_parallel")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_JSON_FIELD_NUMBER: _ClassVar[int]
+    IF_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    MAX_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    fields_json: str
+    if_version: int
+    replace: bool
+    max_parallel: int
+    def __init__(self, job: _Optional[str] = ..., fields_json: _Optional[str] = ..., if_version: _Optional[int] = ..., replace: bool = ..., max_parallel: _Optional[int] = ...) -> None: ...
+
+class UpdateReply(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
 
 class DeleteRequest(_message.Message):
     __slots__ = ("job",)

@@ -54,6 +54,11 @@ class ControllerStub(object):
                 request_serializer=rota_dot_v1_dot_controller__pb2.StopRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_controller__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Update = channel.unary_unary(
+                '/rota.v1.Controller/Update',
+                request_serializer=rota_dot_v1_dot_controller__pb2.UpdateRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.UpdateReply.FromString,
+                _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/rota.v1.Controller/Delete',
                 request_serializer=rota_dot_v1_dot_controller__pb2.DeleteRequest.SerializeToString,
@@ -112,6 +117,13 @@ class ControllerServicer(object):
 
     def Stop(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Update(self, request, context):
+        """Change a job that has not ended: its spec gets a new version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -180,6 +192,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=rota_dot_v1_dot_controller__pb2.StopRequest.FromString,
                     response_serializer=rota_dot_v1_dot_controller__pb2.StopReply.SerializeToString,
+            ),
+            'Update': grpc.unary_unary_rpc_method_handler(
+                    servicer.Update,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.UpdateRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.UpdateReply.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
@@ -320,6 +337,33 @@ class Controller(object):
             '/rota.v1.Controller/Stop',
             rota_dot_v1_dot_controller__pb2.StopRequest.SerializeToString,
             rota_dot_v1_dot_controller__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Update(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Update',
+            rota_dot_v1_dot_controller__pb2.UpdateRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.UpdateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,36 @@
+"""`rota kill`: end jobs without grace, or send what runs of them a signal."""
+
+import click
+
+from rota.cli.arguments import indices, job_refs
+from rota.cli.cancel import for_each
+from rota.cli.output import output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.job import Job
+
+
+@click.command("kill")
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--task", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all]")
+@click.option(
+    "--signal", metavar="NAME", help="What runs gets this one, as HUP or USR1, and goes on. [default: KILL]"
+)
+@output_option
+@with_cluster(WORKING_SECONDS)
+def command(
+    cluster: Cluster, jobs: tuple[str, ...], task: str | None, signal: str | None, output: str
+) -> int:
+    """Cancel jobs without grace, or send a signal.
+
+    JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
+    """
+    chosen = [] if task is None else indices(task, "--task")
+
+    def kill(job: Job) -> None:
+        job.kill(signal, indices=chosen)
+        lives = signal is not None and signal.upper().removeprefix("SIG") not in ("KILL", "9")
+        tell(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else job.state}")
+
+    return for_each(cluster, job_refs(jobs), kill, output).code

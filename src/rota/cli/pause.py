@@ -1,0 +1,29 @@
+"""`rota pause`: let nothing new of a job start."""
+
+import click
+
+from rota.cli.arguments import job_refs
+from rota.cli.cancel import for_each
+from rota.cli.output import output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.job import Job
+
+
+@click.command("pause")
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--stop", is_flag=True, help="Stop what runs, too; it is tried again after that, at no cost.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def command(cluster: Cluster, jobs: tuple[str, ...], stop: bool, output: str) -> int:
+    """Let nothing new of jobs start.
+
+    What runs goes on. JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
+    """
+
+    def pause(job: Job) -> None:
+        job.pause(stop=stop)
+        tell(f"job {job.id} “{clean(job.status.name)}”: {job.state}; go on with rota resume {job.id}")
+
+    return for_each(cluster, job_refs(jobs), pause, output).code

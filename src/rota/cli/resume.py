@@ -1,0 +1,28 @@
+"""`rota resume`: let a paused job go on."""
+
+import click
+
+from rota.cli.arguments import job_refs
+from rota.cli.cancel import for_each
+from rota.cli.output import output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.job import Job
+
+
+@click.command("resume")
+@click.argument("jobs", nargs=-1, required=True)
+@output_option
+@with_cluster(WORKING_SECONDS)
+def command(cluster: Cluster, jobs: tuple[str, ...], output: str) -> int:
+    """Let paused jobs go on.
+
+    JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
+    """
+
+    def resume(job: Job) -> None:
+        job.resume()
+        tell(f"job {job.id} “{clean(job.status.name)}”: {job.state}")
+
+    return for_each(cluster, job_refs(jobs), resume, output).code

@@ -1,0 +1,85 @@
+"""Jobs that ended long ago, or are too many -> gone; a day later so are their submit keys."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+from rota.engine.reconciler import Reconciler
+from rota.model.ids import JobId, Key
+from rota.model.job import JobGone, JobStatus
+from rota.model.limits import EXPIRE_BATCH, GONE_MAX, GONE_MS, JOBS_AGE_MS, JOBS_KEPT
+from rota.model.past import Past
+from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.view import View, keys_of
+
+NAME = "expire"
+KEY = "jobs"
+AGAIN_MS = 100  # after a full batch: others have their turn first
+LOOK_MS = 60_000
+
+
+class Retention(NamedTuple):
+    age_ms: int = JOBS_AGE_MS
+    jobs: int = JOBS_KEPT
+
+
+def reconciler(retention: Retention | None = None) -> Reconciler:
+    rules = retention or Retention()
+
+    def decide(view: View, key: str, now: Instant) -> Plan:
+        del key
+        return expire(view, rules, now)
+
+    return Reconciler(NAME, "controllers", wakes, decide, lambda _: (KEY,))
+
+
+def wakes(record: Record) -> Iterable[str]:
+    return (KEY,) if isinstance(record, JobStatus) and record.ended else ()
+
+
+def expire(view: View, rules: Retention, now: Instant) -> Plan:
+    free = (job for job in _expired(view.past, rules, now) if not view.followers(job))
+    jobs = list(islice(free, EXPIRE_BATCH))
+    deleted = list(islice(view.past.orphans, EXPIRE_BATCH))
+    forgotten = list(islice(_forgotten(view.past, now), EXPIRE_BATCH))
+    is_full = max(len(jobs), len(deleted), len(forgotten)) == EXPIRE_BATCH
+    wake_at_ms = now.ms + (AGAIN_MS if is_full else LOOK_MS)
+    if not (jobs or deleted or forgotten):
+        return Plan(wake_at_ms=wake_at_ms)
+    buried = [_gone(view, job, now) for job in jobs]
+    buried += [JobGone(job, now.ms, now.wall_ms, "deleted") for job in deleted]
+    deletes = [key for job in jobs for key in keys_of(view.jobs[job])]
+    for job in forgotten:
+        key = view.past.key_of.get(job)
+        deletes += [Key(f"gone/{job}"), *(() if key is None else (key,))]
+    events = tuple(Event("job.expired", f"job {job} expired", job=job) for job in jobs)
+    why = f"{len(jobs)} jobs expired, {len(forgotten)} are forgotten"
+    return Plan(tuple(buried), tuple(deletes), events, why, wake_at_ms)
+
+
+def _expired(past: Past, rules: Retention, now: Instant) -> Iterator[JobId]:
+    """Each once: too many, the earliest first; too old; and those whose own time is over."""
+    excess = past.size - rules.jobs
+    by_age = chain(past.ended, past.kept)
+    seen = dict.fromkeys(islice(by_age, max(0, excess)))
+    yield from seen
+    for job, ended_ms in past.ended.items():
+        if ended_ms + rules.age_ms > now.ms:
+            break
+        if job not in seen:
+            yield job
+    yield from (job for job, until_ms in past.kept.items() if until_ms <= now.ms and job not in seen)
+
+
+def _forgotten(past: Past, now: Instant) -> Iterator[JobId]:
+    excess = len(past.gone) - GONE_MAX
+    for place, (job, gone) in enumerate(past.gone.items()):
+        if place >= excess and gone.at_ms + GONE_MS > now.ms:
+            return
+        yield job
+
+
+def _gone(view: View, job: JobId, now: Instant) -> JobGone:
+    entry = view.jobs[job]
+    state = "" if entry.status is None else entry.status.state.value
+    return JobGone(job, now.ms, now.wall_ms, state, entry.spec.namespace)

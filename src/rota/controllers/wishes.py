@@ -1,0 +1,98 @@
+"""What users wish of a job that runs -> tasks that are no longer wanted, a job that pauses or goes on."""
+
+from collections.abc import Iterable
+
+from rota.model.columns import Draft, Ranges, small
+from rota.model.job import JobStatus, JobVerdict, Kind
+from rota.model.lifecycle import JOB, TASK, JobEvent, JobState, TaskEvent, TaskState, step
+from rota.model.limits import BLOCK_TASKS
+from rota.model.phase import FIRST_END, Phase
+from rota.model.plan import NOTHING, Event, Instant, Plan
+from rota.model.task import TaskBlock
+from rota.model.view import JobView
+
+
+def unwant(job: JobView) -> Plan:
+    """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
+    assert job.status is not None
+    assert job.wish is not None
+    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
+    blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
+    running = job.tally.live - job.tally.unresolved
+    why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"
+    event = Event("job.canceling", why, job=job.spec.id)
+    return Plan((status, *blocks), events=(event,), why=why)
+
+
+def unwant_tasks(job: JobView) -> Plan | None:
+    """Cancel some of its tasks; the others go on. None: there are none to cancel."""
+    if job.wish is None or not job.wish.cancel_tasks:
+        return None
+    wanted = [index for index in sorted(job.wish.cancel_tasks) if _is_wanted(job, index)]
+    if not wanted:
+        return None
+    by_block: dict[int, list[int]] = {}
+    for index in wanted:
+        by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)
+    ranges = Ranges(wanted)
+    why = f"task{'s' if len(wanted) > 1 else ''} {ranges} of job {job.spec.id} canceled"
+    event = Event("task.canceling", why, job=job.spec.id, indices=tuple(ranges.pairs))
+    blocks = [_unwant_block(job, block, positions) for block, positions in by_block.items()]
+    return Plan(tuple(blocks), events=(event,), why=why)
+
+
+def stop_late(job: JobView, verdict: JobVerdict) -> Plan:
+    """It is over its time: the same as a cancel, but that it is not canceled."""
+    blocks = (_unwant_block(job, block, ended=TaskEvent.OVERTIME) for block in sorted(job.phases))
+    changed = [block for block in blocks if block != job.tasks.get(block.block)]
+    why = f"job {job.spec.id} is stopped: {verdict.reason}"
+    return Plan(tuple(changed), why=why) if changed else NOTHING
+
+
+def pause(job: JobView, now: Instant) -> Plan | None:
+    """As wished: nothing of it is placed, or it is again. None: it is as wished."""
+    assert job.status is not None
+    wished = job.wish is not None and job.wish.paused
+    match job.status.state:
+        case JobState.ACTIVE if wished:
+            event, why = JobEvent.PAUSE_WISHED, f"job {job.spec.id} is paused: nothing of it starts"
+        case JobState.PAUSED if not wished:
+            event, why = JobEvent.RESUME_WISHED, f"job {job.spec.id} goes on"
+        case _:
+            return None
+    status = JobStatus(job.spec.id, step(JOB, job.status.state, event), wanted_at_ms=now.ms)
+    told = Event(f"job.{status.state.value}", why, job=job.spec.id, state=status.state.value)
+    return Plan((status,), events=(told,), why=why)
+
+
+def _is_wanted(job: JobView, index: int) -> bool:
+    task = job.tasks.get(index // BLOCK_TASKS)
+    return task is None or task.state[index % BLOCK_TASKS] in (TaskState.WANTED, TaskState.HELD)
+
+
+def _unwant_block(
+    job: JobView,
+    block: int,
+    positions: Iterable[int] | None = None,
+    ended: TaskEvent = TaskEvent.STOPPED,
+) -> TaskBlock:
+    """All tasks of a block, or those at these positions."""
+    size = job.spec.block_size(block)
+    task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, size)
+    phase = small(job.phases.get(block, bytes(size)))
+    draft = Draft(task)
+    chosen = phase >= 0
+    if positions is not None:
+        chosen[:] = False
+        chosen[list(positions)] = True
+    if job.spec.kind is Kind.SYSTEM:
+        chosen[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
+    wanted = chosen & (draft["state"] == TaskState.WANTED)
+    draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
+        TASK, TaskState.WANTED, TaskEvent.UNWISHED
+    )
+    draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
+    draft["state"][chosen & (phase == Phase.HELD)] = step(TASK, TaskState.HELD, ended)
+    lost = [at for at in task.losses if chosen[at]]
+    draft["state"][lost] = step(TASK, TaskState.WANTED, ended)
+    return draft.done(losses={at: loss for at, loss in task.losses.items() if at not in lost})

@@ -1,0 +1,76 @@
+"""What some seeds' users wish of jobs that run: that they pause, change, lose a task, or end at once."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from rota.model.ids import JobId
+from rota.model.job import Kind
+from rota.sim.cluster import Cluster
+from rota.sim.fault import Befall, Fault, nothing
+from rota.sim.world import Act
+
+SHARE = 1 / 3  # of seeds in which each of them is met
+TASKS_ADDED = 300  # at most: beyond the last block
+SHORT_MS = 100  # tasks of which many can be added
+
+
+def draw_wishes(seed: int, length_ms: int) -> list[Fault]:
+    """From a chance of its own: all else of the seed stays as it was drawn."""
+    luck = Random(f"{seed}/wishes")
+    faults = []
+    for kind in KINDS:
+        if luck.random() < SHARE:
+            for _ in range(luck.randint(1, 4)):
+                at_ms, for_ms = luck.randrange(length_ms), luck.randint(100, 60_000)
+                faults.append(Fault(at_ms, kind, luck.randrange(1000), for_ms, luck.random()))
+    return faults
+
+
+def _pauses(cluster: Cluster, fault: Fault) -> Act:
+    """For a while; often what runs is stopped, too."""
+    job = _any_job(cluster, fault)
+    if job is None:
+        return nothing
+    cluster.users.pause(job, stop=fault.how < 0.5)
+    return lambda: cluster.users.resume(job)
+
+
+def _updates(cluster: Cluster, fault: Fault) -> Act:
+    """By an environment, a priority or more tasks; sometimes what runs makes way."""
+    job = _any_job(cluster, fault)
+    if job is None:
+        return nothing
+    spec = cluster.checks.known[f"job/{job}/spec"]
+    most = TASKS_ADDED if cluster.users.behaviours[spec.name].median_ms < SHORT_MS else 2
+    bodies: tuple[Callable[[], dict[str, Any]], ...] = (
+        lambda: {"env": {"SINCE": str(fault.at_ms)}},
+        lambda: {"priority": fault.who % 101, "labels": {"since": str(fault.at_ms)}},
+        lambda: {} if spec.gang else {"count": spec.count + 1 + fault.who % most},
+    )
+    body = bodies[fault.who % len(bodies)]()
+    cluster.users.update(job, body, replace=fault.how < 0.4, max_parallel=1 + fault.for_ms % 3)
+    return nothing
+
+
+def _kills(cluster: Cluster, fault: Fault) -> Act:
+    """One task, or all; or only a signal, of which nothing ends."""
+    job = _any_job(cluster, fault)
+    if job is None:
+        return nothing
+    spec = cluster.checks.known[f"job/{job}/spec"]
+    alone = fault.how < 0.6 and spec.kind is Kind.BATCH  # what stays would go on for ever without it
+    indices = [fault.for_ms % spec.count] if alone else None
+    cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None)
+    return nothing
+
+
+def _any_job(cluster: Cluster, fault: Fault) -> JobId | None:
+    known, users = cluster.checks.known, cluster.users
+    jobs = [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]
+    statuses = {job: known.get(f"job/{job}/status") for job in jobs}
+    live = [job for job, status in statuses.items() if status is None or not status.ended]
+    return live[fault.who % len(live)] if live else None
+
+
+KINDS: dict[str, Befall] = {"user pauses": _pauses, "user updates": _updates, "user kills": _kills}

@@ -1,0 +1,155 @@
+"""What is assigned to a node, and what it was told -> what to tell it."""
+
+from rota.model.attempt import EVICTED, LOOKAHEAD
+from rota.model.columns import column
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptState, TaskState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.sync import (
+    SAID_FIRST_END,
+    How,
+    JobClaims,
+    JobOrders,
+    Signal,
+    Start,
+    Stop,
+    work_of,
+)
+from rota.model.view import JobView, View
+
+Name = tuple[JobId, int, int]  # of an attempt: job, index, number
+_HARDER = (How.IF_IT_WAITS, How.GRACEFULLY, How.SUPERSEDED, How.AT_ONCE)  # a later one is told, too
+_WAITING = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)
+
+
+class Told:
+    """What one connection's node knows: computed against what is assigned, it gives the orders."""
+
+    def __init__(self, inventory: list[JobClaims]) -> None:
+        self._live: dict[Name, None] = {}
+        self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
+        self._stopping: dict[Name, How] = {}
+        self._signaled: dict[Name, int] = {}  # the last signal it was told of
+        self._works: dict[JobId, int] = {}  # by version
+        for one in inventory:
+            for claim in one.claims:
+                if claim.said < SAID_FIRST_END:
+                    self._live[one.job, claim.index, claim.attempt] = None
+
+    def heard(self, claims: list[JobClaims]) -> None:
+        """What the node says is over needs no order any more."""
+        for name in ended(claims):
+            self._live.pop(name, None)
+            self._stopping.pop(name, None)
+            self._signaled.pop(name, None)
+            self._over[name] = None
+
+    def stored(self, claims: list[JobClaims]) -> None:
+        for name in ended(claims):
+            self._over.pop(name, None)
+
+    def orders(self, view: View, node: NodeId) -> list[JobOrders]:
+        assigned = view.nodes[node].assigned
+        found: dict[JobId, JobOrders] = {}
+        for (job, index), attempt in assigned.items():
+            name = (job, index, attempt)
+            if name in self._over:
+                continue
+            how = stopped(view.jobs[job], index, attempt)
+            if how is not None:
+                self._stop(found, name, how)  # also what it was never told of: its word ends the attempt
+            elif name not in self._live and name not in self._stopping:
+                self._start(found, view, name)
+            else:
+                self._tell_news(found, view.jobs[job], name)
+        for job, index, attempt in list(self._live):
+            if assigned.get((job, index)) != attempt:
+                self._stop(found, (job, index, attempt), How.SUPERSEDED)
+        return list(found.values())
+
+    def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
+        job_id, index, attempt = name
+        job = view.jobs[job_id]
+        self._tell_work(found, job)
+        block, position = divmod(index, BLOCK_TASKS)
+        placed = job.attempts[block]
+        firm = not placed.flags[position] & LOOKAHEAD
+        found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
+        self._live[name] = None
+
+    def _tell_work(self, found: dict[JobId, JobOrders], job: JobView) -> None:
+        """Once a connection, and once more for each version."""
+        job_id, version = job.spec.id, job.spec.version
+        orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
+        if self._works.get(job_id, 0) < version:
+            self._works[job_id] = version
+            found[job_id] = orders._replace(work=work_of(job.spec))
+
+    def _tell_news(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
+        """Of what lives there: a newer spec, also one made while it was away; and signals."""
+        job_id, index, attempt = name
+        if job.spec.version > 1 and self._works.get(job_id, 0) < job.spec.version:
+            self._tell_work(found, job)
+        for sent in job.wish.sent if job.wish is not None else ():
+            if sent.attempts.get(index) == attempt and sent.n > self._signaled.get(name, 0):
+                self._signaled[name] = sent.n
+                orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
+                signal = Signal(index, attempt, sent.signal, sent.n)
+                found[job_id] = orders._replace(signals=(*orders.signals, signal))
+
+    def _stop(self, found: dict[JobId, JobOrders], name: Name, how: How) -> None:
+        before = self._stopping.get(name)
+        if before is None or _HARDER.index(how) > _HARDER.index(before):
+            job_id, index, attempt = name
+            found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt, how))
+            self._stopping[name] = how
+
+
+def ended(claims: list[JobClaims]) -> list[Name]:
+    return [
+        (one.job, claim.index, claim.attempt)
+        for one in claims
+        for claim in one.claims
+        if claim.said >= SAID_FIRST_END
+    ]
+
+
+def state_of(job: JobView, index: int, attempt: int) -> AttemptState:
+    block, position = divmod(index, BLOCK_TASKS)
+    status = job.statuses.get(block)
+    if status is None or int(column(status, "number")[position]) != attempt:
+        return AttemptState.OFFERED
+    return AttemptState(status.state[position])
+
+
+def stopped(job: JobView, index: int, attempt: int) -> How | None:
+    """How it is to be stopped; None: it is not."""
+    if _unwanted(job, index):
+        return How.AT_ONCE if _killed(job, index) else How.GRACEFULLY
+    wish = job.wish
+    if wish is None:
+        return None
+    if wish.restart.get(index) == attempt or wish.halted or _makes_way(job, index, attempt):
+        return How.GRACEFULLY
+    if wish.paused and state_of(job, index, attempt) in _WAITING:
+        return How.IF_IT_WAITS
+    return None
+
+
+def _unwanted(job: JobView, index: int) -> bool:
+    if not job.tally.stopping:
+        return False
+    block, position = divmod(index, BLOCK_TASKS)
+    task = job.tasks.get(block)
+    unwished = task is not None and task.state[position] == TaskState.UNWANTED
+    return unwished or bool(job.attempts[block].flags[position] & EVICTED)
+
+
+def _killed(job: JobView, index: int) -> bool:
+    return job.wish is not None and (job.wish.kill or job.wish.cancel_tasks.get(index, False))
+
+
+def _makes_way(job: JobView, index: int, attempt: int) -> bool:
+    block, position = divmod(index, BLOCK_TASKS)
+    task = job.tasks.get(block)
+    return task is not None and task.renew.get(position) == attempt

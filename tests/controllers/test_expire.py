@@ -1,0 +1,99 @@
+"""Jobs that ended expire by age, by number or by their own word; their submit keys a day later."""
+
+from rota.controllers.expire import Retention, expire
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId, Key
+from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
+from rota.model.lifecycle import JobState
+from rota.model.limits import EXPIRE_BATCH, GONE_MS
+from rota.model.plan import Instant, Plan
+
+HOUR_MS = 3_600_000
+RULES = Retention(age_ms=HOUR_MS, jobs=10)
+
+
+def mirror_with(*ends: int | None, keep_seconds: float | None = None) -> Mirror:
+    """A job for each, that ended then; None: it has not."""
+    mirror = Mirror()
+    for number, ended_ms in enumerate(ends, 1):
+        job = JobId(str(number))
+        mirror.apply(JobSpec(job, "work", ("true",), 0, keep_seconds=keep_seconds))
+        mirror.apply(SubmitKey("default", f"k{number}", job, "digest"))
+        if ended_ms is not None:
+            mirror.apply(JobStatus(job, JobState.SUCCEEDED, ended_ms=ended_ms))
+    return mirror
+
+
+def apply(mirror: Mirror, plan: Plan) -> Plan:
+    for record in plan.puts:
+        mirror.apply(record)
+    for key in plan.deletes:
+        mirror.forget(key)
+    return plan
+
+
+def gone(plan: Plan) -> list[str]:
+    return [record.id for record in plan.puts if isinstance(record, JobGone)]
+
+
+def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
+    mirror = mirror_with(0, 1000, None)
+    before = expire(mirror, RULES, Instant(HOUR_MS - 1, 0))
+    plan = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS, 7)))
+
+    assert before.puts == ()
+    assert gone(plan) == ["1"]
+    assert list(mirror.jobs) == ["2", "3"]
+    assert mirror.past.gone["1"].state == "succeeded"
+    assert mirror.submitted("default", "k1") is not None
+    assert plan.events[0].kind == "job.expired"
+
+
+def test_of_too_many_the_earliest_to_end_go() -> None:
+    mirror = mirror_with(*reversed(range(12)))
+    fresh = Mirror()
+    records = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
+    fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
+
+    assert gone(expire(fresh, RULES, Instant(100, 0))) == ["12", "11"]
+
+
+def test_a_job_says_itself_how_long_it_is_kept() -> None:
+    mirror = mirror_with(0, keep_seconds=10)
+
+    assert gone(expire(mirror, RULES, Instant(9_999, 0))) == []
+    assert gone(expire(mirror, RULES, Instant(10_000, 0))) == ["1"]
+    assert gone(expire(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
+
+
+def test_a_submit_key_is_kept_for_a_day_after_its_job() -> None:
+    mirror = mirror_with(0)
+    apply(mirror, expire(mirror, RULES, Instant(HOUR_MS, 0)))
+    early = expire(mirror, RULES, Instant(HOUR_MS + GONE_MS - 1, 0))
+    apply(mirror, expire(mirror, RULES, Instant(HOUR_MS + GONE_MS, 0)))
+
+    assert early.deletes == ()
+    assert mirror.submitted("default", "k1") is None
+    assert (mirror.past.gone, mirror.past.key_of, mirror.submit_keys) == ({}, {}, {})
+
+
+def test_the_key_of_a_deleted_job_goes_as_well() -> None:
+    mirror = mirror_with(0)
+    for part in ("spec", "status"):
+        mirror.forget(Key(f"job/1/{part}"))
+    plan = apply(mirror, expire(mirror, RULES, Instant(5, 0)))
+    apply(mirror, expire(mirror, RULES, Instant(5 + GONE_MS, 0)))
+
+    assert gone(plan) == ["1"]
+    assert mirror.submit_keys == {}
+
+
+def test_no_more_than_a_batch_goes_at_once_and_the_rest_soon_after() -> None:
+    mirror = mirror_with(*range(EXPIRE_BATCH + 30))
+    first = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS * 2, 0)))
+    second = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS * 2, 0)))
+
+    assert len(gone(first)) == EXPIRE_BATCH
+    assert first.wake_at_ms == HOUR_MS * 2 + 100
+    assert len(gone(second)) == 30
+    assert mirror.jobs == {}

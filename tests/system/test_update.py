@@ -1,0 +1,203 @@
+"""A job is changed while it runs: at once where that is possible, else from the next attempt on."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.client.cluster import Cluster, connect
+from rota.client.errors import Conflict, Rejected
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+
+SAYS = 'echo "$ROTA_INDEX ${{COLOUR:-none}}" >> {seen}; '
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("three")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(three: LocalCluster) -> Iterator[Cluster]:
+    with connect(f"http://{three.http}", token=three.token) as opened:
+        yield opened
+
+
+def test_what_waits_takes_the_new_environment_and_what_runs_keeps_the_old(
+    client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
+) -> None:
+    seen = tmp_path / "seen"
+    job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4, parallel=2)
+    until(lambda: three.count(job.id, "running") == 2, "two run")
+    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--priority", "70")
+    gate.open()
+
+    assert told.code == 0, told.err
+    assert "version 2" in told.err
+    assert "at once                   priority" in told.err
+    assert "from the next attempt on  env" in told.err
+    assert job.wait(30).state == "succeeded"
+    assert sorted(seen.read_text().splitlines()) == ["0 none", "1 none", "2 red", "3 red"]
+    assert (job.status.version, job.status.priority) == (2, 70)
+
+
+def test_what_runs_is_replaced_one_after_the_other(
+    client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
+) -> None:
+    """Never are two of the four away, whatever the work takes to stop and to start."""
+    seen = tmp_path / "seen"
+    job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
+    until(lambda: three.count(job.id, "running") == 4, "all run")
+    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
+    fewest = 4
+    while job.refresh().versions != {"2": 4}:
+        fewest = min(fewest, job.status.counts["running"])
+    shown = three.rota("show", job.id).out
+    gate.open()
+
+    assert told.code == 0, told.err
+    assert fewest == 3
+    assert "version    2: 4 run version 2" in shown
+    assert job.wait(30).state == "succeeded"
+    assert sorted(seen.read_text().splitlines()) == [
+        f"{at} {how}" for at in range(4) for how in ("none", "red")
+    ]
+    assert [one.state for one in job.task(3).attempts] == ["stopped", "succeeded"]
+
+
+def test_a_stale_version_changes_nothing(client: Cluster, three: LocalCluster) -> None:
+    job = client.submit("sleep", "600")
+    first = job.update({"priority": 60}, if_version=1)
+    repeated = job.update({"priority": 60}, if_version=1)
+    stale = three.rota("job", "update", job.id, "--priority", "90", "--if-version", "1")
+    answer = three.call("PATCH", f"/v1/jobs/{job.id}", {"priority": 90}, **{"If-Match": '"1"'})
+    after = job.refresh()
+    job.kill()
+    job.wait(30)
+
+    assert (first.version, repeated.version, after.version, after.priority) == (2, 2, 2, 60)
+    assert stale.code == 1
+    assert f"job {job.id} is at version 2, not 1" in stale.err
+    assert answer.status == 409
+    with pytest.raises(Conflict):
+        job.update({"priority": 10})
+
+
+def test_a_time_limit_holds_for_what_runs(client: Cluster) -> None:
+    job = client.submit("sleep", "600", timeout="1h")
+    until(lambda: job.refresh().counts["running"] == 1, "it runs")
+    job.update({"timeout": "0.1s"})
+
+    assert job.wait(30).state == "timed_out"
+
+
+def test_a_longer_time_limit_saves_what_runs(client: Cluster, gate: Gate, witness: Witness) -> None:
+    job = client.submit(*witness.script(gate.wait), timeout="3s")
+    until(lambda: job.refresh().counts["running"] == 1, "it runs")
+    job.update({"timeout": None})
+    short = client.run("sleep", "600", timeout="3s")
+    gate.open()
+
+    assert short.state == "timed_out"
+    assert job.wait(30).state == "succeeded"
+
+
+@pytest.mark.parametrize("before", [{}, {"limits": {"memory": "1g"}}], ids=["its first", "another"])
+def test_a_memory_limit_holds_for_what_runs(
+    client: Cluster, before: dict[str, object], gate: Gate, witness: Witness
+) -> None:
+    eats = f"{gate.wait}; exec {sys.executable} -c 'import time; data = bytearray(512 << 20); time.sleep(5)'"
+    job = client.submit(*witness.script(eats), **before)  # type: ignore[arg-type]
+    until(lambda: job.refresh().counts["running"] == 1, "it runs")
+    job.update({"limits": {"memory": "64m"}})
+    gate.open()
+    ended = job.wait(30)
+
+    assert ended.state == "failed"
+    assert "out of memory: limit 64 MiB" in (ended.reason or "")
+    assert set(witness.starts().values()) == {1}
+
+
+def test_tasks_are_added_to_an_array_that_runs(
+    client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    """Into its last block and beyond, over a restart of the server."""
+    job = client.submit(*witness.script(gate.wait), count=3, parallel=3)
+    until(lambda: three.count(job.id, "running") == 3, "all run")
+    job.update({"count": 300, "parallel": 12})
+    three.kill_server()
+    three.start_server()
+    with pytest.raises(Rejected) as fewer:
+        job.update({"count": 2})
+    gate.open()
+
+    assert fewer.value.field == "count"
+    assert job.wait(120).state == "succeeded"
+    assert witness.starts() == dict.fromkeys(range(300), 1)
+
+
+def test_where_it_may_run_changes_only_while_nothing_of_it_runs(
+    client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    job = client.submit(*witness.script(gate.wait), count=2, cpu=1)
+    until(lambda: three.count(job.id, "running") == 2, "both run")
+    with pytest.raises(Conflict) as refused:
+        job.update({"cpu": 3})
+    job.pause(stop=True)
+    until(lambda: three.count(job.id, "pending") == 2, "both are stopped")
+    job.update({"cpu": 3})
+    job.resume()
+    until(lambda: three.count(job.id, "running") == 2, "both run again")
+    reserved = sum(three.node(number)["reserved"]["cpu"] for number in (1, 2, 3))
+    gate.open()
+
+    assert refused.value.field == "cpu"
+    assert f"rota pause {job.id} --stop" in (refused.value.hint or "")
+    assert reserved == 6
+    assert job.wait(30).state == "succeeded"
+
+
+def test_a_node_that_was_away_learns_of_the_change(
+    client: Cluster, three: LocalCluster, tmp_path: Path
+) -> None:
+    """Its agent is dead when the job is changed and signalled; the keeper and the work are not."""
+    heard = tmp_path / "heard"
+    script = f'trap "echo heard >> {heard}" USR1; echo ready; while :; do sleep 0.05; done'
+    job = client.submit("sh", "-c", script, on=three.node(1)["name"], timeout="1h")
+    until(lambda: "ready" in job.logs(), "it runs")
+    three.kill_agent(1)
+    job.kill("USR1")
+    three.start_agent(1)
+    until(heard.exists, "the signal is heard")
+    three.kill_agent(1)
+    job.update({"timeout": "0.1s"})
+    three.start_agent(1)
+
+    assert job.wait(60).state == "timed_out"
+    assert heard.read_text() == "heard\n"
+    assert len(job.task(0).attempts) == 1
+
+
+def test_what_cannot_be_changed_is_said(client: Cluster, three: LocalCluster) -> None:
+    job = client.submit("sleep", "600")
+    named = three.call("PATCH", f"/v1/jobs/{job.id}", {"name": "other"})
+    unknown = three.call("PATCH", f"/v1/jobs/{job.id}", {"colour": "red"})
+    bad = three.call("PATCH", f"/v1/jobs/{job.id}", {"priority": 900})
+    etag = three.call("PATCH", f"/v1/jobs/{job.id}", {"priority": 10}, **{"If-Match": "yesterday"})
+    empty = three.rota("job", "update", job.id)
+    job.kill()
+
+    assert [one.body["field"] for one in (named, unknown, bad, etag)] == [
+        "name",
+        "colour",
+        "priority",
+        "If-Match",
+    ]
+    assert empty.code == 2
+    assert "there is nothing to change" in empty.err
