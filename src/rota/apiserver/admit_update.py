@@ -12,6 +12,7 @@ from rota.apiserver.finding import find_job
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind
+from rota.model.pins import begun
 from rota.model.plan import Event, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
@@ -66,7 +67,7 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
     changed = [field for field in patch if _value(spec, field) != _value(job.spec, field)]
     if changed:
         _refuse(job, spec, wanted, changed)
-        spec = msgspec.structs.replace(spec, version=job.spec.version + 1)
+        spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
         check(spec, now.wall_ms)
         refuse_circle(view, spec)
     wish = _replacement(job, spec, wanted)

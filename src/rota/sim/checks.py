@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.keeper.rules import Key
 from rota.model.amounts import GPU, WHOLE_GPU
-from rota.model.columns import ints, widened
+from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, Kind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
@@ -190,7 +190,6 @@ class Checks:
             )
             if attempts is None or ints(attempts, "number")[at] != attempt:
                 continue  # nobody asks for it any more
-            status = None if status is None else widened(status, len(attempts.flags))
             if (
                 status is None
                 or ints(status, "number")[at] != attempt

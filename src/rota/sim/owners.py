@@ -46,13 +46,18 @@ def look_at_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at
 def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
     """A task has ended; if it was lost, as its owner says. What a user has canceled needs no owner."""
     spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
-    wish, state = known.get(f"job/{now.job}/wish"), TaskState(now.state[at])
-    if attempts is None or (wish is not None and wish.cancel) or not _is_lost(known, attempts, at):
+    wish, state, index = (
+        known.get(f"job/{now.job}/wish"),
+        TaskState(now.state[at]),
+        now.block * BLOCK_TASKS + at,
+    )
+    was_canceled = wish is not None and (wish.cancel or index in wish.cancel_tasks)
+    if attempts is None or was_canceled or not _is_lost(known, attempts, at):
         return
     verdict = known.get(f"job/{now.job}/verdict")
     if attempts.flags[at] & EVICTED or (verdict is not None and verdict.late):
         return
-    index, number = now.block * BLOCK_TASKS + at, ints(attempts, "number")[at]
+    number = ints(attempts, "number")[at]
     expected = _end(spec, _word(known, spec, index, number))
     if state is not expected:
         raise Broken(f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}")

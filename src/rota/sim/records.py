@@ -75,6 +75,7 @@ class Records:
             raise Broken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
         self.epoch = batch.epoch
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
+        self._widen(fresh)
         placed_first = sorted(
             fresh, key=lambda key: not key.startswith("attempt/")
         )  # it may have ended since
@@ -92,6 +93,18 @@ class Records:
                 self._count_live(one.job)
         placed, self._placed = self._placed, {}
         return list(placed)
+
+    def _widen(self, fresh: dict[str, Any]) -> None:
+        """A job may have more tasks by now than when a block of it was written."""
+        for one in [one for one in fresh.values() if isinstance(one, JobSpec) and one.version > 1]:
+            for block in range(one.blocks):
+                for key in (f"{kind}/{one.id}/{block}" for kind in ("task", "attempt", "status")):
+                    if key in self.known:
+                        self.known[key] = widened(self.known[key], one.block_size(block))
+        for key, record in fresh.items():
+            if isinstance(record, TaskBlock | AttemptBlock | StatusBlock):
+                spec = fresh.get(f"job/{record.job}/spec") or self.known[f"job/{record.job}/spec"]
+                fresh[key] = widened(record, spec.block_size(record.block))
 
     def _is_well(self, node: str) -> bool:
         return self._nodes.is_well(self._nodes.machines[node])
@@ -123,7 +136,7 @@ class Records:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
-        before = widened(before or TaskBlock.new(now.job, now.block, now.size), now.size)
+        before = before or TaskBlock.new(now.job, now.block, now.size)
         old = before.state
         for at, number in now.renew.items():
             if before.renew.get(at) != number:
@@ -144,7 +157,7 @@ class Records:
                 owners.look_at_end(ChainMap(fresh, self.known), now, at)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
-        before = widened(before or StatusBlock.new(now.job, now.block, len(now.state)), len(now.state))
+        before = before or StatusBlock.new(now.job, now.block, len(now.state))
         number, old_number = ints(now, "number"), ints(before, "number")
         for at in _moved(before, now, changes(before.state, now.state)):
             state, key = now.state[at], (now.job, now.block * BLOCK_TASKS + at, number[at])
@@ -182,11 +195,10 @@ class Records:
     def _compare_attempts(
         self, before: AttemptBlock | None, now: AttemptBlock, fresh: dict[str, Any]
     ) -> None:
-        before = widened(before or AttemptBlock.new(now.job, now.block, len(now.flags)), len(now.flags))
+        before = before or AttemptBlock.new(now.job, now.block, len(now.flags))
         number, old_number = ints(now, "number"), ints(before, "number")
         key = f"status/{now.job}/{now.block}"
         status = fresh.get(key) or self.known.get(key)
-        status = None if status is None else widened(status, len(now.flags))
         spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
         wish = fresh.get(f"job/{now.job}/wish") or self.known.get(f"job/{now.job}/wish")
         for at in changes(before.flags, now.flags):
@@ -227,7 +239,6 @@ class Records:
                 number = column(attempts, "number")
                 live += int((number > 0).sum())
                 if status is not None:
-                    status = widened(status, len(attempts.flags))
                     over = (column(status, "number") == number) & (
                         column(status, "state") >= ATTEMPT_FIRST_END
                     )
