@@ -132,6 +132,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         "ran_ms": 9.5,
         "cpu_ms": 4.0,
         "peak_memory_bytes": 2048,
+        "life": None,
     }
     assert (second["state"], second["attempt"], second["exit_code"]) == ("offered", 1, None)
     assert (third["state"], third["attempt"], third["node"], third["tries"]) == ("pending", None, None, 0)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
 from rota.model.cluster import Cluster
+from rota.model.cron import Cron, CronRun, CronStatus, Missed, Overlap
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
+    JobGone,
     JobSpec,
     JobStatus,
     JobVerdict,
@@ -25,6 +27,7 @@ from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
+from rota.model.pins import PinBlock
 from rota.model.plan import OWNERS, Event, Record
 from rota.model.recovery import Answer, JobAnswers, Loss, Word
 from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
@@ -34,6 +37,7 @@ from rota.store import codec
 from rota.testing.records import decided, placed, reported
 
 JOB, NODE = JobId("12"), NodeId("n3")
+PLAIN = JobSpec(JobId(""), "nightly", ("true",), 0)
 FULL: list[Record] = [  # one of each kind, every field with a value that is not its default
     JobSpec(
         id=JOB,
@@ -100,6 +104,22 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
         NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5
     ),
     Cluster("default"),
+    PinBlock(JOB, 1, (NODE,)),
+    JobGone(JOB, 7, 8, "succeeded", "films"),
+    Cron(
+        "films",
+        "nightly",
+        "5 4 * * *",
+        PLAIN,
+        "Europe/Zurich",
+        Overlap.ALLOW,
+        Missed.ALL,
+        3,
+        "ann",
+        9,
+        paused=True,
+    ),
+    CronStatus("films", "nightly", 60_000, (CronRun(60_000, JOB),), 2, "it was still running"),
     Subscriber("billing", revision=2**40, index=3),
 ]
 EVERY_RECORD = pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)

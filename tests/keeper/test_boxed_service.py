@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rota.keeper import wire
 from rota.keeper.container.argv import groups_of
 from rota.keeper.container.clear import remove_groups
 from rota.testing import images
@@ -24,7 +25,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def agent(keeper: Keeper) -> Iterator[Agent]:
     agent = keeper.agent()
-    agent.send(op="hello", protocol=3)
+    agent.send(op="hello", protocol=wire.PROTOCOL)
     agent.receive_op("state")
     engine = {"kind": "podman", "program": images.engine(), "old_groups": images.old_groups()}
     amounts = {"cpu": 4000, "memory": 1 << 30}
