@@ -267,13 +267,13 @@ def _check(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _retry(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """The flags win over the same thing in the file, also where that says it in its table `retry`."""
-    said = {name: codes(flags[name], f"--{name.replace('_', '-')}") for name in _CODES if flags[name]}
+    said = {name: codes(flags[name], f"--{name.replace('_', '-')}") for name in _CODES if flags.get(name)}
     table = spec.get("retry") or {}
     if not isinstance(table, dict):
         return said  # the server says what would be accepted
-    given = {"on": flags["retry_on"], "fail_on": flags["fail_on"], "attempts": flags["retry"]}
+    given = {"on": flags.get("retry_on"), "fail_on": flags.get("fail_on"), "attempts": flags.get("retry")}
     kept = {name: value for name, value in table.items() if given.get(name) is None}
-    kept |= {"delay": flags["retry_delay"]} if flags["retry_delay"] else {}
+    kept |= {"delay": flags["retry_delay"]} if flags.get("retry_delay") else {}
     return {**said, "retry": kept} if kept or table else dict(said)
 
 
