@@ -87,7 +87,8 @@ class Round:
         until(lambda: not self.cluster.work(), "nothing runs any more", 90)
 
     def pids(self) -> list[int]:
-        return processes.with_variable("ROTA_JOB_ID", self.job)
+        ours = set(self.cluster.work())  # other clusters of this machine have a job of that number too
+        return [pid for pid in processes.with_variable("ROTA_JOB_ID", self.job) if pid in ours]
 
     def pids_of(self, attempt: int) -> list[int]:
         mine = set(self.pids())

@@ -18,7 +18,7 @@ A, B = NodeId("a"), NodeId("b")
 def short_runs(run_us: float, **fields: Any) -> Rounds:
     """One slot, and a job whose first task has just run for so long."""
     rounds = Rounds()
-    add_node(rounds.mirror, "a", ONE_CPU)
+    add_node(rounds.mirror, "a", ONE_CPU, labels={"leases": "pid-namespace"})
     add_job(rounds.mirror, job_spec(1, **({"count": 1000} | fields)))
     rounds.go()
     rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))

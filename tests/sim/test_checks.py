@@ -17,10 +17,10 @@ from rota.sim.broken import Broken
 from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
-from tests.sim import forged_owners, forged_places, forged_words, forged_work
+from tests.sim import forged_kinds, forged_owners, forged_places, forged_words, forged_work
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
-ELSEWHERE = ("scenario.py", "replay.py")  # what is said only when a whole run is over
+ELSEWHERE = ("scenario.py", "replay.py", "services.py")  # what is said only when a whole run is over
 
 
 def an_older_epoch_writes() -> None:
@@ -236,6 +236,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_mirror_holds_what_has_ended: "server-1 believes of node n1: {'assigned': {('1', 0): 1},",
     a_mirror_counts_wrongly: "server-1 believes of job 1: {'tasks': {'pending': 3,",
     **forged_work.FORGED,
+    **forged_kinds.FORGED,
     **forged_owners.FORGED,
     **forged_words.FORGED,
     **forged_places.FORGED,

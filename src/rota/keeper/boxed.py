@@ -23,8 +23,7 @@ def spawn(spawner: Spawner, attempt: Running) -> int:
     attempt.cell = attempt.cell or spawner.confine(attempt.spec)
     spec, group, cell = attempt.to_start(), attempt.group, attempt.cell
     pid = spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
-    if group and group.limits != attempt.spec.limits:  # changed since it was made
-        spawner.revise(group, attempt.spec.limits)
+    spawner.revise(group, attempt.spec)  # it may have changed since the group was made
     return pid
 
 

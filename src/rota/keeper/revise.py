@@ -13,7 +13,7 @@ def apply(
     running: Iterable[Running], job: str, spec: Spec, spawner: Spawner, look: Callable[[Running, int], None]
 ) -> None:
     for attempt in changed(running, job, spec):
-        spawner.revise(attempt.group, attempt.spec.limits)
+        spawner.revise(attempt.group, attempt.spec)
         deadline_ns = attempt.deadline_ns()
         if deadline_ns is not None and attempt.ending is None:
             look(attempt, deadline_ns)

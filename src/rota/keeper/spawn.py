@@ -91,9 +91,10 @@ class Spawner:
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
 
-    def revise(self, group: Group | None, limits: Limits) -> None:
-        """Limits of what runs become these; where it has no group they are watched."""
-        if group:
+    def revise(self, group: Group | None, spec: Spec) -> None:
+        """Limits of what runs become those of the spec; where it has no group they are watched."""
+        limits = _around(spec)
+        if group and group.limits != limits:
             self._groups.revise(group, limits)
 
     def forget(self, job: str) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from rota.keeper.attempt import Kernel, Outcome
 from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Group
-from rota.keeper.limits.words import Limits
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Measure, Outputs, Segment
 from rota.keeper.process.cells import Cell
@@ -176,7 +175,7 @@ class SimSpawner(Spawner):
     def enclose(self, key: Key, spec: Spec) -> Group | None:
         """Nothing goes beyond a limit here."""
 
-    def revise(self, group: Group | None, limits: Limits) -> None:
+    def revise(self, group: Group | None, spec: Spec) -> None:
         """Nothing goes beyond a limit here."""
 
     def forget(self, job: str) -> None:

@@ -21,6 +21,7 @@ BRANCHES = (
     "network: a message doubled",
     "network: a message lost",
     "network: pings without an answer",
+    "operator: said that nodes are gone",
     "owner: came too late, or contradicted itself",
     *(f"owner: said {word}" for word in Word),
     "owner: was asked",
@@ -49,12 +50,16 @@ BRANCHES = (
     "subscriber: heard a page twice",
     "subscriber: lost the rest of a page",
     "subscriber: was too far behind",
+    "task: held as suspect",
     "task: two attempts alive at once",
     "user: a submit was refused",
     "user: a wrong submit was refused",
     "user: an answer came twice or late",
     "user: asked again",
+    "user: created a cron",
+    "user: ended a service",
     "user: gave up waiting",
+    "user: released what was held",
 )
 STEPS = tuple(
     f"attempt: {before.name.lower()} to {after.name.lower()}"

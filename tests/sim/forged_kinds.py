@@ -1,0 +1,112 @@
+"""Forged: services, jobs in order, on every node and on a schedule; versions and pauses that nobody heeds."""
+
+from collections.abc import Callable
+
+from rota.model.after import After
+from rota.model.cron import Cron, CronStatus, Missed
+from rota.model.ids import JobId
+from rota.model.job import JobStatus, JobWish, Kind
+from rota.model.lifecycle import AttemptState, JobState
+from rota.sim.keeping import Child, Habit
+from rota.testing.builders import job_spec
+from rota.testing.records import placed, reported
+from tests.sim.stage import ATTEMPTS, ONE, STATUSES, Stage
+
+TWO = JobId("2")
+MINUTE_MS = 60_000
+
+
+def a_paused_job_is_placed() -> None:
+    stage = Stage()
+    stage.write(JobWish(ONE, paused=True))
+    stage.place("n1")
+
+
+def start(stage: Stage, version: int, index: int = 0, restart: int = 0) -> None:
+    child = Child((ONE, index, 1), Habit(1000), 0, (), restart=restart)
+    child.version = version
+    stage.checks.born("n1", child)
+
+
+def of_two_versions() -> Stage:
+    stage = Stage(job_spec(1, count=2, version=2, needs={}))
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+    return stage
+
+
+def a_version_runs_that_is_not_on_disk() -> None:
+    start(of_two_versions(), version=3)
+
+
+def an_attempt_goes_on_as_another_version() -> None:
+    stage = of_two_versions()
+    start(stage, version=1)
+    start(stage, version=2, restart=1)
+
+
+def a_node_goes_back_to_an_older_version() -> None:
+    stage = of_two_versions()
+    start(stage, version=2)
+    start(stage, version=1, index=1)
+
+
+def cron(missed: Missed) -> Cron:
+    return Cron("default", "nightly", "* * * * *", job_spec(1), missed=missed)
+
+
+def a_cron_goes_back() -> None:
+    stage = Stage()
+    stage.write(cron(Missed.SKIP), CronStatus("default", "nightly", 2 * MINUTE_MS))
+    stage.write(CronStatus("default", "nightly", MINUTE_MS))
+
+
+def a_cron_goes_on_without_a_run() -> None:
+    Stage().write(cron(Missed.ALL), CronStatus("default", "nightly", MINUTE_MS))
+
+
+def waits_for_one() -> Stage:
+    stage = Stage()
+    stage.write(job_spec(2, after=(After(ONE),)), JobStatus(TWO, JobState.WAITING))
+    return stage
+
+
+def a_job_gives_up_waiting() -> None:
+    waits_for_one().write(JobStatus(TWO, JobState.CANCELED))
+
+
+def a_job_does_not_wait() -> None:
+    waits_for_one().write(JobStatus(TWO, JobState.ACTIVE))
+
+
+def a_service_succeeds() -> None:
+    stage = Stage(job_spec(1, count=2, kind=Kind.SERVICE))
+    stage.place("n1")
+    stage.write(reported(STATUSES, [0], AttemptState.SUCCEEDED))
+
+
+def an_attempt_is_started_while_it_runs() -> None:
+    stage = of_two_versions()
+    start(stage, version=2)
+    start(stage, version=2, restart=1)
+
+
+def a_node_has_two_tasks_of_a_system_job() -> None:
+    stage = Stage(job_spec(1, count=2, kind=Kind.SYSTEM, needs={}))
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+    start(stage, version=1)
+    start(stage, version=1, index=1)
+
+
+FORGED: dict[Callable[[], None], str] = {
+    a_paused_job_is_placed: "task 0 of job 1 is placed while its job is paused",
+    a_version_runs_that_is_not_on_disk: "runs version 3, and on disk is 2",
+    an_attempt_goes_on_as_another_version: "began as version 1 and goes on as 2",
+    a_node_goes_back_to_an_older_version: "runs version 1 on n1, which knew 2",
+    a_cron_goes_back: "cron nightly went back from 120000 to 60000",
+    a_cron_goes_on_without_a_run: "cron nightly went on without a run for",
+    a_job_gives_up_waiting: "job 2 gave up waiting for",
+    a_job_does_not_wait: "job 2 became active though it waits for",
+    a_service_succeeds: "of a service, is said to be SUCCEEDED",
+    an_attempt_is_started_while_it_runs: "was started again on n1 while it ran",
+    a_node_has_two_tasks_of_a_system_job: "tasks 0 and 1 of job 1 both run on n1",
+}
