@@ -91,7 +91,7 @@ def test_an_operator_who_knows_that_they_are_gone_says_so(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
-    with LocalCluster(tmp_path, nodes=5, cpu=2, settings=settings) as five:
+    with LocalCluster(tmp_path, nodes=5, cpu=3, settings=settings) as five:
         job = five.submit(*witness.script(gate.wait), count=5, spread="node", retries=0)
         until(lambda: five.count(job, "running") == 5, "all tasks run")
         assert five.rota("node", "brake").out == "off: nodes that are lost are replaced at once\n"
