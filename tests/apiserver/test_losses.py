@@ -38,6 +38,7 @@ def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
     mirror = lost()
     plan = resolve(mirror, said(2, 1), ANN)
     (answers,) = plan.puts
+    assert isinstance(answers, JobAnswers)
     mirror.apply(answers)
     again = resolve(mirror, said(1, 2), ANN)
 

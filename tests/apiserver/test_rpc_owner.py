@@ -32,8 +32,7 @@ async def begun(outside: Controller, number: int = 1, job: str = "1") -> None:
     if number == 1:
         await server.put("apiserver", node(1))
         await server.put("watcher", node_status(1))
-    tries = {"tries": [number - 1]}
-    await server.put("scheduler", attempts(job, 1, number=[number], **tries))
+    await server.put("scheduler", attempts(job, 1, number=[number], tries=[number - 1]))
     await server.put("watcher", statuses(job, 1, number=[number], state=[RUNNING]))
 
 

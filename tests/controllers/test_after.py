@@ -113,6 +113,7 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
         others = () if name in names else tuple(map(After, names)) if name == one else (After(one),)
         mirror.apply(job_spec(int(name), after=others))
         mirror.apply(JobStatus(name, JobState.ACTIVE if name in names else JobState.WAITING))
+    begun: list[tuple[str, JobState]] = []
     for name in names:
         assert mirror.followers(name) == (one,)
         mirror.apply(JobStatus(name, JobState.SUCCEEDED))

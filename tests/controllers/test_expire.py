@@ -6,7 +6,7 @@ from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState
 from rota.model.limits import EXPIRE_BATCH, GONE_MS
-from rota.model.plan import Instant, Plan
+from rota.model.plan import Instant, Plan, Record
 
 HOUR_MS = 3_600_000
 RULES = Retention(age_ms=HOUR_MS, jobs=10)
@@ -44,7 +44,7 @@ def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
     assert before.puts == ()
     assert gone(plan) == ["1"]
     assert list(mirror.jobs) == ["2", "3"]
-    assert mirror.past.gone["1"].state == "succeeded"
+    assert mirror.past.gone[JobId("1")].state == "succeeded"
     assert mirror.submitted("default", "k1") is not None
     assert plan.events[0].kind == "job.expired"
 
@@ -52,7 +52,7 @@ def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
 def test_of_too_many_the_earliest_to_end_go() -> None:
     mirror = mirror_with(*reversed(range(12)))
     fresh = Mirror()
-    records = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
+    records: list[Record] = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
     assert gone(expire(fresh, RULES, Instant(100, 0))) == ["12", "11"]

@@ -161,7 +161,7 @@ def test_two_hundred_checks_at_once(keeper: Keeper, agent: Agent, kind: str) -> 
             "tcp": {**calm, "port": port},
             "http": {**calm, "port": port, "path": "/health?x=1", "codes": [[200, 299]]},
         }
-        spec = {"tasks": tasks, "count": 200, "needs": {"cpu": 1}, "restart": FOR_EVER}
+        spec: dict[str, Any] = {"tasks": tasks, "count": 200, "needs": {"cpu": 1}, "restart": FOR_EVER}
         agent.start("7", "sleep", "600", check=checks[kind], **spec)
         while sum(row[HEALTH] == "healthy" for row in agent.lives.values()) < 200:
             agent.receive()

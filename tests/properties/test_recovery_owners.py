@@ -168,6 +168,7 @@ class Story:
         """All machines are well and the controller answers: what was forgotten would stay."""
         for name in NODES:
             self.do_back(name)
+        live: list[JobEntry] = []
         for _ in range(60):
             self.stage.wait(31_000)
             self.look()

@@ -59,19 +59,23 @@ def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
+def take_down_its_node(hasty: LocalCluster, witness: Witness, job: str, times: int) -> None:
+    until(lambda: len(witness.seen()) == times, "it runs once more")
+    until(lambda: hasty.count(job, "running") == 1, "and its node has said so")
+    where = int(witness.seen()[-1].node.removeprefix("node-"))
+    hasty.call("POST", f"/v1/nodes/node-{where}/cordon")  # it is not to come back here
+    hasty.kill_node(where)
+    until(lambda: hasty.node(where)["state"] == "lost", "its node is lost")
+    hasty.start_agent(where)  # so that nobody else is missed
+    until(lambda: hasty.node(where)["state"] == "ready", "its node is back")
+
+
 def test_work_that_went_down_with_three_nodes_is_held_until_it_is_released(
     hasty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = hasty.submit(*witness.script(gate.wait))
     for times in (1, 2, 3):
-        until(lambda times=times: len(witness.seen()) == times, "it runs once more")
-        until(lambda: hasty.count(job, "running") == 1, "and its node has said so")
-        where = int(witness.seen()[-1].node.removeprefix("node-"))
-        hasty.call("POST", f"/v1/nodes/node-{where}/cordon")  # it is not to come back here
-        hasty.kill_node(where)
-        until(lambda where=where: hasty.node(where)["state"] == "lost", "its node is lost")
-        hasty.start_agent(where)  # so that nobody else is missed
-        until(lambda where=where: hasty.node(where)["state"] == "ready", "its node is back")
+        take_down_its_node(hasty, witness, job, times)
 
     until(lambda: hasty.count(job, "held") == 1, "it is held")
     assert "is held as suspect: 3 nodes went down while it ran on them" in hasty.rota("why", job).out

@@ -153,6 +153,8 @@ def test_stages_and_output_survive_a_move_and_a_restart_of_the_server(
                     ends.append((stage.task.state, stage.task.attempt))
                 case "stage":
                     last = stage.stage
+                case _:
+                    pass  # what else happens to its task
 
     assert (last.state, last.final) == ("succeeded", True)
     assert output[1].startswith(b"attempt 1 begins\n")
