@@ -1,5 +1,6 @@
 """A node out of reach, for less or more than its grace: by the work's own witness each run mode holds."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -180,7 +181,8 @@ def frozen(one: Round) -> Callable[[], None]:
 
     def thaw() -> None:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # a keeper that wakes first has killed it
+                os.kill(pid, signal.SIGCONT)
         one.wait_for_death(1)
         one.come_back()
 
