@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.client.cluster import Cluster, connect
 from rota.testing.cluster import LocalCluster
 from tests.system.witness import Gate, Witness
 
@@ -21,6 +22,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One node of four cores, for tests that leave it as they found it."""
     with LocalCluster(tmp_path_factory.mktemp("shared"), nodes=1) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes of four cores, for tests that leave them as they found them."""
+    with LocalCluster(tmp_path_factory.mktemp("three")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(three: LocalCluster) -> Iterator[Cluster]:
+    with connect(f"http://{three.http}", token=three.token) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """A signal, a kill and a pause reach exactly the attempts that are meant, on the node that holds them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rota.client.cluster import Cluster, connect
+from rota.client.cluster import Cluster
 from rota.client.errors import Conflict, Rejected
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -14,18 +13,6 @@ from tests.system.witness import Gate, Witness
 pytestmark = pytest.mark.system
 
 NOTES = 'trap "echo $ROTA_INDEX >> {heard}" USR1; trap "" TERM; echo ready; while :; do sleep 0.05; done'
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("three")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(three: LocalCluster) -> Iterator[Cluster]:
-    with connect(f"http://{three.http}", token=three.token) as opened:
-        yield opened
 
 
 def test_a_signal_reaches_one_task_once_and_the_work_lives_on(

@@ -1,12 +1,11 @@
 """A job is changed while it runs: at once where that is possible, else from the next attempt on."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rota.client.cluster import Cluster, connect
+from rota.client.cluster import Cluster
 from rota.client.errors import Conflict, Rejected
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -15,18 +14,6 @@ from tests.system.witness import Gate, Witness
 pytestmark = pytest.mark.system
 
 SAYS = 'echo "$ROTA_INDEX ${{COLOUR:-none}}" >> {seen}; '
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("three")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(three: LocalCluster) -> Iterator[Cluster]:
-    with connect(f"http://{three.http}", token=three.token) as opened:
-        yield opened
 
 
 def test_what_waits_takes_the_new_environment_and_what_runs_keeps_the_old(

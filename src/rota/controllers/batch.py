@@ -81,7 +81,7 @@ def look(job: JobView, now: Instant) -> Plan:
         return unwant(job)
     if job.verdict is not None and job.verdict.ends:
         return stop_late(job, job.verdict)
-    return unwant_tasks(job) or pause(job, now) or hold.tend(job, now)
+    return unwant_tasks(job) or pause(job, now) or (hold.tend(job, now) if job.tally.held else NOTHING)
 
 
 def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
