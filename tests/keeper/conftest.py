@@ -186,6 +186,14 @@ class Keeper:
                     found.append(int(name))
         return found
 
+    def cmdlines(self) -> list[bytes]:
+        """The command line of each of them that has not ended meanwhile."""
+        found = []
+        for pid in self.work():
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        return found
+
     def close(self) -> None:
         for agent in self._agents:
             agent.close()

@@ -183,11 +183,7 @@ def test_what_is_used_adds_up(agent: Agent) -> None:
 
 
 def cmdlines(keeper: Keeper) -> str:
-    return " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in keeper.work() if alive(pid))
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}/cmdline").exists()
+    return b" ".join(keeper.cmdlines()).decode()
 
 
 @pytest.mark.parametrize("ending", ["exited", "stopped", "timed_out"])
