@@ -186,6 +186,15 @@ class Keeper:
                     found.append(int(name))
         return found
 
+    def children(self) -> list[int]:
+        """Its own, with those that have ended and wait to be buried."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = path.read_text().rpartition(")")[2].split()[1]
+                found += [int(path.parent.name)] if int(parent) == self.process.pid else []
+        return found
+
     def cmdlines(self) -> list[bytes]:
         """The command line of each of them that has not ended meanwhile."""
         found = []

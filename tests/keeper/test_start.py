@@ -193,16 +193,4 @@ def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent:
     assert len(keeper.segments("7")) <= 4 * 2  # as many as ran at once
     agent.send(op="forget", jobs=["7"])
     wait_until(lambda: len(os.listdir(descriptors)) == before, "the last file closed")
-    wait_until(lambda: not children_of(keeper.process.pid), "the last zombie buried")
-
-
-def children_of(parent: int) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(path.parent.name)
-    return found
+    wait_until(lambda: not keeper.children(), "the last zombie buried")

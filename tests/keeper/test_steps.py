@@ -196,7 +196,7 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
     agent.wait_started()
     starve(keeper, agent, most=1)
     (tmp_path / "go").touch()
-    wait_until(lambda: not cmdlines(keeper), "the end of the first step")
+    wait_until(lambda: not keeper.children(), "the end of the first step, and that the keeper knows of it")
     if ending == "exited":
         starve(keeper, agent, most=10_000)
     if ending == "stopped":
