@@ -15,15 +15,15 @@ from rota.keeper.spawn import Spawner
 
 def spawn(spawner: Spawner, attempt: Running) -> int:
     """Start it, in a container if it has an image."""
-    key, output = attempt.key, attempt.segment.path
-    attempt.box = spawner.pack(key, attempt.to_start(), attempt.gpus)
+    key, output, spec = attempt.key, attempt.segment.path, attempt.to_start()
+    attempt.box = spawner.pack(key, spec, attempt.gpus)
     if attempt.box:
         return spawner.send(key, attempt.box, output)
-    attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
+    attempt.group = group = attempt.group or spawner.enclose(key, attempt.spec)
     attempt.cell = attempt.cell or spawner.confine(attempt.spec)
-    spec, group, cell = attempt.to_start(), attempt.group, attempt.cell
-    pid = spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
-    spawner.revise(group, attempt.spec)  # it may have changed since the group was made
+    pid = spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=attempt.cell)
+    if group:
+        spawner.revise(group, attempt.spec)  # it may have changed since the group was made
     return pid
 
 

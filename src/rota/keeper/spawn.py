@@ -28,6 +28,7 @@ PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 A_CHECK = -1  # stands for a step
+OUTSIDE = contextlib.nullcontext()  # of any cell
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
@@ -48,6 +49,7 @@ class Recipe:
     cwd: str
     user: User | None  # None: the keeper's own
     program: bytes | None = None  # found at the first start
+    has_gpus: bool = False
 
 
 class Spawner:
@@ -91,10 +93,10 @@ class Spawner:
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
 
-    def revise(self, group: Group | None, spec: Spec) -> None:
-        """Limits of what runs become those of the spec; where it has no group they are watched."""
+    def revise(self, group: Group, spec: Spec) -> None:
+        """Limits of what runs become those of the spec."""
         limits = _around(spec)
-        if group and group.limits != limits:
+        if group.limits != limits:
             self._groups.revise(group, limits)
 
     def forget(self, job: str) -> None:
@@ -150,12 +152,12 @@ class Spawner:
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
-            if spec.asks_for(GPU):
+            if recipe.has_gpus:
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
             if spec.restart:
-                env[-6 if spec.asks_for(GPU) else -4] = b"ROTA_RESTART=%d" % spec.restarts
-            with cell.entered() if cell else contextlib.nullcontext():
+                env[-6 if recipe.has_gpus else -4] = b"ROTA_RESTART=%d" % spec.restarts
+            with cell.entered() if cell else OUTSIDE:
                 pid, error = self._start(recipe, env, output, group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
@@ -254,7 +256,8 @@ class Spawner:
         needs = dict(spec.needs)
         env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec, work), "ROTA_GPUS": ""}
         varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
-        if gpu := needs.get(GPU):
+        gpu = needs.get(GPU)
+        if gpu:
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
         if spec.restart:
@@ -263,7 +266,7 @@ class Spawner:
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = strings([os.fsencode(part) for part in spec.argv])
-        recipe = Recipe(argv, path, strings(encoded), cwd, user)
+        recipe = Recipe(argv, path, strings(encoded), cwd, user, has_gpus=bool(gpu))
         if spec.sandbox:
             self._enclose_in_sandbox(recipe, spec, work)
         self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
