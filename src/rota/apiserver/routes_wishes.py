@@ -73,7 +73,7 @@ def _wanted(request: Request, body: object) -> Update:
         body,
         None if said == "*" else int(said),
         answers.flag(query, "replace"),
-        answers.whole(query, "max_parallel", 1, 1, COUNT_MAX),
+        answers.whole(query, "max_parallel", 0, 1, COUNT_MAX) or None,
     )
 
 

@@ -104,7 +104,7 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     draft["failures"][_lasted(job.spec, status, positions)] = 0
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
-        end = hold.blamed(_end_of(attempt, status, position), attempt, position, downed)
+        end = hold.blamed(_end_of(job.spec, attempt, status, position), attempt, position, downed)
         word = asked.words.get(position)
         verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, end)
         settled = _settle_one(job, draft, index, verdict, now)
@@ -164,12 +164,15 @@ def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
     return [at for at in positions if ran_us[at] >= least_us]
 
 
-def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
+def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     """What had to give way was stopped, even if its node never knew of it."""
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
     if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
         return End(AttemptState.STOPPED)
-    return End(state, code, status.signal[position], status.causes.get(position))
+    outdated = status.versions.get(position, 1) < spec.version
+    return End(
+        state, code, status.signal[position], status.causes.get(position), is_outdated=outdated
+    )
 
 
 def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, end: End) -> Verdict:

@@ -37,6 +37,7 @@ SIGNALS_KEPT = 16  # of a job: a node that was away for more hears of the last o
 RESTART_ATTEMPTS_MAX = 1000  # of a process in place, within the time: each is remembered by its keeper
 CHECK_SECONDS_MIN = 0.1  # between two checks: more often is the service's own business
 CHECK_COUNT_MAX = 1000  # checks alike in a row
+SPARED_MAX = 16  # ranges of versions that a rollback leaves alone: beyond, they are replaced once more
 RETRIES_MAX = 1000  # a try number fits 16 bits, with room for the cluster's own faults
 TRIES_MAX = 60_000  # what the 16-bit column holds; a task beyond it has failed, whoever is to blame
 OFFERED_MS = 60_000  # an offer that a connected node has not answered: then it is offered elsewhere

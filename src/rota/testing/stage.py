@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rota.apiserver import admit_brake, admit_loss, admit_release
+from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
 from rota.clusters import assign
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -18,7 +18,7 @@ from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
 from rota.model.service import Life
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
+from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said, Work
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
@@ -35,6 +35,7 @@ class Held(NamedTuple):
     attempt: int
     said: Said
     needs: Mapping[str, int]
+    version: int = 1  # of its job's spec
 
 
 class Machine:
@@ -52,12 +53,15 @@ class Machine:
         self.silent = False  # connected, and nothing gets through
         self.deaf = False  # it is heard, and does nothing that it is told
         self.inbox: list[JobOrders] = []
-        self._needs: dict[JobId, Mapping[str, int]] = {}
+        self._works: dict[JobId, Work] = {}
 
     def hello(self) -> Hello:
         """Everything it holds, and every end it could not tell yet."""
         said, self.unsaid = self.unsaid, []
-        live = [(job, Claim(index, held.attempt, held.said)) for (job, index), held in self.held.items()]
+        live = [
+            (job, Claim(index, held.attempt, held.said, version=held.version))
+            for (job, index), held in self.held.items()
+        ]
         ends = [(job, claim) for job, claim in said if claim.said >= Said.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
@@ -83,7 +87,7 @@ class Machine:
         orders, self.inbox = self.inbox, []
         for one in orders:
             if one.work is not None:
-                self._needs[one.job] = one.work.needs
+                self._works[one.job] = one.work
             for start in one.start:
                 self._start((one.job, start.index), start.attempt, firm=start.firm)
             for stop in one.stop:
@@ -91,8 +95,9 @@ class Machine:
         self._use_room()
 
     def end(self, task: tuple[JobId, int], code: int, ran_ms: int) -> None:
-        held = self.held.pop(task)
+        held = self.held[task]
         self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
+        del self.held[task]
         self._use_room()
 
     def tell_life(self, task: tuple[JobId, int], life: Life) -> None:
@@ -109,9 +114,9 @@ class Machine:
         if self.refuses is not None:
             self._say(task, attempt, Said.REFUSED, reason=self.refuses)
             return
-        needs = self._needs[task[0]]
-        runs = firm or self._fits(needs)
-        self.held[task] = Held(attempt, Said.RUNNING if runs else Said.QUEUED, needs)
+        work = self._works[task[0]]
+        runs = firm or self._fits(work.needs)
+        self.held[task] = Held(attempt, Said.RUNNING if runs else Said.QUEUED, work.needs, work.version)
         self._say(task, attempt, self.held[task].said)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
@@ -119,8 +124,8 @@ class Machine:
         if held is None or held.attempt != attempt:
             self._say(task, attempt, Said.UNKNOWN)
             return
-        del self.held[task]
         self._say(task, attempt, Said.WITHDRAWN if held.said is Said.QUEUED else Said.STOPPED)
+        del self.held[task]
 
     def _use_room(self) -> None:
         for task, held in list(self.held.items()):
@@ -134,7 +139,9 @@ class Machine:
         return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
 
     def _say(self, task: tuple[JobId, int], attempt: int, said: Said, **more: object) -> None:
-        self.unsaid.append((task[0], Claim(task[1], attempt, said, **more)))  # type: ignore[arg-type]
+        version = self.held[task].version if task in self.held else 1
+        claim = Claim(task[1], attempt, said, version=version, **more)  # type: ignore[arg-type]
+        self.unsaid.append((task[0], claim))
 
 
 class Stage:
@@ -164,6 +171,13 @@ class Stage:
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def update(self, job: JobId, changes: dict[str, object], max_parallel: int | None) -> None:
+        """What runs an older version makes way."""
+        wanted = admit_update.Update(changes, None, True, max_parallel)
+        caller = Caller("user", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, caller, now))
+        self.settle()
 
     def release(self, job: JobId) -> None:
         """All that is held of it."""
@@ -336,6 +350,7 @@ class Stage:
             assign.RECONCILER,
             batch.RECONCILER,
             rollout.RECONCILER,
+            rollback.RECONCILER,
             expire.reconciler(),
             after.RECONCILER,
             system.RECONCILER,

@@ -1,0 +1,38 @@
+"""A version of a service that has failed -> an update to the former one, which goes the same way."""
+
+from collections.abc import Iterable
+
+from rota.engine.reconciler import Reconciler
+from rota.model.ids import JobId
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.rollout import JobRollout, RolloutState, go_back
+from rota.model.view import View
+
+
+def wakes(record: Record) -> Iterable[str]:
+    return (record.id,) if isinstance(record, JobRollout) and record.state is RolloutState.FAILED else ()
+
+
+def start(view: View) -> Iterable[str]:
+    return [job for job, entry in view.jobs.items() if entry.rollout is not None and entry.wish is not None]
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    """Unless its user has wished something else since."""
+    del now
+    job = view.jobs.get(JobId(key))
+    if job is None or job.wish is None or job.rollout is None or job.wish.cancel:
+        return NOTHING
+    failed = job.rollout.state is RolloutState.FAILED and job.rollout.version == job.wish.replace
+    if not failed or not job.spec.rollout.rollback or (job.status is not None and job.status.ended):
+        return NOTHING
+    back = go_back(job.spec, job.wish, job.former, job.rollout.reason or "")
+    if back is None:
+        return NOTHING
+    why = f"job {key} goes back from version {job.spec.version}, as version {back.spec.version}"
+    told = f"{why}: {job.rollout.reason}"
+    return Plan(tuple(back), events=(Event("job.rollout", told, job=job.spec.id, state="back"),), why=told)
+
+
+# A rollback is an update in its user's name: so it writes as the apiserver does.
+RECONCILER = Reconciler("rollback", "apiserver", wakes, decide, start)
