@@ -9,6 +9,7 @@ from rota.apiserver import access, fields, show_service
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
+from rota.apiserver.services import refuse_unlike_a_service
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind
@@ -70,6 +71,7 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
         _refuse(job, spec, wanted, changed)
         spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
         check(spec, now.wall_ms)
+        refuse_unlike_a_service(patch, spec)
         refuse_circle(view, spec)
     puts: list[Record] = [spec, *_former(job, spec)] if changed else []
     wish = _replacement(job, spec, wanted)

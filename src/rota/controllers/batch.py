@@ -170,9 +170,7 @@ def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position:
     if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
         return End(AttemptState.STOPPED)
     outdated = status.versions.get(position, 1) < spec.version
-    return End(
-        state, code, status.signal[position], status.causes.get(position), is_outdated=outdated
-    )
+    return End(state, code, status.signal[position], status.causes.get(position), is_outdated=outdated)
 
 
 def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, end: End) -> Verdict:

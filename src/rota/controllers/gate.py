@@ -1,4 +1,4 @@
-"""A service whose newer version is on its way -> which of its tasks are well, which make way, which failed."""
+"""A service whose newer version is on its way -> which of its tasks are well, make way, or have failed."""
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, StatusBlock
 from rota.model.columns import ints

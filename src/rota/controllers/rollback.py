@@ -29,9 +29,9 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     back = go_back(job.spec, job.wish, job.former, job.rollout.reason or "")
     if back is None:
         return NOTHING
-    why = f"job {key} goes back from version {job.spec.version}, as version {back.spec.version}"
-    told = f"{why}: {job.rollout.reason}"
-    return Plan(tuple(back), events=(Event("job.rollout", told, job=job.spec.id, state="back"),), why=told)
+    before = f"what it was before version {back.wish.back_from}"
+    why = f"job {key} goes back to {before}, as version {back.spec.version}: {job.rollout.reason}"
+    return Plan(tuple(back), events=(Event("job.rollout", why, job=job.spec.id, state="back"),), why=why)
 
 
 # A rollback is an update in its user's name: so it writes as the apiserver does.

@@ -74,9 +74,7 @@ def _is_replaced(job: JobView, index: int, number: int) -> bool:
     return phase >= FIRST_END or (later and phase >= _RUNNING)
 
 
-def _outdated(
-    job: JobView, wish: JobWish, under_way: dict[int, int], most: int
-) -> Iterator[tuple[int, int]]:
+def _outdated(job: JobView, wish: JobWish, under_way: dict[int, int], most: int) -> Iterator[tuple[int, int]]:
     """Tasks that run an older version, lowest index first, each with the number of its attempt."""
     for block in sorted(job.phases):
         attempts, status = job.attempts.get(block), job.statuses.get(block)

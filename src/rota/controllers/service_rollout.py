@@ -1,8 +1,6 @@
-"""A service and its newer version -> the next tasks that make way, once the former are well; or its failure."""
+"""A service and its newer version -> the next tasks that make way, once the former are well; or a failure."""
 
 from itertools import islice
-
-import msgspec
 
 from rota.controllers.gate import Gate
 from rota.controllers.making_way import changed, told
@@ -72,9 +70,8 @@ def _hastened(job: JobView, task: TaskBlock, now: Instant) -> TaskBlock | None:
 def _moved(rollout: JobRollout, gate: Gate, now: Instant, *, is_done: bool) -> JobRollout:
     if rollout.state is RolloutState.DONE:
         return rollout
-    if gate.proven > rollout.proven:
-        rollout = msgspec.structs.replace(rollout, proven=gate.proven, moved_ms=now.ms)
-    return msgspec.structs.replace(rollout, state=RolloutState.DONE) if is_done else rollout
+    moved = rollout.moved(gate.proven, now.ms)
+    return moved.done() if is_done else moved
 
 
 def _too_slow(job: JobView, rollout: JobRollout, gate: Gate) -> str:
@@ -85,7 +82,7 @@ def _too_slow(job: JobView, rollout: JobRollout, gate: Gate) -> str:
 
 
 def _fail(job: JobView, rollout: JobRollout, reason: str) -> Plan:
-    failed = msgspec.structs.replace(rollout, state=RolloutState.FAILED, reason=reason)
+    failed = rollout.failed(reason)
     why = f"version {rollout.version} of job {job.spec.id} has failed: {reason}"
     return Plan((failed, *changed(job, {}, {})), events=(_event(job, failed, why),), why=why)
 

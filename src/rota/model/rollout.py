@@ -1,7 +1,7 @@
 """JobRollout, how far a newer version of a service is; JobFormer, to what it may go back, and how."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -32,6 +32,17 @@ class JobRollout(msgspec.Struct, frozen=True, omit_defaults=True):
     def key(self) -> Key:
         return Key(f"job/{self.id}/rollout")
 
+    def moved(self, proven: int, now_ms: int) -> Self:
+        """One more than ever is well, or not."""
+        more = proven > self.proven
+        return msgspec.structs.replace(self, proven=proven, moved_ms=now_ms) if more else self
+
+    def done(self) -> Self:
+        return msgspec.structs.replace(self, state=RolloutState.DONE)
+
+    def failed(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, state=RolloutState.FAILED, reason=reason)
+
 
 class JobFormer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version before the one that is on its way. Written by apiserver."""
@@ -60,7 +71,11 @@ def go_back(spec: JobSpec, wish: JobWish | None, former: JobFormer | None, why: 
     next_ = msgspec.structs.replace(former.spec, version=spec.version + 1, count=spec.count)
     before = wish or JobWish(spec.id)
     wished = msgspec.structs.replace(
-        before, replace=next_.version, spare=former.spare, back_from=spec.version, back_why=why
+        before,
+        replace=next_.version,
+        spare=former.spare,
+        back_from=before.replace or spec.version,
+        back_why=why,
     )
     return Back(next_, wished, JobFormer(spec.id))
 

@@ -46,7 +46,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a newer version takes the place of what runs: when the next task makes way, and when it is taken back."""
+    """How a newer version takes the place of what runs: when the next makes way, when it goes back."""
 
     max_parallel: int = 1  # tasks that may be away at one time
     healthy_seconds: float = 10.0  # so long a new one has to be well before it counts

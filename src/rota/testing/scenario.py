@@ -258,10 +258,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
             case "after":
                 fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
-            case "check":
-                fields[key] = Check(command=(value,))
-            case "controller":
-                fields["user"], _, fields[key] = value.partition(":")
+            case "controller" | "check":
+                fields |= _owner(value) if key == "controller" else {key: Check(command=(value,))}
             case _ if key in _CHOICES:
                 fields[key] = _CHOICES[key](value)
             case "where":
@@ -270,6 +268,12 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case _:
                 assert key in _TIMES or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _owner(value: str) -> dict[str, object]:
+    """user:name"""
+    user, _, name = value.partition(":")
+    return {"user": user, "controller": name}
 
 
 def _time(key: str, value: str) -> dict[str, object]:
