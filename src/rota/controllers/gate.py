@@ -60,7 +60,7 @@ class Gate:
         runs = status.state[position] == _RUNNING and ints(status, "number")[position] == number
         is_new, life = version >= self._wish.replace, status.lives.get(position)
         trouble = _trouble(life, is_checked=is_new and self._job.spec.check is not None) if runs else "ended"
-        if task is not None and task.renew.get(position) == number and self._wish.makes_way(version):
+        if task is not None and task.renew.get(position) == number:  # whoever was told to go, goes
             self.leaving[index] = number
             self.away[index] = "makes way"
         elif self._wish.makes_way(version):

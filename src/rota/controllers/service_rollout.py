@@ -26,7 +26,7 @@ def decide(job: JobView, wish: JobWish, status: JobStatus, now: Instant) -> Plan
     deadline_ms = since_ms + round(job.spec.rollout.deadline_seconds * 1000)
     is_tried = rollout.state is RolloutState.GOING and not wish.back_from  # what came back is not given up
     if is_tried and (gate.failure is not None or now.ms >= deadline_ms):
-        return _fail(job, rollout, gate.failure or _too_slow(job, rollout, gate))
+        return _fail(job, rollout, gate, gate.failure or _too_slow(job, rollout, gate))
     free = wish.max_parallel - len(gate.away)
     chosen = dict(sorted((gate.useless | dict(islice(gate.useful.items(), max(0, free)))).items()))
     is_done = not (gate.away or gate.useful or gate.useless)
@@ -81,10 +81,10 @@ def _too_slow(job: JobView, rollout: JobRollout, gate: Gate) -> str:
     return f"no task became well as version {rollout.version} within {seconds}{told}"
 
 
-def _fail(job: JobView, rollout: JobRollout, reason: str) -> Plan:
+def _fail(job: JobView, rollout: JobRollout, gate: Gate, reason: str) -> Plan:
     failed = rollout.failed(reason)
     why = f"version {rollout.version} of job {job.spec.id} has failed: {reason}"
-    return Plan((failed, *changed(job, {}, {})), events=(_event(job, failed, why),), why=why)
+    return Plan((failed, *changed(job, gate.leaving, {})), events=(_event(job, failed, why),), why=why)
 
 
 def _event(job: JobView, rollout: JobRollout, why: str) -> Event:

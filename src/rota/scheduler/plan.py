@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import JobStatus
+from rota.model.job import JobSpec, JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
@@ -29,6 +29,8 @@ def _wakes(record: Record) -> Iterable[str]:
         case JobStatus() | TaskBlock() | StatusBlock() | NodeStatus() | NodeWish() | NodeSpec() | Namespace():
             return (ROUND,)
         case PinBlock():
+            return (ROUND,)
+        case JobSpec(version=version) if version > 1:  # tasks may have been added
             return (ROUND,)
         case _:
             return ()
