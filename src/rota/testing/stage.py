@@ -36,6 +36,7 @@ class Held(NamedTuple):
     said: Said
     needs: Mapping[str, int]
     version: int = 1  # of its job's spec
+    lease_ms: int | None = None
 
 
 class Machine:
@@ -52,6 +53,7 @@ class Machine:
         self.told: Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
         self.deaf = False  # it is heard, and does nothing that it is told
+        self.heard_ms = 0  # when its last word was heard: its leases are counted from then
         self.inbox: list[JobOrders] = []
         self._works: dict[JobId, Work] = {}
 
@@ -104,6 +106,13 @@ class Machine:
         if held := self.held.get(task):
             self._say(task, held.attempt, held.said, life=life)
 
+    def lapse(self, now_ms: int) -> None:
+        """What runs under a lease is killed a second before that ends."""
+        for task, held in list(self.held.items()):
+            if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
+                self._say(task, held.attempt, Said.LOST)
+                del self.held[task]
+
     def crash(self) -> None:
         """All it held is gone with its boot."""
         self.boot += 1
@@ -116,7 +125,8 @@ class Machine:
             return
         work = self._works[task[0]]
         runs = firm or self._fits(work.needs)
-        self.held[task] = Held(attempt, Said.RUNNING if runs else Said.QUEUED, work.needs, work.version)
+        said = Said.RUNNING if runs else Said.QUEUED
+        self.held[task] = Held(attempt, said, work.needs, work.version, work.lease_ms)
         self._say(task, attempt, self.held[task].said)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
@@ -227,7 +237,7 @@ class Stage:
     def call(self, machine: Machine) -> None:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
-        machine.silent = False
+        machine.silent, machine.heard_ms = False, self.now_ms
         machine.told = Told(word.inventory)
         self.mirror.now_ms = self.now_ms
         self.mirror.connect(node, Link.UP)
@@ -277,6 +287,8 @@ class Stage:
     def stall(self, ms: int) -> None:
         """It sleeps, hears nothing and decides nothing."""
         self.now_ms += ms
+        for machine in self.machines.values():
+            machine.lapse(self.now_ms)
         self.settle()
 
     def wait(self, ms: int) -> None:
@@ -289,6 +301,8 @@ class Stage:
                 if machine.told is not None and not machine.silent:
                     self.mirror.hear(NodeId(machine.name))
                     self.loop.wake(liveness.NAME, machine.name)
+                    machine.heard_ms = self.now_ms
+                machine.lapse(self.now_ms)
             self.settle()
 
     def settle(self) -> None:
