@@ -96,7 +96,7 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     if not positions and asked.losses == task.losses:
         return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
-    reasons, downed = dict(task.reasons), dict(task.downed)
+    reasons, blame = dict(task.reasons), hold.Blame(task, now)
     again: list[int] = []
     held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
@@ -104,7 +104,7 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     draft["failures"][_lasted(job.spec, status, positions)] = 0
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
-        end = hold.blamed(_end_of(job.spec, attempt, status, position), attempt, position, downed)
+        end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)
         word = asked.words.get(position)
         verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, end)
         settled = _settle_one(job, draft, index, verdict, now)
@@ -112,14 +112,14 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
         if settled.event is TaskEvent.AGAIN:
             again.append(index)
         elif settled.event is TaskEvent.SUSPECTED:
-            reason = hold.suspicion(view, downed[position])
+            reason = hold.suspicion(view, blame.nodes[position])
             held.setdefault(reason, []).append(index)
         if reason is not None:
             reasons[position] = reason
     events = [] if not again else [_again_event(job, again)]
     events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
     return Plan(
-        (draft.done(reasons=reasons, downed=downed, losses=asked.losses),),
+        (draft.done(reasons=reasons, downed=blame.nodes, downed_ms=blame.times_ms, losses=asked.losses),),
         events=(*asked.events, *events),
         why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
         wake_at_ms=asked.wake_at_ms,

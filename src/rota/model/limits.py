@@ -46,6 +46,7 @@ UNKILLABLE_MS = 30_000  # beyond its grace: what has not stopped by then is call
 STOPPING_MS = 24 * 3600 * 1000  # and beyond that: a day, then nobody waits for its processes any more
 AGE_LOOK_MS = 30_000  # between two looks at what a node leaves undone
 SUSPECT_NODES = 3  # lost while a task ran on them: by then it is held, before it takes down the others
+BLAME_MS = 24 * 3600 * 1000  # a lost node counts for so long: who lives for months sees some go
 HELD_MS = 7 * 24 * 3600 * 1000  # a task is held: a week, so that somebody is back from a holiday
 PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary
 PREEMPT_MARGIN = 10  # by how much a priority must be higher for running work to give way to it

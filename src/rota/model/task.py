@@ -29,6 +29,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before: bytes  # cluster time from which the wanted try may be placed; of a held one, given up
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
+    downed_ms: dict[int, tuple[int, ...]] = {}  # the same: in cluster time, when that was
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
     renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
     proofs: dict[int, Proof] = {}  # position -> since when that is well, while it takes the others' place
