@@ -106,6 +106,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     if not wanted.preemptible:
         yield "preemptible", False
     plain = {
+        "rerun_of": wanted.rerun_of or None,
         "noise": wanted.noise,
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,

@@ -21,7 +21,7 @@ from rota.client.views import JobStatus, Placement, Task
 MOST_TASKS = 10
 BAR_WIDTH = 40
 SHOWN = (
-    "kind",
+    *("kind", "rerun_of"),
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "retry", "timeout", "queue_timeout", "expect", "deadline"),
     *("priority", "run", "lease", "lease_margin", "stop_signal", "labels", "env"),

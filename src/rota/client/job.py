@@ -179,6 +179,12 @@ class Job:
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
+    def rerun(self, *, failed: bool = False, key: str | None = None) -> "Job":
+        """Run an ended job once more, as a new one; `failed`: only its tasks that have not succeeded."""
+        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        request = Request("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
+        return Job(self._transport, read(JobStatus, self._transport.call(request)))
+
     def rollback(self) -> JobStatus:
         """Let a service go back to the version before its last update."""
         return self._wish("rollback", {})

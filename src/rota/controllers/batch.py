@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rota.controllers import hold, service
+from rota.controllers.carried import carried
 from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
@@ -221,8 +222,13 @@ def _begin(spec: JobSpec, now: Instant) -> Plan:
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
     if spec.kind is Kind.SYSTEM:
         why = f"a task of job {spec.id} wanted on every node that fits"
+    done = sum(last - first + 1 for first, last in spec.carried)
+    if done:
+        why = (
+            f"{spec.count - done} of {spec.count} tasks of job {spec.id} wanted: {done} have succeeded before"
+        )
     status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
-    return Plan((status,), events=(Event("job.active", why, job=spec.id),), why=why)
+    return Plan((status, *carried(spec)), events=(Event("job.active", why, job=spec.id),), why=why)
 
 
 def _wait(spec: JobSpec) -> Plan:

@@ -117,6 +117,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     sandbox: Sandbox | None = None
     lease_seconds: float | None = None  # of one_at_a_time; None: as usual
     lease_margin_seconds: float | None = None
+    rerun_of: str = ""  # the job that it runs once more
+    carried: tuple[tuple[int, int], ...] = ()  # tasks, from .. to, that had succeeded there
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts

@@ -26,6 +26,7 @@ AFTER_MAX = 1_000  # jobs that one job waits for: all are looked at whenever one
 WHERE_MAX = 32  # constraints of a job: each is one pass over the nodes
 CPU_MILLI_MAX = 100_000 * 1000  # more cores than any machine has: a typing error
 AMOUNT_MAX = 2**60  # an exbibyte: sums of a million of them still fit into 80 bits of Python, columns into 64
+CARRIED_MAX = 10_000  # ranges of tasks that a job leaves out when it runs once more: they are in its spec
 RESTARTS_MAX = 10_000  # tasks restarted by one wish: each is named in its record
 JOBS_AGE_MS = 7 * 24 * 3600 * 1000  # how long an ended job is remembered, unless a server or job says so
 JOBS_KEPT = 100_000  # ended jobs, unless a server says so: some hundred MB, read again in seconds

@@ -85,7 +85,7 @@ class Records:
             if isinstance(record, JobAnswers):
                 owners.look_at_answers(self.known.get(key), record)
             elif isinstance(record, JobRollout):
-                wish = fresh.get(f"job/{record.id}/wish") or self.known[f"job/{record.id}/wish"]
+                wish: Any = fresh.get(f"job/{record.id}/wish") or self.known[f"job/{record.id}/wish"]
                 self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             self._compare(self.known.get(key), record, fresh)
         self.known |= fresh
