@@ -22,6 +22,7 @@ command.add_command(kill.command)
 command.add_command(pause.command)
 command.add_command(resume.command)
 command.add_command(job_update.update)
+command.add_command(job_update.rollback)
 
 
 @command.command("restart")

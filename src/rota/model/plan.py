@@ -14,6 +14,7 @@ from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -24,6 +25,8 @@ Record = (
     | JobStatus
     | JobVerdict
     | JobAnswers
+    | JobFormer
+    | JobRollout
     | SubmitKey
     | JobGone
     | Counters
@@ -46,6 +49,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobSpec: "apiserver",
     JobWish: "apiserver",
     JobAnswers: "apiserver",
+    JobFormer: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
     ReportPace: "apiserver",
@@ -58,6 +62,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
+    JobRollout: "controllers",
     JobGone: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",

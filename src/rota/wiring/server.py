@@ -20,7 +20,7 @@ from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
@@ -153,6 +153,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         assign.RECONCILER,
         batch.RECONCILER,
         rollout.RECONCILER,
+        rollback.RECONCILER,
         expire.reconciler(_retention(config)),
         after.RECONCILER,
         system.RECONCILER,
