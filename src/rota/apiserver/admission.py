@@ -15,7 +15,7 @@ from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_seconds, show_amount
-from rota.model.errors import BadField, Conflict, QueueFull
+from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
@@ -53,6 +53,8 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     before = _submitted_before(view, wish, key)
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
+    if view.is_short:
+        raise StoreFull("the server's disk is full: nothing new is taken until there is room on it")
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
     number = view.counters.jobs + 1

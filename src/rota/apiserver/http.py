@@ -21,6 +21,7 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_store,
     routes_wishes,
 )
 from rota.apiserver.access import Caller
@@ -41,6 +42,7 @@ ROUTES = [
     *routes_namespaces.ROUTES,
     *routes_crons.ROUTES,
     *routes_events.ROUTES,
+    *routes_store.ROUTES,
 ]
 log = structlog.get_logger("rota.apiserver")
 
