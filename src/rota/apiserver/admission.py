@@ -53,8 +53,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     before = _submitted_before(view, wish, key)
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
-    if view.is_short:
-        raise StoreFull("the server's disk is full: nothing new is taken until there is room on it")
+    require_room(view)
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
     number = view.counters.jobs + 1
@@ -72,6 +71,11 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
         why=why,
         answer=Submitted(spec.id, new=True, warnings=_warnings(view, spec, body)),
     )
+
+
+def require_room(view: View) -> None:
+    if view.is_short:
+        raise StoreFull("the server's disk is full: nothing new is taken until there is room on it")
 
 
 def delete(view: View, ref: str, caller: Caller) -> Plan:

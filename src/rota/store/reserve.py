@@ -11,11 +11,12 @@ class Reserve:
         self._size_bytes = size_bytes
 
     def take(self) -> bool:
-        """Whether it is held; where it is not, it is taken as soon as there is twice as much."""
+        """Whether it is held, and there is something beside it; taken as soon as there is twice as much."""
+        disk = os.statvfs(self._path.parent)
+        free_bytes = disk.f_bavail * disk.f_frsize
         if self._is_held():
-            return True
-        free = os.statvfs(self._path.parent)
-        if free.f_bavail * free.f_frsize < 2 * self._size_bytes:
+            return free_bytes >= self._size_bytes // 4
+        if free_bytes < 2 * self._size_bytes:
             return False
         partial = self._path.with_suffix(".new")
         try:

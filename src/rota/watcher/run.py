@@ -13,7 +13,7 @@ import structlog
 from rota.engine.run import Committed, Engine
 from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
-from rota.model.errors import Conflict, NotFound, RotaError, Unavailable
+from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
@@ -284,7 +284,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._measure(node, report.load)
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
-        except Unavailable:
+        except (Unavailable, StoreFull):
             raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
         session.stored_n = word.n
@@ -347,7 +347,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
         status = self._engine.mirror.nodes[node].status
         if status is not None and status.shortage != load.shortage:
-            with contextlib.suppress(Unavailable):  # not stored: it says so again
+            with contextlib.suppress(Unavailable, StoreFull):  # not stored: it says so again
                 await self._engine.ask(
                     "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
                 )
