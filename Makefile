@@ -62,6 +62,7 @@ bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/density.py
 	$(BIN)/python bench/followers.py --followers 1000
+	$(BIN)/python bench/ready.py
 
 proto: venv ## regenerate src/rota/wire/generated from proto/
 	$(BIN)/python proto/generate.py

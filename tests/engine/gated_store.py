@@ -1,6 +1,7 @@
 """A real store behind a gate: commits can be held back, and made to fail."""
 
 import asyncio
+from collections.abc import Iterable
 
 from rota.model.errors import RotaError
 from rota.store.protocol import Batch, EventRow, Snapshot, Store
@@ -20,8 +21,8 @@ class GatedStore:
         self.commits: list[Batch] = []
         self._below = below
 
-    async def lead(self) -> int:
-        return await self._below.lead()
+    async def lead(self, above: int = 0) -> int:
+        return await self._below.lead(above)
 
     async def read(self) -> Snapshot:
         if self.fail_reads:
@@ -46,6 +47,12 @@ class GatedStore:
         if self.fail_forgetting:
             raise self.fail_forgetting.pop(0)
         await self._below.forget_events(before_wall_ms)
+
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        await self._below.fill(snapshot, events)
+
+    async def has_room(self) -> bool:
+        return await self._below.has_room()
 
     async def close(self) -> None:
         await self._below.close()

@@ -83,6 +83,7 @@ class Records:
         for key in placed_first:
             record = fresh[key]
             self._compare(self.known.get(key), record, fresh)
+            self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
         for key in batch.deletes:
             gone = self.known.pop(key, None)
@@ -115,11 +116,6 @@ class Records:
         match now:
             case JobSpec():
                 self._made_once(now.name, now.id)
-            case JobAnswers():
-                owners.look_at_answers(before, now)
-            case JobRollout():
-                wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
-                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             case SubmitKey() if before is not None:
                 raise Broken(f"submit {now.name} made job {before.job} and job {now.job}")
             case JobStatus():
@@ -134,6 +130,16 @@ class Records:
                 self._compare_statuses(before, now, fresh)
             case AttemptBlock():
                 self._compare_attempts(before, now, fresh)
+            case _:
+                pass
+
+    def _compare_rarer(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+        match now:
+            case JobAnswers():
+                owners.look_at_answers(before, now)
+            case JobRollout():
+                wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
+                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             case _:
                 pass
 

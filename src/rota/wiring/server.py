@@ -48,6 +48,7 @@ from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
+from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.process import Interruption, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
@@ -123,6 +124,7 @@ async def _doors(
         displace=partial(displace, settings=settings),
         addresses=addresses,
         version=__version__,
+        keepsakes=partial(read_keepsakes, directory),
     )
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
