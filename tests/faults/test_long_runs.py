@@ -88,7 +88,7 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(
     tmp_path: Path, record_property: Tell
 ) -> None:
     wanted = size(few=Size(faults=2, tasks=40), many=Size(faults=20, tasks=200))
-    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
+    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate", wanted.tasks / 200)
     with LocalCluster(tmp_path, nodes=1, cpu=wanted.tasks) as cluster:
         # A part of them ends meanwhile, some while there is no agent to tell it to.
         script = f"[ $((ROTA_INDEX % 4)) != 0 ] || exec sleep $((ROTA_INDEX / 4)); {gate.wait}"
@@ -118,7 +118,7 @@ def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(
 ) -> None:
     """Also what went into a session of its own and lets no signal end it."""
     wanted = size(few=Size(faults=1, tasks=20), many=Size(faults=5, tasks=200))
-    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
+    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate", wanted.tasks / 200)
     with LocalCluster(tmp_path, nodes=1, cpu=wanted.tasks) as cluster:
         script = f"setsid -f sh -c 'trap \"\" TERM; exec sleep 3600' >/dev/null 2>&1; {gate.wait}"
         job = cluster.submit(*witness.script(script), count=wanted.tasks)
