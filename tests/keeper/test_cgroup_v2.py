@@ -182,8 +182,8 @@ def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: GroupsV2) -> None:
     assert not os.path.exists(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/1")
 
 
-def test_who_is_held_still_does_nothing_dies_all_the_same_and_else_goes_on(groups: GroupsV2) -> None:
-    with sleepers(2) as (one, other):
+def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: GroupsV2) -> None:
+    with sleepers(MOST_BESIDE + 1) as (one, other, *_):
         with groups.still():
             frozen = Path(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events")
             assert "frozen 1" in frozen.read_text()
@@ -193,6 +193,13 @@ def test_who_is_held_still_does_nothing_dies_all_the_same_and_else_goes_on(group
 
         wait_until(lambda: "frozen 0" in frozen.read_text(), "work that goes on")
         assert other.poll() is None
+
+
+def test_a_few_are_not_held_still(groups: GroupsV2) -> None:
+    with sleepers(1) as (one,), groups.still():
+        where = f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events"
+
+        assert "frozen 0" in Path(where).read_text()
 
 
 def test_only_what_is_empty_and_nobodys_is_removed(groups: GroupsV2, group: GroupV2, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Calls that do not let other threads run say the same as those that do."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,7 +16,10 @@ def test_a_write_says_how_much_and_what_is_wrong(tmp_path: Path) -> None:
         assert quick.write(file.fileno(), b"four") == 4
     assert (tmp_path / "file").read_bytes() == b"four"
 
-    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
+    with (
+        open("/dev/full", "wb", buffering=0) as full,
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
+    ):
         quick.write(full.fileno(), b"more")
 
 
@@ -30,7 +34,7 @@ def test_a_file_has_its_size_and_its_links(tmp_path: Path) -> None:
         (tmp_path / "other").unlink()
         assert quick.stat(file.fileno()) == quick.Stat(70_001, 0)
 
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         quick.stat(-1)
 
 

@@ -14,6 +14,7 @@ from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
 from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
+from rota.keeper.sandbox import Report
 from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
 from rota.keeper.stops import How
@@ -127,6 +128,7 @@ class Running:
     box: Box | None = None  # the container it runs in
     cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
     kill_by_ns: int | None = None  # a second before its lease ends
+    report: Report | None = None  # of its sandbox
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rota.keeper import sandbox
 from rota.keeper.boxes import Box, Boxes, Place
@@ -22,6 +23,7 @@ from rota.keeper.process.commands import CannotRun, explain, find, why_not
 from rota.keeper.process.posix import strings
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
+from rota.keeper.sandbox import Report
 from rota.keeper.wire import Configure, Spec
 
 PASSED_ON = ("PATH", "LANG", "TZ")
@@ -37,6 +39,17 @@ class Short(Exception):
 
 
 NO_PROCESS = Short("its end came before this node had a process to spare")
+
+
+class Around(NamedTuple):
+    """What an attempt is in, where it is in anything."""
+
+    group: Group | None = None
+    cell: Cell | None = None
+    report: Report | None = None  # of a sandbox
+
+
+IN_NOTHING = Around()
 
 
 @dataclass(slots=True)
@@ -137,9 +150,7 @@ class Spawner:
         spec: Spec,
         gpus: Sequence[str],
         output: bytes,
-        *,
-        group: Group | None = None,
-        cell: Cell | None = None,
+        around: Around = IN_NOTHING,
     ) -> int:
         """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
         job, index, attempt = key
@@ -157,8 +168,8 @@ class Spawner:
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
             if spec.restart:
                 env[-6 if recipe.has_gpus else -4] = b"ROTA_RESTART=%d" % spec.restarts
-            with cell.entered() if cell else OUTSIDE:
-                pid, error = self._start(recipe, env, output, group)
+            with around.cell.entered() if around.cell else OUTSIDE:
+                pid, error = self._start(recipe, env, output, around)
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
@@ -176,16 +187,18 @@ class Spawner:
             raise explain(error, spec.argv[0], recipe.cwd)
 
     def _start(
-        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, group: Group | None
+        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, around: Around
     ) -> tuple[int, int]:
+        group = around.group
+        passed = {sandbox.REPORT_FD: around.report.fd} if around.report else {}
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
         if group and group.entrance:
-            return forked.start(_program(recipe, env), output, group.entrance)
+            return forked.start(_program(recipe, env), output, group.entrance, passed)
         try:
             self._groups.enter(group)
-            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user)
+            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user, passed)
             return posix.start(launch, output, self._attributes)
         finally:
             self._groups.leave(group)
@@ -197,7 +210,7 @@ class Spawner:
             return self._check_inside(key, spec, box)
         env = {**spec.env, "ROTA_CHECK": "1"}
         return self.spawn(
-            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group=group
+            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", Around(group)
         )
 
     def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
@@ -237,7 +250,7 @@ class Spawner:
         argv = strings([os.fsencode(part) for part in words])
         program = os.fsencode(box.engine.program)
         recipe = Recipe(argv, "", strings(env), "/", user=None, program=program)
-        pid, error = self._start(recipe, recipe.env, output, None)
+        pid, error = self._start(recipe, recipe.env, output, IN_NOTHING)
         if error:
             raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
         return pid
@@ -284,7 +297,8 @@ class Spawner:
             if path := sandbox.missing(spec.sandbox):
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
         place = sandbox.Place(self._root, work, recipe.cwd, has_gpus=spec.asks_for(GPU))
-        words = [*sandbox.wrap(self._bwrap, spec.sandbox, place), command, *spec.argv[1:]]
+        around = sandbox.wrap(self._bwrap, spec.sandbox, place, reports=spec.step != A_CHECK)
+        words = [*around, command, *spec.argv[1:]]
         recipe.argv, recipe.program = strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
 
     def _make_work(self, job: str) -> str:

@@ -153,6 +153,7 @@ class Work:
                 if not attempt.may_go_on:
                     attempt.kill_all()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
+            boxed.look_inside(attempt)
             if attempt.box:
                 boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:

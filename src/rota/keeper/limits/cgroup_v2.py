@@ -15,7 +15,7 @@ OWN = "own"  # of the keeper itself, and of work without limits, which begins wh
 CROWD = 32  # so many processes of such work beside the keeper, and it goes on to the next leaf
 WEIGHT, WEIGHT_MOST = 100, 10_000  # of one core, and the kernel's bound
 EMPTY_SECONDS = 1.0
-STILL_SECONDS = 10.0  # at most, for all to come to rest; they share the machine meanwhile
+STILL_SECONDS = 2.0  # at most, for all to come to rest: some may wait for a disk
 _FIELDS = {MEMORY: "memory_bytes", PIDS: "pids", CPU: "cpu_milli"}
 
 
@@ -81,14 +81,15 @@ class GroupsV2(Groups):
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        with contextlib.suppress(OSError):
-            self._leave_behind()
-        left = [leaf.path for leaf in entries(self._own) if leaf.name != str(self._leaf)]
+        """Whoever forks all the time is in a crowd, as its children are: others are left alone."""
+        self.step_aside()
+        leaves = [leaf.path for leaf in entries(self._own) if leaf.name != str(self._leaf)]
+        crowded = [path for path in leaves if len(numbers(f"{path}/cgroup.procs")) > CROWD]
         try:
-            _freeze(left)
+            _freeze(crowded)
             yield
         finally:
-            for path in left:
+            for path in crowded:
                 with contextlib.suppress(OSError):
                     write(f"{path}/cgroup.freeze", "0")
 

@@ -92,7 +92,7 @@ class Groups:
         """Leave a crowd of work without limits behind, if the keeper is among one."""
 
     def still(self) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile work without limits does nothing, where that can be had; it dies if it is killed."""
+        """Meanwhile crowds of work without limits do nothing, where that can be had; who is killed dies."""
         return contextlib.nullcontext()
 
     def make(self, key: Key, limits: Limits) -> Group | None:
