@@ -12,6 +12,7 @@ from rota.testing import processes
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.faults.sizes import Size, size
+from tests.faults.tally import Tally
 from tests.faults.test_repeated_faults import finished, left_behind
 from tests.system.witness import Gate, Witness
 
@@ -64,7 +65,7 @@ def test_short_tasks_by_the_ten_thousand_leave_nothing_behind(
         assert after.descriptors <= before.descriptors + 8
 
 
-def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(tmp_path: Path, tally: Tally) -> None:
     wanted = size(few=Size(faults=2, tasks=40), many=Size(faults=20, tasks=200))
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
     with LocalCluster(tmp_path, nodes=1, cpu=wanted.tasks) as cluster:
@@ -81,6 +82,7 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(tmp_path:
             cluster.wait_for_nodes()  # a busy machine may take longer; a node that is never heard is lost
         gate.open()
         until(lambda: finished(cluster, job), "all tasks end", 120)
+        tally.note_starts(witness, wanted.tasks, wanted.faults)
 
         assert cluster.count(job, "succeeded") == wanted.tasks
         assert witness.starts() == dict.fromkeys(range(wanted.tasks), 1)
@@ -88,7 +90,9 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(tmp_path:
         assert left_behind(cluster) == []
 
 
-def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(tmp_path: Path) -> None:
+def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(
+    tmp_path: Path, tally: Tally
+) -> None:
     """Also what went into a session of its own and lets no signal end it."""
     wanted = size(few=Size(faults=1, tasks=20), many=Size(faults=5, tasks=200))
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
@@ -104,6 +108,7 @@ def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(tmp_pat
         until(lambda: len(witness.seen()) == (wanted.faults + 1) * wanted.tasks, "it runs again", 120)
         gate.open()
         until(lambda: finished(cluster, job), "all tasks end", 120)
+        tally.note_starts(witness, wanted.tasks, wanted.faults, allowed=wanted.faults + 1)
 
         assert cluster.count(job, "succeeded") == wanted.tasks
         assert left_behind(cluster) == []
