@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.rollout import JobRollout, RolloutState, go_back
 from rota.model.view import View
 
 
-def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, JobRollout) and record.state is RolloutState.FAILED else ()
+def _failed(rollout: JobRollout) -> Iterable[str]:
+    return (rollout.id,) if rollout.state is RolloutState.FAILED else ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -35,4 +35,4 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 # A rollback is an update in its user's name: so it writes as the apiserver does.
-RECONCILER = Reconciler("rollback", "apiserver", wakes, decide, start)
+RECONCILER = Reconciler("rollback", "apiserver", {JobRollout: _failed}, decide, start)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from rota.controllers import service_rollout
 from rota.controllers.making_way import changed, told
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import JobId
@@ -12,7 +12,7 @@ from rota.model.job import JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import FIRST_END, Phase
-from rota.model.plan import NOTHING, Instant, Plan, Record
+from rota.model.plan import NOTHING, Instant, Plan
 from rota.model.rollout import JobRollout, RolloutState
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -20,18 +20,13 @@ from rota.model.view import JobView, View
 _RUNNING = int(Phase.RUNNING)
 
 
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobSpec(version=version) if version > 1:
-            return (record.id,)
-        case JobWish(replace=replace) if replace:
-            return (record.id,)
-        case JobStatus(state=JobState.ACTIVE) | JobRollout(state=RolloutState.GOING):
-            return (record.id,)
-        case StatusBlock() | TaskBlock():
-            return (record.job,)
-        case _:
-            return ()
+WAKES: Wakes = {
+    JobSpec: lambda spec: (spec.id,) if spec.version > 1 else (),
+    JobWish: lambda wish: (wish.id,) if wish.replace else (),
+    JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
+    JobRollout: lambda rollout: (rollout.id,) if rollout.state is RolloutState.GOING else (),
+    **dict.fromkeys((StatusBlock, TaskBlock), lambda block: (block.job,)),
+}
 
 
 def start(view: View) -> Iterable[str]:
@@ -91,4 +86,4 @@ def _outdated(job: JobView, wish: JobWish, under_way: dict[int, int], most: int)
                     return
 
 
-RECONCILER = Reconciler("rollout", "controllers", wakes, decide, start)
+RECONCILER = Reconciler("rollout", "controllers", WAKES, decide, start)

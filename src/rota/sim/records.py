@@ -82,15 +82,13 @@ class Records:
         )  # it may have ended since
         for key in placed_first:
             record = fresh[key]
-            if isinstance(record, JobAnswers):
-                owners.look_at_answers(self.known.get(key), record)
-            elif isinstance(record, JobRollout):
-                wish: Any = fresh.get(f"job/{record.id}/wish") or self.known[f"job/{record.id}/wish"]
-                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             self._compare(self.known.get(key), record, fresh)
+            self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
         for key in batch.deletes:
-            self.known.pop(key, None)
+            gone = self.known.pop(key, None)
+            if isinstance(gone, JobSpec):
+                self._placements.forget(gone)
         self._placements.look()
         for one in fresh.values():
             if isinstance(one, AttemptBlock):
@@ -132,6 +130,16 @@ class Records:
                 self._compare_statuses(before, now, fresh)
             case AttemptBlock():
                 self._compare_attempts(before, now, fresh)
+            case _:
+                pass
+
+    def _compare_rarer(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+        match now:
+            case JobAnswers():
+                owners.look_at_answers(before, now)
+            case JobRollout():
+                wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
+                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             case _:
                 pass
 
