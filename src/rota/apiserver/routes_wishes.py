@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import (
+    admit_loss,
     admit_release,
     admit_restart,
     admit_rollback,
@@ -35,6 +36,10 @@ async def restart_tasks(request: Request) -> Response:
 
 async def release_tasks(request: Request) -> Response:
     return await _wish(request, admit_release.release)
+
+
+async def resolve_tasks(request: Request) -> Response:
+    return await _wish(request, admit_loss.resolve_by_hand)
 
 
 async def rollback_job(request: Request) -> Response:
@@ -96,6 +101,7 @@ ROUTES = [
     answers.route("POST", "/v1/jobs/{ref}/restart", restart_tasks),
     answers.route("POST", "/v1/jobs/{ref}/release", release_tasks),
     answers.route("POST", "/v1/jobs/{ref}/rollback", rollback_job),
+    answers.route("POST", "/v1/jobs/{ref}/resolve", resolve_tasks),
     answers.route("POST", "/v1/jobs/{ref}/pause", pause_job),
     answers.route("POST", "/v1/jobs/{ref}/resume", resume_job),
 ]

@@ -135,6 +135,9 @@ class AsyncJob:
     async def rerun(self, *, failed: bool = False, key: str | None = None) -> "AsyncJob":
         return AsyncJob(await _apart(lambda: self._job.rerun(failed=failed, key=key)))
 
+    async def resolve(self, word: str, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.resolve(word, *indices))
+
     async def rollback(self) -> JobStatus:
         return await _apart(self._job.rollback)
 

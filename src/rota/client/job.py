@@ -185,6 +185,10 @@ class Job:
         request = Request("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
         return Job(self._transport, read(JobStatus, self._transport.call(request)))
 
+    def resolve(self, word: str, *indices: int) -> JobStatus:
+        """Say what becomes of these tasks, or of all that wait for their controller's word."""
+        return self._wish("resolve", {"word": word, "indices": list(indices) or None})
+
     def rollback(self) -> JobStatus:
         """Let a service go back to the version before its last update."""
         return self._wish("rollback", {})

@@ -235,7 +235,7 @@ def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> I
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
     sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
-    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.cancel_tasks, *sent)})
+    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.killed, *now.cancel_tasks, *sent)})
 
 
 class NodeEntry:

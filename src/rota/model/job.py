@@ -229,6 +229,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
+    killed: dict[int, int] = {}  # the same without grace, of what is kept running
     release: dict[int, int] = {}  # index -> the try that is held, and may be placed
     kill: bool = False  # canceled without grace
     cancel_tasks: dict[int, bool] = {}  # index -> whether without grace

@@ -97,10 +97,10 @@ class Users(Process):
         self.canceled[job] = None
         self.insist(lambda view, now: admit_wishes.cancel(view, job, {}, ADMIN, now), lambda _: None)
 
-    def kill(self, job: JobId, indices: list[int] | None, signal: str | None) -> None:
-        """The job or a task of it; or send it a signal of which it does not die."""
+    def kill(self, job: JobId, indices: list[int] | None, signal: str | None, *, ends: bool) -> None:
+        """The job or a task of it; or send it a signal of which it does not die. `ends`: it ends by that."""
         body = {"indices": indices, "signal": signal, "key": f"{self.world.now_ms}"}
-        if signal is None:
+        if signal is None and ends:
             self.canceled[job] = None
         self.insist(lambda view, now: admit_wishes.kill(view, job, body, ADMIN, now), lambda _: None)
 
