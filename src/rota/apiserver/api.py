@@ -77,6 +77,7 @@ class Api:
     displace: Displace
     addresses: Addresses
     version: str
+    agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     started_at_ms: int = field(default_factory=wall_ms)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 

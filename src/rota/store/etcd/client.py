@@ -38,11 +38,11 @@ _PASSING = (
 )
 
 
-class Exhausted(Transient):
+class Exhausted(Unavailable):
     """etcd has no room for it: its space is used up, or more comes in than it takes."""
 
 
-class Compacted(Transient):
+class Compacted(Unavailable):
     """What was to be read is no longer kept."""
 
 

@@ -15,6 +15,8 @@ class Layout:
     pieces/MARK/I/N   parts of values too large for one key
     records/KEY       0 and the value, or 1 and MARK/I
     events/REVISION/WALL_MS/N    the row of a commit, in parts
+    shared/NAME       what servers share beside records
+    servers/ADDRESS   who may come to lead
     """
 
     def __init__(self, prefix: str) -> None:
@@ -28,6 +30,8 @@ class Layout:
         self.pieces = self.prefix + b"pieces/"
         self.records = self.prefix + b"records/"
         self.events = self.prefix + b"events/"
+        self.shared = self.prefix + b"shared/"
+        self.servers = self.prefix + b"servers/"
 
     def record(self, key: str) -> bytes:
         return self.records + key.encode()

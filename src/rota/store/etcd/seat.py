@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import NamedTuple
 
 from rota.model.errors import Deposed, Unavailable
@@ -29,6 +30,8 @@ class Seat:
         self._keys = keys
         self._card = card
         self._lease = 0
+        self.taken = asyncio.Event()
+        self.renewed_at_ms = 0  # when it was asked for what was then granted
 
     async def take(self) -> int:
         """Wait until nobody leads, then be the one who does; its epoch. Leadership held so far is left."""
@@ -36,18 +39,23 @@ class Seat:
         while True:
             while (holder := await self.holder()) is not None:
                 await self.changed(holder)
+            self.renewed_at_ms = boot_ms()
             self._lease = (await self._client.grant(self.ttl_seconds)).ID
             epoch = await self._claim()
             if epoch is not None:
+                self.taken.set()
                 return epoch
             await self.leave()
 
     async def renew(self) -> None:
+        asked_at_ms = boot_ms()
         if not self._lease or await self._client.keep_alive(self._lease) <= 0:
             raise Deposed("the lease has run out")
+        self.renewed_at_ms = asked_at_ms
 
     async def leave(self) -> None:
         """At once, so that nobody has to wait for the lease to run out."""
+        self.taken.clear()
         lease, self._lease = self._lease, 0
         if lease:
             with contextlib.suppress(Unavailable):  # then it runs out by itself, or has
@@ -86,3 +94,8 @@ class Seat:
                 async for change in changes:
                     if change.events or change.canceled:
                         return
+
+
+def boot_ms() -> int:
+    """By a clock that goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

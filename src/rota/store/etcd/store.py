@@ -7,6 +7,7 @@ from itertools import count
 
 from rota.model.errors import Deposed, StoreFull, Transient, Unavailable
 from rota.store.etcd import layout, packing
+from rota.store.etcd.board import Board
 from rota.store.etcd.client import PATIENCE_SECONDS, Access, Client, Compacted, Exhausted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
@@ -34,7 +35,8 @@ class EtcdStore:
         self._client = Client(access)
         self._keys = Layout(prefix)
         self.seat = Seat(self._client, self._keys, ttl_seconds, card)
-        self._epoch = 0
+        self.board = Board(self._client, self._keys)
+        self.epoch = 0
         self._marks = count(1)
         self._writing = asyncio.Lock()
         self._large: dict[str, str] = {}
@@ -44,8 +46,8 @@ class EtcdStore:
     async def lead(self) -> int:
         """Waits until nobody else does."""
         async with self._explained():
-            self._epoch = await self.seat.take()
-        return self._epoch
+            self.epoch = await self.seat.take()
+        return self.epoch
 
     async def read(self) -> Snapshot:
         async with self._explained():
@@ -90,7 +92,10 @@ class EtcdStore:
                 end = int(revision) + 1
             if end is not None:
                 drop = layout.delete_between(self._keys.events, self._keys.events_from(end))
-                await self._client.write(pb.TxnRequest(compare=[self._leads(self._epoch)], success=[drop]))
+                await self._client.write(pb.TxnRequest(compare=[self._leads(self.epoch)], success=[drop]))
+
+    async def version(self) -> str:
+        return (await self._client.status()).version
 
     async def close(self) -> None:
         await self.seat.leave()
@@ -118,22 +123,25 @@ class EtcdStore:
         )
         give_up_at = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
-            try:
-                answer = await self._client.write(request)
-                if answer.succeeded:
-                    return
-                state = state_of(answer)
-            except Unavailable:
-                state = await self._look(_LOOK_SECONDS)
-                if state.head.mark != mark and asyncio.get_running_loop().time() > give_up_at:
-                    raise
-                if state.admits(batch) and state.pending is None:
-                    continue
-            if state.head.mark == mark:
+            state = await self._try(request)
+            if state is None or state.head.mark == mark:
                 return
             if not state.admits(batch):
                 raise state.overtook(batch)
-            await self._fold(batch.epoch, state)
+            if state.pending is not None:
+                await self._fold(batch.epoch, state)
+            elif asyncio.get_running_loop().time() > give_up_at:
+                raise Unavailable("etcd does not answer; what it was told may still be done")
+
+    async def _try(self, request: pb.TxnRequest) -> State | None:
+        """None: it is done. Else how things stand: it was refused, or was never heard of so far."""
+        try:
+            answer = await self._client.write(request)
+        except Exhausted:
+            raise
+        except Unavailable:
+            return await self._look(_LOOK_SECONDS)
+        return None if answer.succeeded else state_of(answer)
 
     def _leads(self, epoch: int) -> pb.Compare:
         return layout.created_at(self._keys.leader, epoch)
@@ -265,9 +273,9 @@ class EtcdStore:
     async def _sweep(self, left: Iterable[bytes]) -> None:
         """An earlier leader did not finish it: nothing will ever name it."""
         for place in left:
-            if self._epoch and self._keys.staged_under(place) < self._epoch:
+            if self.epoch and self._keys.staged_under(place) < self.epoch:
                 drop = layout.delete(place)
-                await self._client.write(pb.TxnRequest(compare=[self._leads(self._epoch)], success=[drop]))
+                await self._client.write(pb.TxnRequest(compare=[self._leads(self.epoch)], success=[drop]))
 
     async def _forget_history(self, writes: Iterable[Write]) -> None:
         """What readers began to read a while ago stays readable: up to where it stood at the time before."""
