@@ -22,6 +22,7 @@ from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
 from rota.wiring.process import tell
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 
+_AGAIN_SECONDS = 1.0
 _SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes
 _SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
 
@@ -37,9 +38,15 @@ class ElectedPost:
 
     async def lead(self, engine: Engine, authority: Authority) -> None:
         async with self._standby_door(authority):
-            tell(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
-            await engine.lead()
-        await adopt_vault(self.store, self._directory)
+            while True:
+                try:
+                    tell(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
+                    await engine.lead()
+                    await adopt_vault(self.store, self._directory)
+                    return
+                except Unavailable as error:
+                    tell(f"Rota server stands by: {error}")
+                    await asyncio.sleep(_AGAIN_SECONDS)
 
     def surely_leads(self) -> bool:
         return surely_leads(self.tenure, self.store.seat.renewed_at_ms, boot_ms())
@@ -81,8 +88,9 @@ async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[Electe
     card = card_of(config)
     store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, to_bytes(card))
     try:
-        await adopt_authority(store, directory)
-        await store.board.enlist(config.http_server.addr, to_bytes(card))
+        with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
+            await adopt_authority(store, directory)
+            await store.board.enlist(config.http_server.addr, to_bytes(card))
         post = ElectedPost(store, config, directory)
         async with asyncio.TaskGroup() as tasks:
             holding = tasks.create_task(hold(store.seat, post.tenure))
@@ -113,10 +121,11 @@ async def hold(seat: Seat, tenure: Tenure) -> None:
 
 
 async def look_at_etcd(config: ServerConfig) -> None:
-    """Before anything is begun: is it there, and is it sound? Raises `Unavailable`."""
+    """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`."""
     store = EtcdStore(access_of(config), config.etcd.prefix)
     try:
         version = await store.version()
+        await adopt_authority(store, Path(str(config.data_dir)))
     finally:
         await store.close()
     if not is_sound(version):
