@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,8 +161,8 @@ def _copy(source: Path, target: Path) -> None:
             place.chmod(0o600)
 
 
-def _server(cluster: LocalCluster) -> dict[str, object]:
-    found: dict[str, object] = cluster.call("GET", "/v1/server").body
+def _server(cluster: LocalCluster) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.call("GET", "/v1/server").body
     return found
 
 

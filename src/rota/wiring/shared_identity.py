@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,6 +41,27 @@ async def adopt_vault(store: EtcdStore, directory: Path) -> None:
     shared = await store.board.read(_VAULT)
     if shared is not None:
         files.write_private(place / vault.FILE, shared)
+
+
+async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
+    """What a data directory or a backup held; by its paths there."""
+    if f"ca/{_CA_FILES[0]}" in kept:
+        own = {name: kept[f"ca/{name}"].decode() for name in _CA_FILES}
+        await store.board.settle(_CA, json.dumps(own).encode())
+    if f"vault/{vault.FILE}" in kept:
+        await store.board.settle(_VAULT, kept[f"vault/{vault.FILE}"])
+
+
+async def read_shared(store: EtcdStore) -> dict[str, bytes]:
+    """The same, back."""
+    found: dict[str, bytes] = {}
+    authority, tokens = await store.board.read(_CA), await store.board.read(_VAULT)
+    if authority is not None:
+        said: dict[str, str] = json.loads(authority)
+        found |= {f"ca/{name}": said[name].encode() for name in _CA_FILES}
+    if tokens is not None:
+        found[f"vault/{vault.FILE}"] = tokens
+    return found
 
 
 def publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[bytes], None]:
