@@ -19,6 +19,8 @@ class GatedStore:
         self.fail_forgetting: list[RotaError] = []
         self.was_read = asyncio.Event()
         self.commits: list[Batch] = []
+        self.room = True
+        self._asked_for_room = asyncio.Event()
         self._below = below
 
     async def lead(self, above: int = 0) -> int:
@@ -52,7 +54,14 @@ class GatedStore:
         await self._below.fill(snapshot, events)
 
     async def has_room(self) -> bool:
-        return await self._below.has_room()
+        self._asked_for_room.set()
+        return self.room
+
+    async def asked_for_room(self) -> None:
+        """Twice: what was answered the first time has been heard by then."""
+        for _ in range(2):
+            self._asked_for_room.clear()
+            await self._asked_for_room.wait()
 
     async def close(self) -> None:
         await self._below.close()

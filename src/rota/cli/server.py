@@ -18,7 +18,11 @@ from rota.config import STORES, ServerOptions
     "--config", "config_file", metavar="FILE", help="Settings in TOML; `rota config check` tries them."
 )
 @click.option("--data-dir", metavar="DIR", help="Where to keep jobs, certificates and tokens.")
-@click.option("--store", type=click.Choice(STORES), help="Where jobs are kept. [default: sqlite]")
+@click.option(
+    "--store",
+    metavar="STORE",
+    help=f"Where jobs are kept: {', '.join(STORES)} or etcd://HOST:PORT,... [default: sqlite]",
+)
 @click.option("--name", help="The cluster's name. [default: default]")
 @click.option("--http-addr", metavar="HOST:PORT", help="For users. [default: 127.0.0.1:3000]")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="For controllers. [default: 127.0.0.1:50000]")

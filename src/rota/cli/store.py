@@ -2,8 +2,9 @@
 
 import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,34 +14,48 @@ from rota.cli.words import age, plural
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 
 @click.group("store")
 def command() -> None:
     """Back up, restore, check and move what the server keeps."""
 
 
+def place_options(function: Function) -> Function:
+    """Where a store lies, when no server is asked for it."""
+    for option in (
+        click.option(
+            "--config", "config_file", metavar="FILE", help="The server's settings: how etcd is reached."
+        ),
+        click.option("--store", metavar="URL", help="The store of servers on etcd: etcd://HOST:PORT,..."),
+        click.option("--data-dir", metavar="DIR", help="The store of a server on this machine."),
+    ):
+        function = option(function)
+    return function
+
+
 @command.command("backup")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Of a server on this machine, stopped or not."
-)
+@place_options
 @click.option("--addr", metavar="URL", help="The server. [default: ROTA_ADDR, or the context's]")
 @click.option("--context", metavar="NAME", help="The context. [default: ROTA_CONTEXT, or local]")
 @output_option
-def back_up(file: Path, data_dir: Path | None, addr: str | None, context: str | None, output: str) -> None:
+def back_up(file: Path, addr: str | None, context: str | None, output: str, **where: str | None) -> None:
     """Write everything the server keeps into FILE, as of one moment, while work goes on.
 
     \b
     rota store backup rota.backup
     rota store backup rota.backup --data-dir /var/lib/rota
 
-    The file holds the cluster's own keys: whoever has it can be this cluster. A file that is there is
-    replaced when the new one is whole.
+    The server is asked, or its store is read, be it stopped or not. FILE holds the cluster's own keys:
+    whoever has it can be this cluster. One that is there is replaced when the new one is whole.
     """
     partial = file.with_name(f".{file.name}.new")
+    place = _place(**where)
     try:
-        if data_dir is not None:
-            contents = _stores().back_up_directory(data_dir, partial)
+        if place is not None:
+            contents = _stores().back_up(place, partial)
         else:
             with Cluster(resolve(addr, None, context), WORKING_SECONDS, waiting_notice()) as cluster:
                 _download(cluster, partial)
@@ -53,12 +68,10 @@ def back_up(file: Path, data_dir: Path | None, addr: str | None, context: str | 
 
 @command.command("restore")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), required=True, help="Where to; empty or not there."
-)
+@place_options
 @output_option
-def restore(file: Path, data_dir: Path, output: str) -> None:
-    """Make a server's data directory from a backup.
+def restore(file: Path, output: str, **where: str | None) -> None:
+    """Make a new store from a backup: a data directory, or one on etcd.
 
     \b
     rota store restore rota.backup --data-dir /var/lib/rota
@@ -69,40 +82,52 @@ def restore(file: Path, data_dir: Path, output: str) -> None:
     backup is not known any more, and is stopped when its node comes back. Jobs that may be started once
     only are paused: `rota resume` lets those go on that were not started since.
     """
-    contents = _stores().restore(file, data_dir)
-    _show(output, contents, f"{data_dir}: {_words(contents)}")
+    place = _place(**where)
+    if place is None:
+        raise click.UsageError("say where to: --data-dir DIR or --store URL")
+    contents = _stores().restore(file, place)
+    _show(output, contents, f"{contents.where}: {_words(contents)}")
     if output in ("table", "wide"):
-        tell(f"next: rota server --data-dir {data_dir}, then rota store accept")
+        tell("next: start the server there, then rota store accept")
 
 
 @command.command("check")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Of a server on this machine, stopped or not."
-)
+@place_options
 @output_option
-def check(file: Path | None, data_dir: Path | None, output: str) -> None:
-    """Say whether a backup or a data directory is whole: every byte is held against its checksum."""
-    if (file is None) == (data_dir is None):
-        raise click.UsageError("name a backup, or a data directory with --data-dir")
-    contents = _stores().check_directory(data_dir) if file is None else _stores().check_backup(file)
+def check(file: Path | None, output: str, **where: str | None) -> None:
+    """Say whether a backup or a store is whole: every byte is held against its checksum.
+
+    \b
+    rota store check rota.backup
+    rota store check --data-dir /var/lib/rota
+    """
+    place = _place(**where)
+    if (file is None) == (place is None):
+        raise click.UsageError("name a backup, or a store with --data-dir or --store")
+    contents = _stores().check_place(place) if file is None else _stores().check_backup(file)
     _show(output, contents, f"{contents.where}: good; {_words(contents)}")
 
 
 @command.command("migrate")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
+@click.option("--config", "config_file", metavar="FILE", help="The server's settings: how etcd is reached.")
 @output_option
-def migrate(source: str, target: str, output: str) -> None:
-    """Copy everything from one store to another that is empty, while no server runs on either.
+def migrate(source: str, target: str, config_file: str | None, output: str) -> None:
+    """Copy everything to a store that is empty, while no server runs on either.
 
     \b
-    rota store migrate /var/lib/rota /srv/rota
+    rota store migrate /var/lib/rota etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+    rota store migrate etcd://127.0.0.1:2379 /var/lib/rota
 
-    Nodes and jobs go on as they were. Do not start a server on FROM again: nodes that have heard of the
-    new one refuse it.
+    Nodes and jobs go on as they were. Start no server on FROM again: nodes that have heard of the new
+    one refuse it.
     """
-    contents = _stores().migrate(source, target)
+    places = _places()
+    contents = _stores().migrate(
+        places.place_of("FROM", source, config_file), places.place_of("TO", target, config_file)
+    )
     _show(output, contents, f"{contents.where}: {_words(contents)}")
 
 
@@ -147,6 +172,21 @@ def _show(output: str, contents: Any, text: str) -> None:
     emit_one(output, contents, str(contents.revision), lambda: [text])
 
 
+def _place(data_dir: str | None, store: str | None, config_file: str | None) -> Any:
+    """None: the server is asked."""
+    if data_dir is not None and store is not None:
+        raise click.UsageError("--data-dir and --store are two places: name one")
+    said = data_dir or store
+    field = "--data-dir" if data_dir else "--store"
+    return None if said is None else _places().place_of(field, said, config_file)
+
+
+# Late: the wiring imports all of Rota.
+
+
+def _places() -> Any:
+    return importlib.import_module("rota.wiring.places")
+
+
 def _stores() -> Any:
-    # Late: the wiring imports all of Rota.
     return importlib.import_module("rota.wiring.stores")

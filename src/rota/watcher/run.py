@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,7 @@ from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
+from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
 from rota.watcher.told import Told
@@ -58,6 +59,7 @@ class Session:
     stored_n: int = 0
     stored_told: int = 0
     report_ms: int = 0  # how often it was told to say how busy it is
+    servers: list[str] = field(default_factory=list)  # of which it was told
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
@@ -98,11 +100,10 @@ class AgentDoor(pb_grpc.AgentServicer):
         pace: Bounds = BOUNDS,
         tails: TailStore | None = None,
         *,
-        may_renew: Callable[[], bool] = lambda: True,
+        leading: Leading = ALONE,
     ) -> None:
-        """`may_renew`: whether nobody else can lead by now; a server alone always does."""
         self._engine = engine
-        self._may_renew = may_renew
+        self._leading = leading
         self._pace = pace
         self._authority = authority
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
@@ -215,7 +216,12 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
-            self._engine.mirror, node, word, epoch=self._engine.epoch, now_ms=self._engine.now_ms()
+            self._engine.mirror,
+            node,
+            word,
+            epoch=self._engine.epoch,
+            now_ms=self._engine.now_ms(),
+            ttl_ms=self._leading.ttl_ms,
         )
         self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
         if reason is not None:
@@ -251,9 +257,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         async for word in words:
             self._notice(node)
             session.hear(word)
-            if self._set_pace(session):
-                pace = pb.Pace(report_interval_ms=session.report_ms)
-                session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+            self._tell_news(session)
             match word.WhichOneof("word"):
                 case "report":
                     await self._report(session, word)
@@ -269,6 +273,15 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case _:
                     log.warning("unexpected word", node=node)
         raise _Over
+
+    def _tell_news(self, session: Session) -> None:
+        """What has changed for it: told when it says something, so that thousands are not at one moment."""
+        if self._set_pace(session):
+            pace = pb.Pace(report_interval_ms=session.report_ms)
+            session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+        if session.servers != (servers := self._leading.servers()):
+            session.servers = servers
+            session.say(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
 
     def _notice(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
@@ -319,7 +332,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 stored=session.stored_n,
                 jobs=[wire.orders_to_wire(one) for one in orders],
                 forget=forget,
-                renews=self._may_renew(),
+                renews=self._leading.may_renew(),
             ),
         )
 
@@ -333,7 +346,6 @@ class AgentDoor(pb_grpc.AgentServicer):
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
     def _set_pace(self, session: Session) -> bool:
-        """Looked at when the node says something, so that thousands are not told at one moment."""
         node = session.node
         mirror = self._engine.mirror
         wanted = report_ms(mirror, node, bounds_now(mirror.pace, self._pace))

@@ -26,7 +26,7 @@ def guarded(main: Coroutine[Any, Any, None]) -> int:
     try:
         uvloop.run(main)
     except BaseExceptionGroup as group:
-        return _explain(_first(group))
+        return _explain(first_of(group))
     except _TOLD as error:
         return _explain(error)
     return 0
@@ -89,7 +89,7 @@ def _explain(error: BaseException) -> int:
     return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

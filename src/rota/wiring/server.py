@@ -15,11 +15,13 @@ from pathlib import Path
 from rota import __version__
 from rota.apiserver.api import Addresses, Api
 from rota.apiserver.fanout import Shared
+from rota.apiserver.http import make_app
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
+from rota.config.etcd import endpoints
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
@@ -29,6 +31,7 @@ from rota.identity.authority import Authority
 from rota.identity.token_files import read_token, write_token
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
+from rota.model.errors import Deposed, Unavailable
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -40,18 +43,20 @@ from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
-from rota.store.protocol import Store
-from rota.store.sqlite import SqliteStore
 from rota.store.tails import Tails
 from rota.watcher import ages, brake, liveness
+from rota.watcher.leading import Leading
 from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
+from rota.wiring.elected import look_at_etcd
 from rota.wiring.keepsakes import read_keepsakes
-from rota.wiring.process import Interruption, guarded, log_to, tell
+from rota.wiring.post import Post, post_of
+from rota.wiring.process import Interruption, first_of, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
+_STAND_AGAIN_SECONDS = 0.5
 _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
 
 
@@ -61,11 +66,34 @@ def run_server(options: ServerOptions) -> int:
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
-        async with running(config) as server:
-            tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
-            await interruption.wait()
+        if endpoints(config.store):
+            await look_at_etcd(config)
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(_lead_again_and_again(config))
+                await interruption.wait()
+                serving.cancel()
+        else:
+            async with running(config) as server:
+                _tell_ready(server)
+                await interruption.wait()
 
     return guarded(main())
+
+
+async def _lead_again_and_again(config: ServerConfig) -> None:
+    """Where others may lead, one that does not stands by: everything is read again when it does."""
+    while True:
+        try:
+            async with running(config) as server:
+                _tell_ready(server)
+                await asyncio.Event().wait()
+        except* (Deposed, Unavailable) as reasons:
+            tell(f"Rota server does not lead: {first_of(reasons)}")
+        await asyncio.sleep(_STAND_AGAIN_SECONDS)
+
+
+def _tell_ready(server: "Server") -> None:
+    tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
 
 
 @dataclass(frozen=True)
@@ -84,22 +112,21 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
-        store = _store(config.store, directory)
-        closing.push_async_callback(store.close)
+        post = await closing.enter_async_context(post_of(config, directory))
         authority = Authority.open(directory / "ca", datetime.now(UTC))
-        vault = Vault.open(directory / "vault")
         settings = placement.settings(config.placement)
-        engine = Engine(store, _reconcilers(config, settings))
-        await engine.lead()
-        async with _doors(config, engine, authority, vault, settings) as server:
+        engine = Engine(post.store, _reconcilers(config, settings, post.ttl_ms))
+        await post.lead(engine, authority)
+        async with _doors(config, engine, authority, post, settings) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
 async def _doors(
-    config: ServerConfig, engine: Engine, authority: Authority, vault: Vault, settings: Settings
+    config: ServerConfig, engine: Engine, authority: Authority, post: Post, settings: Settings
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
+    vault = post.open_vault()
     keys = authority.server_identity(doors.host_names(config), datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
     agent_server, controller_server = doors.grpc_server(), doors.grpc_server()
@@ -109,7 +136,8 @@ async def _doors(
         controller=doors.open_controller_door(controller_server, config, keys),
     )
     tails = Tails(directory / "tails")
-    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails)
+    leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
+    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails, leading=leading)
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -125,14 +153,17 @@ async def _doors(
         addresses=addresses,
         version=__version__,
         keepsakes=partial(read_keepsakes, directory),
+        agent_addresses=leading.servers,
     )
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         ControllerDoor(api), controller_server
     )
-    web = doors.web_server(api, directory, config.http_server, keys)
+    web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
-    _write_context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    urls = dict.fromkeys((url, *(card.url for card in post.servers())))
+    ca_pem = authority.ca_pem if web.scheme == "https" else None
+    await asyncio.to_thread(_write_context, vault, directory, ",".join(urls), ca_pem)
     await agent_server.start()
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
@@ -150,7 +181,7 @@ async def _doors(
             driving.cancel()
 
 
-def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
+def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
@@ -163,7 +194,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,
-        liveness.reconciler(_lost_ms(config)),
+        liveness.reconciler(_lost_ms(config), ttl_ms),
         brake.reconciler(),
         ages.reconciler(),
     ]
@@ -181,10 +212,6 @@ def _lost_ms(config: ServerConfig) -> int:
 def _pace(config: ServerConfig) -> Bounds:
     said = config.report_seconds
     return Bounds(round(said.least * 1000), round(said.most * 1000))
-
-
-def _store(name: str, directory: Path) -> Store:
-    return MemoryStore(directory) if name == "memory" else SqliteStore(directory)
 
 
 async def _seed(engine: Engine, store: str) -> None:
