@@ -1,4 +1,4 @@
-"""Three servers, three members of etcd: whatever is taken away, one leads and nothing acknowledged is lost."""
+"""Three servers, etcd on three members: whatever is taken away, one leads, nothing acknowledged is lost."""
 
 import asyncio
 import threading

@@ -15,7 +15,7 @@ from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
-from rota.store.protocol import Batch, Store
+from rota.store.protocol import Batch, Snapshot, Store
 
 T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
@@ -229,11 +229,11 @@ class Engine:
     async def _reload(self) -> None:
         snapshot = await self.store.read()
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
-        before = self._loop.mirror
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
-        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
-        mirror.inherit(before)
+        # In a thread: of a million tasks it takes seconds, and meanwhile a lease must be renewed.
+        await asyncio.to_thread(_load, mirror, snapshot)
+        mirror.inherit(self._loop.mirror)
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
         self._loop = Loop(mirror, self._reconcilers)
@@ -252,6 +252,10 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+
+
+def _load(mirror: Mirror, snapshot: Snapshot) -> None:
+    mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
 
 
 def prove(view: View, now: Instant) -> Plan:

@@ -35,6 +35,7 @@ class ElectedPost:
         self._config = config
         self._directory = directory
         self._servers: list[Card] = []
+        self._told = asyncio.Condition()
 
     async def lead(self, engine: Engine, authority: Authority) -> None:
         async with self._standby_door(authority):
@@ -57,10 +58,16 @@ class ElectedPost:
     def servers(self) -> list[Card]:
         return self._servers
 
+    async def servers_told(self) -> None:
+        async with self._told:
+            await self._told.wait()
+
     async def know_servers(self) -> None:
         while True:
             with contextlib.suppress(Unavailable):
                 self._servers = [from_bytes(card) for card in await self.store.board.enlisted()]
+            async with self._told:
+                self._told.notify_all()
             await asyncio.sleep(_SERVERS_SECONDS)
 
     @contextlib.asynccontextmanager

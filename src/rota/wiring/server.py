@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -159,14 +159,18 @@ async def _doors(
     )
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
-    urls = dict.fromkeys((url, *(card.url for card in post.servers())))
     ca_pem = authority.ca_pem if web.scheme == "https" else None
-    await asyncio.to_thread(_write_context, vault, directory, ",".join(urls), ca_pem)
+
+    async def write_context(urls: list[str]) -> None:
+        await asyncio.to_thread(_write_context, vault, directory, ",".join(urls), ca_pem)
+
+    await write_context(_urls(url, post))
     await agent_server.start()
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
+        keeping = tasks.create_task(_keep_context(url, post, write_context))
         await _seed(engine, config.store)
         try:
             yield Server(engine, vault, authority, addresses, url)
@@ -176,7 +180,23 @@ async def _doors(
             await controller_server.stop(_HANG_UP_SECONDS)
             tails.close()
             await serving
+            keeping.cancel()
             driving.cancel()
+
+
+def _urls(own: str, post: Post) -> list[str]:
+    return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
+
+
+async def _keep_context(own: str, post: Post, write: Callable[[list[str]], Awaitable[None]]) -> None:
+    """The command line of this user is to know every server."""
+    written: list[str] = []
+    while True:
+        if (urls := _urls(own, post)) != written:
+            written = urls
+            with contextlib.suppress(Unavailable):
+                await write(urls)
+        await post.servers_told()
 
 
 def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
@@ -225,6 +245,7 @@ async def _seed(engine: Engine, store: str) -> None:
 
 def _write_context(vault: Vault, directory: Path, url: str, ca_pem: bytes | None) -> None:
     """The token, and the file by which the command line of this user finds this server."""
+    directory = directory.absolute()  # it is read from elsewhere
     token_file = directory / "token"
     now_ms = time.time_ns() // 1_000_000
     try:

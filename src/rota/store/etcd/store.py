@@ -20,6 +20,7 @@ PREFIX = "rota/"
 TTL_SECONDS = 10
 _PAGE = 1000
 _FREED_AT_ONCE = 4
+_AT_ONCE = 8
 _LOOK_SECONDS = 0.8  # for an answer that was lost: who waits is told within two
 _COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
 
@@ -170,9 +171,7 @@ class EtcdStore:
             await self._put_in_place(batch.epoch, marker, mark, writes)
 
     async def _stage(self, epoch: int, writes: Iterable[Write]) -> None:
-        for portion in packing.portions(writes):
-            request = pb.TxnRequest(compare=[self._leads(epoch)], success=packing.operations(portion))
-            await self._write_idempotent(request, epoch)
+        await self._write_all([self._leads(epoch)], writes, epoch)
 
     async def _fold(self, epoch: int, state: State) -> None:
         if state.pending is not None:
@@ -182,11 +181,28 @@ class EtcdStore:
     async def _put_in_place(self, epoch: int, marker: bytes, mark: str, writes: list[Write]) -> None:
         """As long as it stands there nobody commits, so each of these may be said twice."""
         compare = [self._leads(epoch), layout.equals(self._keys.pending, marker)]
-        for portion in packing.portions(writes):
-            request = pb.TxnRequest(compare=compare, success=packing.operations(portion))
-            await self._write_idempotent(request, epoch)
+        await self._write_all(compare, writes, epoch)
         last = [layout.delete(self._keys.pending), layout.delete_below(self._keys.staged_by(mark))]
         await self._client.write(pb.TxnRequest(compare=compare, success=last))
+
+    async def _write_all(self, compare: list[pb.Compare], writes: Iterable[Write], epoch: int) -> None:
+        """In any order, several at a time: no key stands there twice."""
+        several = asyncio.Semaphore(_AT_ONCE)
+
+        async def write(portion: list[Write]) -> None:
+            async with several:
+                request = pb.TxnRequest(compare=compare, success=packing.operations(portion))
+                await self._write_idempotent(request, epoch)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for portion in packing.portions(writes):
+                    tasks.create_task(write(portion))
+        except* Transient as problems:
+            problem = problems.exceptions[0]
+        else:
+            return
+        raise problem
 
     async def _write_idempotent(self, request: pb.TxnRequest, epoch: int) -> None:
         try:
