@@ -21,6 +21,7 @@ T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
 
 _FORGET_EVENTS_MS = 10 * 60 * 1000
+_LOADED_AT_ONCE = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
 _PAUSE_SECONDS = 1.0  # after a commit that did not go through
 
 
@@ -231,8 +232,10 @@ class Engine:
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
-        # In a thread: of a million tasks it takes seconds, and meanwhile a lease must be renewed.
-        await asyncio.to_thread(_load, mirror, snapshot)
+        if len(snapshot.records) > _LOADED_AT_ONCE:
+            await asyncio.to_thread(_load, mirror, snapshot)
+        else:
+            _load(mirror, snapshot)
         mirror.inherit(self._loop.mirror)
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
