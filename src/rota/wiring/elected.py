@@ -13,7 +13,7 @@ from rota.engine.leadership import Act, Tenure, due, surely_leads
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.store.etcd.client import Access
 from rota.store.etcd.seat import Seat, boot_ms
 from rota.store.etcd.store import EtcdStore
@@ -45,7 +45,7 @@ class ElectedPost:
                     await engine.lead()
                     await adopt_vault(self.store, self._directory)
                     return
-                except Unavailable as error:
+                except (Unavailable, StoreFull) as error:
                     tell(f"Rota server stands by: {error}")
                     await asyncio.sleep(_AGAIN_SECONDS)
 

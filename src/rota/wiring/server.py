@@ -27,7 +27,7 @@ from rota.engine.zones import zone
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -83,7 +83,7 @@ async def _lead_again_and_again(config: ServerConfig) -> None:
             async with running(config) as server:
                 _tell_ready(server)
                 await asyncio.Event().wait()
-        except* (Deposed, Unavailable) as reasons:
+        except* (Deposed, Unavailable, StoreFull) as reasons:
             tell(f"Rota server does not lead: {first_of(reasons)}")
         await asyncio.sleep(_STAND_AGAIN_SECONDS)
 
