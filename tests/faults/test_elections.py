@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.client.cluster import connect
+from rota.client.rpc import Controller
 from rota.store.etcd import packing
 from rota.store.etcd.client import Access, Client
 from rota.store.etcd.generated import etcd_pb2 as pb
@@ -172,6 +173,24 @@ def test_a_leader_that_is_told_to_stop_leaves_at_once(tmp_path: Path, etcd: Loca
 
         assert cluster.kill(leader, 15) == 0
         assert cluster.wait_for_leader(other_than=leader) != leader
+
+
+def test_a_controller_goes_on_with_the_next_leader(
+    cluster: ElectedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
+    monkeypatch.setenv("ROTA_ADDR", cluster.addr)
+    monkeypatch.setenv("ROTA_TOKEN", cluster.token)
+    with Controller.connect("ci") as controller:
+        stages = controller.schedule({"command": witness.script(gate.wait)}, key="once")
+        next(stages)
+        until(witness.seen, "it runs")
+        cluster.kill(cluster.wait_for_leader())
+        gate.open()
+        *_, last = stages
+
+    assert (last.stage.state, last.stage.final) == ("succeeded", True)
+    assert witness.starts() == {0: 1}
 
 
 def test_without_a_quorum_nothing_is_acknowledged_and_work_goes_on(

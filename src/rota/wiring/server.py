@@ -149,6 +149,7 @@ async def _doors(
         addresses=addresses,
         version=__version__,
         agent_addresses=leading.servers,
+        controller_addresses=lambda: [card.controller for card in post.servers()],
     )
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
