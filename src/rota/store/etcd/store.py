@@ -8,7 +8,7 @@ from itertools import count
 from rota.model.errors import Deposed, StoreFull, Transient, Unavailable
 from rota.store.etcd import layout, packing
 from rota.store.etcd.board import Board
-from rota.store.etcd.client import PATIENCE_SECONDS, Access, Client, Compacted, Exhausted
+from rota.store.etcd.client import Access, Client, Compacted, Exhausted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 from rota.store.etcd.packing import Head, Packed, Pending, Write
@@ -21,7 +21,7 @@ TTL_SECONDS = 10
 _PAGE = 1000
 _FREED_AT_ONCE = 4
 _AT_ONCE = 8
-_LOOK_SECONDS = 0.8  # for an answer that was lost: who waits is told within two
+_LOOK_SHARE = 0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
 _COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
 
 
@@ -33,6 +33,7 @@ class EtcdStore:
     def __init__(
         self, access: Access, prefix: str = PREFIX, ttl_seconds: int = TTL_SECONDS, card: bytes = b""
     ) -> None:
+        self._access = access
         self._client = Client(access)
         self._keys = Layout(prefix)
         self.seat = Seat(self._client, self._keys, ttl_seconds, card)
@@ -122,7 +123,7 @@ class EtcdStore:
             ],
             failure=looks(self._keys),
         )
-        give_up_at = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        give_up_at = asyncio.get_running_loop().time() + self._access.patience_seconds
         while True:
             state = await self._try(request)
             if state is None or state.head.mark == mark:
@@ -141,7 +142,7 @@ class EtcdStore:
         except Exhausted:
             raise
         except Unavailable:
-            return await self._look(_LOOK_SECONDS)
+            return await self._look(self._access.call_seconds * _LOOK_SHARE)
         return None if answer.succeeded else state_of(answer)
 
     def _leads(self, epoch: int) -> pb.Compare:
@@ -152,7 +153,7 @@ class EtcdStore:
             return layout.absent(self._keys.revision)
         return layout.equals(self._keys.revision, b"%d" % revision)
 
-    async def _look(self, patience_seconds: float = PATIENCE_SECONDS) -> State:
+    async def _look(self, patience_seconds: float | None = None) -> State:
         request = pb.TxnRequest(success=looks(self._keys))
         return state_of(await self._client.look(request, patience_seconds))
 
