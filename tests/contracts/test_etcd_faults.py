@@ -208,6 +208,21 @@ async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
     await store.close()
 
 
+async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
+    """A key that is not there was created at revision 0, which is no epoch."""
+    store = store_at(tmp_path, *one.endpoints)
+    await commit(store, batch(await store.lead(), puts={"k": b"v"}, events=b"row"))
+    await store.close()
+
+    other = store_at(tmp_path, *one.endpoints)
+    with pytest.raises(Deposed):
+        await other.commit(batch(0, after=1, puts={"k": b"late"}))
+    await other.forget_events(1)
+    assert (await other.read()).records == {"k": b"v"}
+    assert await other.events(0, 10) == [EventRow(1, b"row")]
+    await other.close()
+
+
 async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it_leaves(
     one: LocalEtcd, tmp_path: Path
 ) -> None:

@@ -58,6 +58,8 @@ class EtcdStore:
                     return await self._read()
 
     async def commit(self, batch: Batch) -> int:
+        if batch.epoch <= 0:  # to etcd 0 would mean that nobody leads
+            raise Deposed(f"epoch {batch.epoch} never led")
         async with self._explained(), self._writing:
             mark = f"{batch.epoch}.{next(self._marks)}"
             packed = packing.pack(self._keys, batch, mark, self._large)
@@ -92,7 +94,7 @@ class EtcdStore:
                 if int(wall_ms) >= before_wall_ms:
                     break
                 end = int(revision) + 1
-            if end is not None:
+            if end is not None and self.epoch:
                 drop = layout.delete_between(self._keys.events, self._keys.events_from(end))
                 await self._client.write(pb.TxnRequest(compare=[self._leads(self.epoch)], success=[drop]))
 
