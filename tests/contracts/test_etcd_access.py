@@ -1,5 +1,6 @@
 """etcd behind TLS, and behind a user with a password."""
 
+import base64
 import json
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -10,7 +11,8 @@ import pytest
 import trustme
 
 from rota.model.errors import Unavailable
-from rota.store.etcd.client import Access
+from rota.store.etcd import store as etcd_store
+from rota.store.etcd.client import Access, Compacted
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
@@ -30,17 +32,37 @@ def guarded(tmp_path: Path) -> Iterator[LocalEtcd]:
     with LocalEtcd(tmp_path / "etcd") as etcd:
         gateway(etcd, "user/add", {"name": "root", "password": "secret"})
         gateway(etcd, "user/grant", {"user": "root", "role": "root"})
+        gateway(etcd, "role/add", {"name": "rota"})
+        first, end = (base64.b64encode(text).decode() for text in (b"rota/", b"rota0"))
+        below = {"permType": "READWRITE", "key": first, "range_end": end}
+        gateway(etcd, "role/grant", {"name": "rota", "perm": below})
+        gateway(etcd, "user/add", {"name": "rota", "password": "secret"})
+        gateway(etcd, "user/grant", {"user": "rota", "role": "rota"})
         gateway(etcd, "enable", {})
         yield etcd
 
 
-async def test_a_user_with_a_password_is_let_in(guarded: LocalEtcd) -> None:
-    store = EtcdStore(Access(tuple(guarded.endpoints), user="root", password="secret"))
+async def test_a_user_who_may_write_below_the_prefix_is_enough(
+    guarded: LocalEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1)
+    store = EtcdStore(Access(tuple(guarded.endpoints), user="rota", password="secret"), "rota/")
     epoch = await store.lead()
     store._client._token = "stale.1"  # as after a restart of etcd, which remembers none
+    many = {f"k{number}": b"v" for number in range(300)}
 
-    assert await commit(store, batch(epoch, puts={"k": b"v"})) == 1
+    assert await commit(store, batch(epoch, puts={"k": b"v"}, events=b"row")) == 1
+    assert await commit(store, batch(epoch, puts=many)) == 2
+    assert await commit(store, batch(epoch, deletes=("k",))) == 3
+    assert (await store.read()).records == many
+    assert await store.board.settle("name", b"value") == b"value"
+    assert (await store.version()).startswith("3.")
+    assert not await store._client.is_full()
     await store.seat.renew()
+    await store.forget_events(1)
+    assert await store.events(0, 10) == []
+    with pytest.raises(Compacted):
+        await store._client.compact(epoch)  # what was before is forgotten already
     await store.close()
 
 

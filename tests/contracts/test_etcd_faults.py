@@ -11,12 +11,15 @@ from rota.model.errors import Deposed, Outdated, StoreFull, Unavailable
 from rota.store.etcd import store as etcd_store
 from rota.store.etcd.client import Access, Client, Compacted
 from rota.store.etcd.generated import etcd_pb2 as pb
+from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.store.protocol import EventRow
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
 from rota.wiring.relay import relay_to
 
+TTL_SECONDS = 300
+SOON = 1.0  # a call that is not answered by then is given up
 MANY = {f"task/{number}": b"%d" % number for number in range(1000)}  # more than one transaction takes
 LARGE = bytes(range(256)) * 8192  # more than one value may hold
 
@@ -33,8 +36,9 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
         yield running
 
 
-def store_at(directory: Path, *endpoints: str, ttl_seconds: int = 60) -> EtcdStore:
-    return EtcdStore(Access(endpoints), f"{directory}/", ttl_seconds)
+def store_at(directory: Path, *endpoints: str, call_seconds: float = 30.0) -> EtcdStore:
+    """On a busy machine nothing fails for want of time, unless a test is about that."""
+    return EtcdStore(Access(endpoints, call_seconds=call_seconds), f"{directory}/", TTL_SECONDS)
 
 
 async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]:
@@ -52,7 +56,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
-        store = store_at(tmp_path, relay.address, one.endpoints[0])
+        store = store_at(tmp_path, relay.address, one.endpoints[0], call_seconds=SOON)
         epoch = await store.lead()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
@@ -70,7 +74,7 @@ async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
-        store = store_at(tmp_path, relay.address)
+        store = store_at(tmp_path, relay.address, call_seconds=SOON)
         epoch = await store.lead()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
@@ -90,7 +94,7 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
-        store = store_at(tmp_path, relay.address, one.endpoints[0])
+        store = store_at(tmp_path, relay.address, one.endpoints[0], call_seconds=SOON)
         epoch = await store.lead()
         relay.break_all()
 
@@ -100,7 +104,7 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
 
 
 async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_path: Path) -> None:
-    store = store_at(tmp_path, *three.endpoints)
+    store = store_at(tmp_path, *three.endpoints, call_seconds=SOON)
     epoch = await store.lead()
     with three.paused(1):
         revision = await persist(store, epoch, 0)
@@ -130,7 +134,7 @@ async def read_again(store: EtcdStore) -> int:
 async def test_members_killed_one_after_the_other_lose_and_double_nothing(
     three: LocalEtcd, tmp_path: Path
 ) -> None:
-    store = store_at(tmp_path, *three.endpoints)
+    store = store_at(tmp_path, *three.endpoints, call_seconds=SOON)
     epoch = await store.lead()
     stopping = asyncio.Event()
     progress = asyncio.Semaphore(0)
@@ -165,7 +169,7 @@ async def test_members_killed_one_after_the_other_lose_and_double_nothing(
 
 async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 3) as etcd:
-        store = store_at(tmp_path, *etcd.endpoints)
+        store = store_at(tmp_path, *etcd.endpoints, call_seconds=SOON)
         epoch = await store.lead()
         etcd.kill(1)
         etcd.kill(2)
@@ -204,6 +208,21 @@ async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
     await store.close()
 
 
+async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
+    """A key that is not there was created at revision 0, which is no epoch."""
+    store = store_at(tmp_path, *one.endpoints)
+    await commit(store, batch(await store.lead(), puts={"k": b"v"}, events=b"row"))
+    await store.close()
+
+    other = store_at(tmp_path, *one.endpoints)
+    with pytest.raises(Deposed):
+        await other.commit(batch(0, after=1, puts={"k": b"late"}))
+    await other.forget_events(1)
+    assert (await other.read()).records == {"k": b"v"}
+    assert await other.events(0, 10) == [EventRow(1, b"row")]
+    await other.close()
+
+
 async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it_leaves(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
@@ -229,12 +248,14 @@ async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it
 
 
 async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path) -> None:
-    store, other = (store_at(tmp_path, *one.endpoints, ttl_seconds=2) for _ in range(2))
+    access = Access(tuple(one.endpoints))
+    store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=4) for _ in range(2))
     epoch = await store.lead()
     async with asyncio.TaskGroup() as both:
         waiting = both.create_task(other.lead())
-        for _ in range(8):
-            await asyncio.sleep(0.5)  # four seconds: twice its time
+        ends_at_ms = boot_ms() + 2 * 4000
+        while boot_ms() < ends_at_ms:
+            await asyncio.sleep(0.2)  # its time is to pass, twice
             await store.seat.renew()
         assert not waiting.done()
         assert await commit(store, batch(epoch, puts={"k": b"v"})) == 1

@@ -79,6 +79,7 @@ class Api:
     version: str
     keepsakes: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
+    controller_addresses: Callable[[], list[str]] = list
     started_at_ms: int = field(default_factory=wall_ms)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 

@@ -116,6 +116,7 @@ async def show_server(request: Request) -> Response:
         "address": api.addresses.http,
         "agent_address": api.addresses.agent,
         "controller_address": api.addresses.controller,
+        "controller_addresses": list(dict.fromkeys((api.addresses.controller, *api.controller_addresses()))),
     }
     return answer(shown)
 

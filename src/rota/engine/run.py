@@ -17,7 +17,7 @@ from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
-from rota.store.protocol import Batch, Store
+from rota.store.protocol import Batch, Snapshot, Store
 
 T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
@@ -26,6 +26,7 @@ _FORGET_EVENTS_MS = 10 * 60 * 1000
 _ROOM_LOOK_MS = 5_000
 _PROOF_MS = 5_000  # a commit proves for so long that the store works
 _PROOF_SECONDS = 2.0
+_LOADED_AT_ONCE = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
 _PAUSE_SECONDS = 1.0  # after a commit that did not go through
 
 
@@ -296,11 +297,13 @@ class Engine:
     async def _reload(self) -> None:
         snapshot = await self.store.read()
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
-        before = self._loop.mirror
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
-        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
-        mirror.inherit(before)
+        if len(snapshot.records) > _LOADED_AT_ONCE:
+            await asyncio.to_thread(_load, mirror, snapshot)
+        else:
+            _load(mirror, snapshot)
+        mirror.inherit(self._loop.mirror)
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
         self._loop = Loop(mirror, self._reconcilers)
@@ -319,6 +322,10 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+
+
+def _load(mirror: Mirror, snapshot: Snapshot) -> None:
+    mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
 
 
 def prove(view: View, now: Instant) -> Plan:

@@ -11,7 +11,7 @@ from rota.testing.cluster import Answer, LocalCluster, free_ports
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
 
-_START_SECONDS = 40.0
+_START_SECONDS = 90.0
 
 
 @dataclass(frozen=True)

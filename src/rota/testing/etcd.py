@@ -13,7 +13,7 @@ from typing import Self
 from rota.testing.cluster import free_ports
 from rota.testing.processes import until
 
-_START_SECONDS = 40.0
+_START_SECONDS = 90.0
 _ANSWER_SECONDS = 3.0
 
 

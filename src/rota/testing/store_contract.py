@@ -192,6 +192,11 @@ class StoreContract:
             assert await is_deposed(store, batch(epoch + 1, puts={"k": b"v"}))
             assert (await store.read()).records == {}
 
+    async def test_before_anybody_led_nothing_is_written(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            assert await is_deposed(store, batch(1, puts={"k": b"v"}))
+            assert await store.read() == Snapshot(0, 0, 0, {})
+
     async def test_who_leads_goes_on_after_a_refused_batch(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             old, new = await store.lead(), await store.lead()

@@ -13,7 +13,7 @@ from rota.engine.leadership import Act, Tenure, due, surely_leads
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.store.etcd.client import Access
 from rota.store.etcd.seat import Seat, boot_ms
 from rota.store.etcd.store import EtcdStore
@@ -35,6 +35,7 @@ class ElectedPost:
         self._config = config
         self._directory = directory
         self._servers: list[Card] = []
+        self._told = asyncio.Condition()
 
     async def lead(self, engine: Engine, authority: Authority) -> None:
         async with self._standby_door(authority):
@@ -44,7 +45,7 @@ class ElectedPost:
                     await engine.lead()
                     await adopt_vault(self.store, self._directory)
                     return
-                except Unavailable as error:
+                except (Unavailable, StoreFull) as error:
                     tell(f"Rota server stands by: {error}")
                     await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -57,10 +58,16 @@ class ElectedPost:
     def servers(self) -> list[Card]:
         return self._servers
 
+    async def servers_told(self) -> None:
+        async with self._told:
+            await self._told.wait()
+
     async def know_servers(self) -> None:
         while True:
             with contextlib.suppress(Unavailable):
                 self._servers = [from_bytes(card) for card in await self.store.board.enlisted()]
+            async with self._told:
+                self._told.notify_all()
             await asyncio.sleep(_SERVERS_SECONDS)
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,6 @@
 """How a server comes to lead: at once with a store of its own, by election where several share etcd. [I/O]"""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +34,9 @@ class Post(Protocol):
     def servers(self) -> list[Card]:
         """All that may come to lead, as far as they have made themselves known."""
 
+    async def servers_told(self) -> None:
+        """Returns when they have been asked for again."""
+
 
 class OwnPost:
     """Nobody else can lead on this store."""
@@ -55,6 +59,9 @@ class OwnPost:
 
     def servers(self) -> list[Card]:
         return []
+
+    async def servers_told(self) -> None:
+        await asyncio.Event().wait()
 
 
 @contextlib.asynccontextmanager

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,10 +26,8 @@ from rota.engine.run import Engine
 from rota.engine.zones import zone
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
-from rota.identity.token_files import read_token, write_token
-from rota.identity.tokens import Role
 from rota.identity.vault import Vault
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -50,6 +46,7 @@ from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
+from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.post import Post, post_of
@@ -87,7 +84,7 @@ async def _lead_again_and_again(config: ServerConfig) -> None:
             async with running(config) as server:
                 _tell_ready(server)
                 await asyncio.Event().wait()
-        except* (Deposed, Unavailable) as reasons:
+        except* (Deposed, Unavailable, StoreFull) as reasons:
             tell(f"Rota server does not lead: {first_of(reasons)}")
         await asyncio.sleep(_STAND_AGAIN_SECONDS)
 
@@ -154,6 +151,7 @@ async def _doors(
         version=__version__,
         keepsakes=partial(read_keepsakes, directory),
         agent_addresses=leading.servers,
+        controller_addresses=lambda: [card.controller for card in post.servers()],
     )
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
@@ -161,14 +159,14 @@ async def _doors(
     )
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
-    urls = dict.fromkeys((url, *(card.url for card in post.servers())))
-    ca_pem = authority.ca_pem if web.scheme == "https" else None
-    await asyncio.to_thread(_write_context, vault, directory, ",".join(urls), ca_pem)
+    context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    await asyncio.to_thread(context.write, _urls(url, post))
     await agent_server.start()
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
+        keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
         try:
             yield Server(engine, vault, authority, addresses, url)
@@ -178,7 +176,23 @@ async def _doors(
             await controller_server.stop(_HANG_UP_SECONDS)
             tails.close()
             await serving
+            keeping.cancel()
             driving.cancel()
+
+
+def _urls(own: str, post: Post) -> list[str]:
+    return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
+
+
+async def _keep_context(context: Context, post: Post) -> None:
+    """The command line of this user is to know every server."""
+    written: list[str] = []
+    while True:
+        if (urls := _urls(context.url, post)) != written:
+            written = urls
+            with contextlib.suppress(Unavailable):
+                await asyncio.to_thread(context.write, urls)
+        await post.servers_told()
 
 
 def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
@@ -223,26 +237,3 @@ async def _seed(engine: Engine, store: str) -> None:
 
     if store == MemoryStore.name:
         await engine.ask("apiserver", seed)
-
-
-def _write_context(vault: Vault, directory: Path, url: str, ca_pem: bytes | None) -> None:
-    """The token, and the file by which the command line of this user finds this server."""
-    token_file = directory / "token"
-    now_ms = time.time_ns() // 1_000_000
-    try:
-        known = vault.who(read_token(token_file), now_ms) is not None
-    except (OSError, ValueError):
-        known = False
-    if not known:
-        write_token(token_file, vault.make_api_token("local", Role.ADMIN, ("*",), now_ms))
-    lines = [f'addr = "{url}"', f'token_file = "{token_file}"']
-    if ca_pem is not None:
-        (directory / "ca.crt").write_bytes(ca_pem)
-        lines.append(f'ca = "{directory / "ca.crt"}"')
-    write_token(_context_file(), "\n".join(lines))
-
-
-def _context_file() -> Path:
-    said = os.environ.get("ROTA_CONFIG")
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "rota"
-    return (Path(said).parent if said else home) / "contexts" / "local.toml"

@@ -13,7 +13,7 @@ from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.generated import etcd_pb2_grpc as pb_grpc
 
 CALL_SECONDS = 1.0  # one member, one call: more and it counts as hanging
-PATIENCE_SECONDS = 1.8  # all members together, so that whoever waits is told within two
+_PATIENCE = 1.8  # times that for all members together, so that whoever waits is told within two seconds
 _LEAST_SECONDS = 0.2
 T = TypeVar("T")
 
@@ -56,6 +56,11 @@ class Access:
     key_pem: bytes | None = field(default=None, repr=False)
     user: str | None = None
     password: str = field(default="", repr=False)
+    call_seconds: float = CALL_SECONDS
+
+    @property
+    def patience_seconds(self) -> float:
+        return self.call_seconds * _PATIENCE
 
 
 class Member:
@@ -93,9 +98,7 @@ class Client:
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         return await self._ask(lambda one, said, s: one.kv.Range(request, timeout=s, metadata=said))
 
-    async def look(
-        self, request: pb.TxnRequest, patience_seconds: float = PATIENCE_SECONDS
-    ) -> pb.TxnResponse:
+    async def look(self, request: pb.TxnRequest, patience_seconds: float | None = None) -> pb.TxnResponse:
         """A transaction that only reads."""
         return await self._ask(
             lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), patience_seconds
@@ -145,7 +148,7 @@ class Client:
     async def write(self, request: pb.TxnRequest) -> pb.TxnResponse:
         """Said once, to one member. After `Unavailable` it is not known whether it was done, or will be."""
         return await self._once(
-            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), CALL_SECONDS
+            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), self._access.call_seconds
         )
 
     # ---- what goes on
@@ -168,14 +171,16 @@ class Client:
 
     # ---- members
 
-    async def _ask(self, act: Act[T], patience_seconds: float = PATIENCE_SECONDS) -> T:
+    async def _ask(self, act: Act[T], patience_seconds: float | None = None) -> T:
         loop = asyncio.get_running_loop()
+        call_seconds = self._access.call_seconds
+        patience_seconds = patience_seconds or self._access.patience_seconds
         give_up_at = loop.time() + patience_seconds
-        seconds = min(CALL_SECONDS, patience_seconds)
+        seconds = min(call_seconds, patience_seconds)
         for _ in self._members[1:]:
             with contextlib.suppress(Unavailable):
                 return await self._once(act, seconds)
-            seconds = min(CALL_SECONDS, max(_LEAST_SECONDS, give_up_at - loop.time()))
+            seconds = min(call_seconds, max(_LEAST_SECONDS, give_up_at - loop.time()))
         return await self._once(act, seconds)
 
     async def _once(self, act: Act[T], seconds: float) -> T:
@@ -204,7 +209,9 @@ class Client:
             return [_HAS_LEADER]
         if self._token is None:
             request = pb.AuthenticateRequest(name=access.user, password=access.password)
-            answer = await member.auth.Authenticate(request, timeout=CALL_SECONDS, metadata=[_HAS_LEADER])
+            answer = await member.auth.Authenticate(
+                request, timeout=access.call_seconds, metadata=[_HAS_LEADER]
+            )
             self._token = str(answer.token)
         return [_HAS_LEADER, ("token", self._token)]
 

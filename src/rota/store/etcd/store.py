@@ -9,7 +9,7 @@ from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailab
 from rota.store.codec import decode_events
 from rota.store.etcd import layout, packing
 from rota.store.etcd.board import Board
-from rota.store.etcd.client import PATIENCE_SECONDS, Access, Client, Compacted, Exhausted
+from rota.store.etcd.client import Access, Client, Compacted, Exhausted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 from rota.store.etcd.packing import Head, Packed, Pending, Write
@@ -22,7 +22,8 @@ TTL_SECONDS = 10
 _PAGE = 1000
 _FREED_AT_ONCE = 4
 _NEVER = -1  # as a revision of etcd
-_LOOK_SECONDS = 0.8  # for an answer that was lost: who waits is told within two
+_AT_ONCE = 8
+_LOOK_SHARE = 0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
 _COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
 
 
@@ -34,6 +35,7 @@ class EtcdStore:
     def __init__(
         self, access: Access, prefix: str = PREFIX, ttl_seconds: int = TTL_SECONDS, card: bytes = b""
     ) -> None:
+        self._access = access
         self._client = Client(access)
         self._keys = Layout(prefix)
         self.seat = Seat(self._client, self._keys, ttl_seconds, card)
@@ -64,6 +66,8 @@ class EtcdStore:
                     return await self._read()
 
     async def commit(self, batch: Batch) -> int:
+        if batch.epoch <= 0:  # to etcd 0 would mean that nobody leads
+            raise Deposed(f"epoch {batch.epoch} never led")
         async with self._explained(), self._writing:
             mark = f"{batch.epoch}.{next(self._marks)}"
             packed = packing.pack(self._keys, batch, mark, self._large)
@@ -98,7 +102,7 @@ class EtcdStore:
                 if int(wall_ms) >= before_wall_ms:
                     break
                 end = int(revision) + 1
-            if end is not None:
+            if end is not None and self.epoch:
                 drop = layout.delete_between(self._keys.events, self._keys.events_from(end))
                 await self._client.write(pb.TxnRequest(compare=[self._leads(self.epoch)], success=[drop]))
 
@@ -151,7 +155,7 @@ class EtcdStore:
             ],
             failure=looks(self._keys),
         )
-        give_up_at = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        give_up_at = asyncio.get_running_loop().time() + self._access.patience_seconds
         while True:
             state = await self._try(request)
             if state is None or state.head.mark == mark:
@@ -170,7 +174,7 @@ class EtcdStore:
         except Exhausted:
             raise
         except Unavailable:
-            return await self._look(_LOOK_SECONDS)
+            return await self._look(self._access.call_seconds * _LOOK_SHARE)
         return None if answer.succeeded else state_of(answer)
 
     @property
@@ -196,7 +200,7 @@ class EtcdStore:
             return layout.absent(self._keys.revision)
         return layout.equals(self._keys.revision, b"%d" % revision)
 
-    async def _look(self, patience_seconds: float = PATIENCE_SECONDS) -> State:
+    async def _look(self, patience_seconds: float | None = None) -> State:
         request = pb.TxnRequest(success=looks(self._keys))
         return state_of(await self._client.look(request, patience_seconds))
 
@@ -220,9 +224,7 @@ class EtcdStore:
             await self._put_in_place(batch.epoch, marker, mark, writes)
 
     async def _stage(self, epoch: int, writes: Iterable[Write]) -> None:
-        for portion in packing.portions(writes):
-            request = pb.TxnRequest(compare=[self._leads(epoch)], success=packing.operations(portion))
-            await self._write_idempotent(request, epoch)
+        await self._write_all([self._leads(epoch)], writes, epoch)
 
     async def _fold(self, epoch: int, state: State) -> None:
         if state.pending is not None:
@@ -232,11 +234,28 @@ class EtcdStore:
     async def _put_in_place(self, epoch: int, marker: bytes, mark: str, writes: list[Write]) -> None:
         """As long as it stands there nobody commits, so each of these may be said twice."""
         compare = [self._leads(epoch), layout.equals(self._keys.pending, marker)]
-        for portion in packing.portions(writes):
-            request = pb.TxnRequest(compare=compare, success=packing.operations(portion))
-            await self._write_idempotent(request, epoch)
+        await self._write_all(compare, writes, epoch)
         last = [layout.delete(self._keys.pending), layout.delete_below(self._keys.staged_by(mark))]
         await self._client.write(pb.TxnRequest(compare=compare, success=last))
+
+    async def _write_all(self, compare: list[pb.Compare], writes: Iterable[Write], epoch: int) -> None:
+        """In any order, several at a time: no key stands there twice."""
+        several = asyncio.Semaphore(_AT_ONCE)
+
+        async def write(portion: list[Write]) -> None:
+            async with several:
+                request = pb.TxnRequest(compare=compare, success=packing.operations(portion))
+                await self._write_idempotent(request, epoch)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for portion in packing.portions(writes):
+                    tasks.create_task(write(portion))
+        except* Transient as problems:
+            problem = problems.exceptions[0]
+        else:
+            return
+        raise problem
 
     async def _write_idempotent(self, request: pb.TxnRequest, epoch: int) -> None:
         try:
