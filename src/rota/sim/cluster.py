@@ -16,7 +16,7 @@ from rota.sim.events import Events
 from rota.sim.host import Door
 from rota.sim.load import NodeGroup
 from rota.sim.machine import Machine
-from rota.sim.medium import Medium
+from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.outside import CONTROLLER, OWNER, Outside
 from rota.sim.server import Server, Times
@@ -138,9 +138,11 @@ class Cluster:
         self.checks.acknowledged(key, job, self.users.acknowledged.get(key))
 
     def _is_well(self, machine: Machine) -> bool:
-        """Connected to the leader, which hears it and can be heard."""
+        """Connected to the leader, which hears it and can be heard, and is told what became of its writes."""
         leader = self.election.leader
-        return leader is not None and leader.runs and self._speaks(machine)
+        if leader is None or not leader.runs or not self.network.passes(NAME, leader.name):
+            return False
+        return self._speaks(machine)
 
     def _speaks(self, machine: Machine) -> bool:
         """The same, whether or not the leader is awake."""

@@ -45,7 +45,8 @@ def begins(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now:
             state is None or (state in _GOOD["any"] and not good)
             for state, good in zip(states.values(), met, strict=True)
         )
-        if not impossible and not (wish is not None and wish.cancel):
+        asked = wish is not None and (wish.cancel or len(wish.cancel_tasks) >= spec.count)
+        if not impossible and not asked:
             raise Broken(f"job {now.id} gave up waiting for {states}, which may still happen")
     elif now.state is not JobState.TIMED_OUT and not all(met):
         raise Broken(f"job {now.id} became {now.state} though it waits for {states}")
