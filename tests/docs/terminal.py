@@ -14,6 +14,7 @@ from tests.docs.snippets import Block, Command, Kind, commands, matches
 
 ANSWER_SECONDS = 60.0
 STAYING = ("etcd ", "rota dev", "rota server", "rota agent", "rota event watch", 'eval "$(rota node token')
+ENDING = ("rota server status",)
 # Free ports and a place of its own, where a reader would take the usual ones.
 ROTA = """#!/bin/sh
 case "$1" in
@@ -93,7 +94,7 @@ class Terminal:
     def _type_commands(self, block: Block) -> None:
         *earlier, last = commands(block)
         for command in (*earlier, last):
-            if command.text.startswith(STAYING):
+            if command.text.startswith(STAYING) and not command.text.startswith(ENDING):
                 self._start(command)
                 continue
             ended = self.run(["bash", "-c", command.text])

@@ -13,11 +13,11 @@ import structlog
 from rota.engine.run import Committed, Engine
 from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
-from rota.model.errors import Conflict, NotFound, RotaError, Unavailable
+from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
-from rota.model.node import Link, Load
+from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
@@ -223,6 +223,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             now_ms=self._engine.now_ms(),
             ttl_ms=self._leading.ttl_ms,
         )
+        self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
         if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
@@ -244,6 +245,12 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
+
+    def _note_refusal(self, node: NodeId, why: Unwelcome | None) -> None:
+        """For the operator: nodes call again and again, so it is logged when it changes."""
+        if why is not None and why != self._engine.mirror.nodes[node].refused:
+            log.error("a node is refused", node=self._name(node), reason=why.reason)
+        self._engine.observe(lambda mirror: mirror.nodes[node].refuse(why))
 
     async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
         node = session.node
@@ -290,7 +297,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._measure(node, report.load)
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
-        except Unavailable:
+        except (Unavailable, StoreFull):
             raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
         session.stored_n = word.n
@@ -352,7 +359,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
         status = self._engine.mirror.nodes[node].status
         if status is not None and status.shortage != load.shortage:
-            with contextlib.suppress(Unavailable):  # not stored: it says so again
+            with contextlib.suppress(Unavailable, StoreFull):  # not stored: it says so again
                 await self._engine.ask(
                     "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
                 )

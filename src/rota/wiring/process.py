@@ -95,13 +95,11 @@ def tell(line: str) -> None:
 def _explain(error: BaseException) -> int:
     if not isinstance(error, _TOLD):
         raise error
-    code = "already_running" if isinstance(error, AlreadyRunning) else getattr(error, "code", "failed")
+    code = getattr(error, "code", "failed")
     tell(f"error: {code}: {error}")
     hint = getattr(error, "hint", None)
     if hint:
         tell(f"hint: {hint}")
-    if isinstance(error, AlreadyRunning):
-        return TRY_AGAIN
     return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 

@@ -22,7 +22,7 @@ from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.config.etcd import endpoints
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
@@ -50,6 +50,7 @@ from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
+from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
 
@@ -150,6 +151,7 @@ async def _doors(
         displace=partial(displace, settings=settings),
         addresses=addresses,
         version=__version__,
+        keepsakes=partial(read_keepsakes, directory),
         agent_addresses=leading.servers,
         controller_addresses=lambda: [card.controller for card in post.servers()],
     )
@@ -206,6 +208,7 @@ def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[
         assign.RECONCILER,
         batch.RECONCILER,
         rollout.RECONCILER,
+        rollback.RECONCILER,
         expire.reconciler(_retention(config)),
         after.RECONCILER,
         system.RECONCILER,

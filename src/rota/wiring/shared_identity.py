@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,11 +43,32 @@ async def adopt_vault(store: EtcdStore, directory: Path) -> None:
         files.write_private(place / vault.FILE, shared)
 
 
+async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
+    """What a data directory or a backup held; by its paths there."""
+    if f"ca/{_CA_FILES[0]}" in kept:
+        own = {name: kept[f"ca/{name}"].decode() for name in _CA_FILES}
+        await store.board.settle(_CA, json.dumps(own).encode())
+    if f"vault/{vault.FILE}" in kept:
+        await store.board.settle(_VAULT, kept[f"vault/{vault.FILE}"])
+
+
+async def read_shared(store: EtcdStore) -> dict[str, bytes]:
+    """The same, back."""
+    found: dict[str, bytes] = {}
+    authority, tokens = await store.board.read(_CA), await store.board.read(_VAULT)
+    if authority is not None:
+        said: dict[str, str] = json.loads(authority)
+        found |= {f"ca/{name}": said[name].encode() for name in _CA_FILES}
+    if tokens is not None:
+        found[f"vault/{vault.FILE}"] = tokens
+    return found
+
+
 def publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[bytes], None]:
     """For threads other than the loop's: returns when etcd has it."""
 
     def publish(content: bytes) -> None:
-        writing = store.board.write(_VAULT, content, store.epoch)
+        writing = store.board.write(_VAULT, content, store.seat_taken_at)
         asyncio.run_coroutine_threadsafe(writing, loop).result(_PUBLISH_SECONDS)
 
     return publish

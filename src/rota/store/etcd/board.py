@@ -26,14 +26,14 @@ class Board:
             raise Unavailable(f"etcd does not hold {name} though it was put there")
         return settled
 
-    async def write(self, name: str, value: bytes, epoch: int) -> None:
-        """Only while that epoch leads."""
+    async def write(self, name: str, value: bytes, seat_taken_at: int) -> None:
+        """Only while the same one leads."""
         request = pb.TxnRequest(
-            compare=[layout.created_at(self._keys.leader, epoch)],
+            compare=[layout.created_at(self._keys.leader, seat_taken_at)],
             success=[layout.put(self._keys.shared + name.encode(), value)],
         )
         if not (await self._client.write(request)).succeeded:
-            raise Deposed(f"epoch {epoch} is over")
+            raise Deposed("somebody else leads")
 
     async def enlist(self, address: str, card: bytes) -> None:
         """It stays there when the server is down: it is expected back."""

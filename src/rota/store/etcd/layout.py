@@ -8,6 +8,7 @@ class Layout:
 
     leader            who leads, with a lease; its creation revision is the epoch
     epoch             written with it and never deleted: the last epoch is this key's last change
+    base              added to both, so that epochs go on from those that were seen elsewhere
     revision          of the last commit, as a number in text: every commit compares it
     head              format, cluster time and mark of the last commit
     pending           a large commit that is done and lies in `staged/` still
@@ -23,6 +24,7 @@ class Layout:
         self.prefix = prefix.encode()
         self.leader = self.prefix + b"leader"
         self.epoch = self.prefix + b"epoch"
+        self.base = self.prefix + b"base"
         self.revision = self.prefix + b"revision"
         self.head = self.prefix + b"head"
         self.pending = self.prefix + b"pending"

@@ -73,9 +73,15 @@ def pack(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> Packed
             packed.writes.append((keys.record(key), IN_PIECES + name.encode()))
     packed.freed.extend(large[key] for key in writes if key in large)
     if batch.events is not None:
-        parts = enumerate(_pieces(batch.events))
-        packed.writes.extend((keys.event_part(batch.after + 1, batch.wall_ms, n), part) for n, part in parts)
+        packed.writes.extend(event_writes(keys, [(batch.after + 1, batch.wall_ms, batch.events)]))
     return packed
+
+
+def event_writes(keys: Layout, rows: Iterable[tuple[int, int, bytes]]) -> Iterator[Write]:
+    """Of rows with their revision and the wall clock's time."""
+    for revision, wall_ms, row in rows:
+        for n, part in enumerate(_pieces(row)):
+            yield keys.event_part(revision, wall_ms, n), part
 
 
 def fits(writes: Sequence[Write]) -> bool:

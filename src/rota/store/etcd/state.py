@@ -18,6 +18,7 @@ class State(NamedTuple):
     head: Head
     pending: Pending | None
     marker: bytes  # the pending commit, as it stands there
+    base: int = 0  # what epochs are more than revisions of etcd
 
     def admits(self, batch: Batch) -> bool:
         return self.leader == batch.epoch and self.revision == batch.after
@@ -30,22 +31,25 @@ class State(NamedTuple):
 
 
 def looks(keys: Layout) -> list[pb.RequestOp]:
-    return [layout.get(key) for key in (keys.leader, keys.epoch, keys.revision, keys.head, keys.pending)]
+    seen = (keys.leader, keys.epoch, keys.revision, keys.head, keys.pending, keys.base)
+    return [layout.get(key) for key in seen]
 
 
 def state_of(answer: pb.TxnResponse) -> State:
     """Out of the answer to `looks`."""
     found = [one.response_range.kvs[0] if one.response_range.kvs else None for one in answer.responses]
-    leader, epoch, revision, head, pending = found
+    leader, epoch, revision, head, pending, above = found
+    base = int(above.value) if above is not None else 0
     known = Head() if head is None else packing.head(head.value)
     if known.format != packing.FORMAT:
         raise Unavailable(f"etcd holds format {known.format}, this program knows {packing.FORMAT}")
     return State(
         at=answer.header.revision,
-        leader=leader.create_revision if leader is not None else 0,
-        epoch=epoch.mod_revision if epoch is not None else 0,
+        leader=leader.create_revision + base if leader is not None else 0,
+        epoch=epoch.mod_revision + base if epoch is not None else 0,
         revision=int(revision.value) if revision is not None else 0,
         head=known,
         pending=packing.pending(pending.value) if pending is not None else None,
         marker=pending.value if pending is not None else b"",
+        base=base,
     )

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import count
 
-from rota.model.errors import Deposed, StoreFull, Transient, Unavailable
+from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
+from rota.store.codec import decode_events
 from rota.store.etcd import layout, packing
 from rota.store.etcd.board import Board
 from rota.store.etcd.client import Access, Client, Compacted, Exhausted
@@ -20,6 +21,7 @@ PREFIX = "rota/"
 TTL_SECONDS = 10
 _PAGE = 1000
 _FREED_AT_ONCE = 4
+_NEVER = -1  # as a revision of etcd
 _AT_ONCE = 8
 _LOOK_SHARE = 0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
 _COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
@@ -39,16 +41,22 @@ class EtcdStore:
         self.seat = Seat(self._client, self._keys, ttl_seconds, card)
         self.board = Board(self._client, self._keys)
         self.epoch = 0
+        self._base = 0
         self._marks = count(1)
         self._writing = asyncio.Lock()
         self._large: dict[str, str] = {}
         self._written_bytes = 0
         self._compact_to = 0
 
-    async def lead(self) -> int:
-        """Waits until nobody else does."""
+    async def lead(self, above: int = 0) -> int:
+        """Waits until nobody else does; who does already goes on, with a higher epoch."""
         async with self._explained():
-            self.epoch = await self.seat.take()
+            if not (self.seat.taken.is_set() and above >= self.epoch):
+                taken_at = await self.seat.take()
+                self._base = (await self._look()).base
+                self.epoch = taken_at + self._base
+            if self.epoch <= above:
+                await self._raise_base(above + 1 - self.epoch)
         return self.epoch
 
     async def read(self) -> Snapshot:
@@ -98,6 +106,26 @@ class EtcdStore:
                 drop = layout.delete_between(self._keys.events, self._keys.events_from(end))
                 await self._client.write(pb.TxnRequest(compare=[self._leads(self.epoch)], success=[drop]))
 
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        """As one large commit, by whoever has the seat; nobody leads after it."""
+        if (await self.read()).revision:
+            raise Outdated("there are commits already")
+        epoch = await self.lead(above=snapshot.epoch - 1)
+        async with self._explained(), self._writing:
+            mark = f"{epoch}.{next(self._marks)}"
+            all_of_it = Batch(epoch, 0, snapshot.time_ms, 0, list(snapshot.records.items()), (), None)
+            packed = packing.pack(self._keys, all_of_it, mark, {})
+            rows = [(one.revision, decode_events(one.row)[0], one.row) for one in events]
+            await self._stage(epoch, packed.pieces)
+            writes = [*packed.writes, *packing.event_writes(self._keys, rows)]
+            await self._commit_large(all_of_it, mark, writes, [], revision=snapshot.revision)
+        await self.seat.leave()
+
+    async def has_room(self) -> bool:
+        """etcd keeps no reserve: when it is full it takes nothing at all."""
+        async with self._explained():
+            return not await self._client.is_full()
+
     async def version(self) -> str:
         return (await self._client.status()).version
 
@@ -107,7 +135,9 @@ class EtcdStore:
 
     # ---- one transaction
 
-    async def _finish(self, batch: Batch, mark: str, operations: Sequence[pb.RequestOp]) -> None:
+    async def _finish(
+        self, batch: Batch, mark: str, operations: Sequence[pb.RequestOp], revision: int | None = None
+    ) -> None:
         """The transaction that makes it so. One whose answer was lost is looked for before it is said again.
 
         Said twice it is done once: the second finds another revision than it was decided on.
@@ -120,7 +150,7 @@ class EtcdStore:
             ],
             success=[
                 *operations,
-                layout.put(self._keys.revision, b"%d" % (batch.after + 1)),
+                layout.put(self._keys.revision, b"%d" % (revision or batch.after + 1)),
                 layout.put(self._keys.head, packing.encode(Head(time_ms=batch.time_ms, mark=mark))),
             ],
             failure=looks(self._keys),
@@ -147,8 +177,23 @@ class EtcdStore:
             return await self._look(self._access.call_seconds * _LOOK_SHARE)
         return None if answer.succeeded else state_of(answer)
 
+    @property
+    def seat_taken_at(self) -> int:
+        """The leader key's creation revision."""
+        return self.epoch - self._base
+
+    async def _raise_base(self, by: int) -> None:
+        base = self._base + by
+        request = pb.TxnRequest(
+            compare=[self._leads(self.epoch)], success=[layout.put(self._keys.base, b"%d" % base)]
+        )
+        await self._write_idempotent(request, self.epoch)
+        self.epoch, self._base = self.epoch + by, base
+
     def _leads(self, epoch: int) -> pb.Compare:
-        return layout.created_at(self._keys.leader, epoch)
+        if epoch <= self._base:  # no key was created then, and none would mean that nobody leads
+            return layout.created_at(self._keys.leader, _NEVER)
+        return layout.created_at(self._keys.leader, epoch - self._base)
 
     def _stands_at(self, revision: int) -> pb.Compare:
         if revision == 0:
@@ -162,14 +207,19 @@ class EtcdStore:
     # ---- more than one transaction takes
 
     async def _commit_large(
-        self, batch: Batch, mark: str, writes: list[Write], freed: list[pb.RequestOp]
+        self,
+        batch: Batch,
+        mark: str,
+        writes: list[Write],
+        freed: list[pb.RequestOp],
+        revision: int | None = None,
     ) -> None:
         """Staged where it means nothing, made to count by one transaction, then put in its places."""
         parts = packing.staged(writes)
         staged = [(self._keys.staged_part(mark, number), part) for number, part in enumerate(parts)]
         await self._stage(batch.epoch, staged)
         marker = packing.encode(Pending(mark, len(parts)))
-        await self._finish(batch, mark, [layout.put(self._keys.pending, marker), *freed])
+        await self._finish(batch, mark, [layout.put(self._keys.pending, marker), *freed], revision)
         with contextlib.suppress(Transient):  # it is done; whoever commits next puts it in its places
             await self._put_in_place(batch.epoch, marker, mark, writes)
 
