@@ -20,6 +20,7 @@ def test_each_is_tried_before_there_is_a_pause(tmp_path: Path) -> None:
 def test_one_alone_is_called_again_after_a_pause(tmp_path: Path) -> None:
     known = Servers(tmp_path, ("a:1",))
 
+    assert known.is_one
     assert known.turn()
     assert known.next == "a:1"
 

@@ -134,6 +134,7 @@ def test_a_leader_that_slept_writes_nothing_and_no_node_is_lost(
             with cluster.paused(leader):
                 cluster.wait_for_leader(other_than=leader)
                 submitter.go_on()
+                _come(cluster)
             until(lambda who=leader: cluster.status_of(who) == 503, "it stands by")  # type: ignore[misc]
             submitter.go_on()
     cluster.wait_for_nodes()
@@ -147,6 +148,13 @@ def test_a_leader_that_slept_writes_nothing_and_no_node_is_lost(
     written = epochs_written(cluster)
     assert written == sorted(written)
     assert len(set(written)) > wanted.faults
+
+
+def _come(cluster: ElectedCluster) -> None:
+    """Every node, to the one that leads now, though nobody has hung up on it."""
+    said = f'"epoch": {cluster.call("GET", "/v1/server").body["epoch"]}, "event": "connected"'
+    for number in cluster.numbers:
+        until(lambda node=number: said in cluster.agent_log(node), "it has come", PATIENCE_SECONDS)  # type: ignore[misc]
 
 
 def test_of_three_started_at_once_one_leads(tmp_path: Path, etcd: LocalEtcd) -> None:

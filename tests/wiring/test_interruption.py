@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rota.wiring.process import Interruption
+from rota.wiring.process import Interruption, to_the_end
 
 
 async def test_one_who_stops_waiting_does_not_end_it_for_the_next() -> None:
@@ -19,3 +19,32 @@ async def test_one_who_stops_waiting_does_not_end_it_for_the_next() -> None:
 
     async with asyncio.timeout(10):
         assert await interruption.wait() is signal.SIGUSR1
+
+
+async def test_doors_are_closed_to_the_end_by_one_who_is_cancelled_twice() -> None:
+    closed = []
+    closing, going_on = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await going_on.wait()
+        closed.append("all")
+
+    async def serve() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await to_the_end(close())
+
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(serve())
+        await asyncio.sleep(0)
+        serving.cancel()
+        await closing.wait()
+        serving.cancel()
+        await asyncio.sleep(0)
+        going_on.set()
+        await asyncio.wait([serving])
+
+    assert closed == ["all"]
+    assert serving.cancelled()

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from rota.agent.words import Words
-from rota.model.limits import BEAT_MS
+from rota.model.limits import BEAT_MS, SERVER_SILENT_MS
 from rota.wire.generated import agent_pb2 as pb
 
 Stream = grpc.aio.StreamStreamCall[Any, Any]
@@ -20,17 +21,26 @@ class Over(Exception):
 class Conversation:
     """One connection: its stream, and what was said on it."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, leads_alone: Callable[[], bool] = lambda: True) -> None:
+        """Where others may lead, a server that has fallen silent is left for them."""
         self.stream = stream
+        self._leads_alone = leads_alone
+        self._heard_at_ms = _now_ms()
         self.words = Words()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
         self.drain_said = False
         self.holds_leases = False  # what is said from here on is to be echoed
 
+    def hear(self) -> None:
+        self._heard_at_ms = _now_ms()
+
     async def say(self, word: pb.FromNode) -> None:
+        silent_ms = 0 if self._leads_alone() else _now_ms() - self._heard_at_ms
+        if silent_ms > SERVER_SILENT_MS:
+            raise Over(f"the server has said nothing for {silent_ms / 1000:.0f} s")
         word.n = self.words.say(_now_ms())
-        word.holds_leases = self.holds_leases
+        word.holds_leases = self.holds_leases or silent_ms > SERVER_SILENT_MS // 3
         try:
             await self.stream.write(word)
         except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why

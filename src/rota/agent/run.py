@@ -146,7 +146,7 @@ class Agent:
         async with dial.channel(self._servers.next, self._identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
-            conversation = Conversation(stream)
+            conversation = Conversation(stream, lambda: self._servers.is_one)
             self._welcomed = False
             hello = self._hello()
             self._desk.said(conversation.words.next_n, hello.inventory)
@@ -183,6 +183,7 @@ class Agent:
         self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup
     ) -> None:
         async for word in conversation.stream:
+            conversation.hear()
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
                 case "welcome":

@@ -16,6 +16,10 @@ class Servers:
     def next(self) -> str:
         return self._addresses[0]
 
+    @property
+    def is_one(self) -> bool:
+        return len(self._addresses) == 1
+
     def welcomed(self) -> None:
         self._tried = 0
 

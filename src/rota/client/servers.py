@@ -7,7 +7,7 @@ from rota.client.errors import Rejected
 from rota.model.addresses import is_loopback
 
 ANSWER_SECONDS = 30.0
-ANOTHER_SECONDS = 10.0  # where there are others: one that hangs is left for them
+ANOTHER_SECONDS = 5.0  # where there are others: one that hangs is left for them
 _STANDS_BY = 503
 
 

@@ -125,6 +125,7 @@ LEASE_MARGIN_MS_MIN = 1_000  # what a commit may take
 LEADER_TTL_SECONDS = 10  # so long after a leader's last word another may lead, where several stand for it
 LEADER_TTL_SECONDS_MIN = 2  # etcd raises less to this
 LEADER_TTL_SECONDS_MAX = 300
+SERVER_SILENT_MS = 12_000  # of several servers one that hangs is left well before nodes count as lost
 HEARTBEAT_MS = 5_000  # at most a third of the grace
 STALE_ORDER_MS = 5_000  # a node refuses orders that answer a word it said longer ago than this
 EVENTS_KEPT_MS = 24 * 3600 * 1000  # how far back a subscriber may resume

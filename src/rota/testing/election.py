@@ -74,6 +74,7 @@ class ElectedCluster(LocalCluster):
     def paused(self, number: int) -> Iterator[None]:
         self.servers[number].send_signal(signal.SIGSTOP)
         try:
+            until(lambda: _is_stopped(self.servers[number].pid), "it has stopped")
             yield
         finally:
             self.servers[number].send_signal(signal.SIGCONT)

@@ -19,7 +19,7 @@ from rota.store.etcd.seat import Seat, boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.wiring import doors
 from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
-from rota.wiring.process import tell
+from rota.wiring.process import tell, to_the_end
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 
 _AGAIN_SECONDS = 1.0
@@ -82,12 +82,18 @@ class ElectedPost:
             try:
                 yield
             finally:
-                web.should_exit = web.force_exit = True
-                await serving
+                await to_the_end(_hang_up(web, serving))
+                socket.close()
 
     async def _who_leads(self) -> str | None:
         holder = await self.store.seat.holder()
         return None if holder is None else from_bytes(holder.card).url
+
+
+async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
+    web.should_exit = web.force_exit = True
+    await asyncio.wait([serving])
+    web.hang_up()
 
 
 @contextlib.asynccontextmanager
@@ -106,7 +112,7 @@ async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[Electe
             holding.cancel()
             knowing.cancel()
     finally:
-        await store.close()
+        await to_the_end(store.close())
 
 
 async def hold(seat: Seat, tenure: Tenure) -> None:

@@ -51,6 +51,20 @@ class Interruption:
             self._came.set_result(which)
 
 
+async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+    """Whoever is cancelled while it closes its doors closes them all the same, and is cancelled then."""
+    task = asyncio.get_running_loop().create_task(closing)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as again:
+            cancelled = again
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
 def log_to(descriptor: int) -> None:
     """Structured lines, one JSON object each."""
     diary = os.fdopen(os.dup(descriptor), "w", buffering=1)

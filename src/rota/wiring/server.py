@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import grpc
+
 from rota import __version__
 from rota.apiserver.api import Addresses, Api
 from rota.apiserver.fanout import Shared
@@ -50,7 +52,7 @@ from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.post import Post, post_of
-from rota.wiring.process import Interruption, first_of, guarded, log_to, tell
+from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
@@ -171,13 +173,19 @@ async def _doors(
         try:
             yield Server(engine, vault, authority, addresses, url)
         finally:
-            web.should_exit = web.force_exit = True
-            await agent_server.stop(_HANG_UP_SECONDS)
-            await controller_server.stop(_HANG_UP_SECONDS)
+            await to_the_end(_hang_up(web, serving, agent_server, controller_server))
+            http_socket.close()
             tails.close()
-            await serving
             keeping.cancel()
             driving.cancel()
+
+
+async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
+    web.should_exit = web.force_exit = True
+    for server in servers:
+        await server.stop(_HANG_UP_SECONDS)
+    await asyncio.wait([serving])  # it may have been cut short, where deciding has failed
+    web.hang_up()
 
 
 def _urls(own: str, post: Post) -> list[str]:
