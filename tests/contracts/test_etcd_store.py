@@ -26,7 +26,7 @@ class RunOut(EtcdStore):
 
     async def lead(self, above: int = 0) -> int:
         holder = await self.seat.holder()
-        if holder is not None and holder.lease != self.seat._lease:
+        if holder is not None and not self.seat.taken.is_set():
             await self._client.revoke(holder.lease)
         return await super().lead(above)
 

@@ -1,4 +1,4 @@
-"""Three servers, etcd on three members: whatever is taken away, one leads, nothing acknowledged is lost."""
+"""Three servers, three members of etcd: whatever is taken away, one leads and nothing confirmed is lost."""
 
 import asyncio
 import threading

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_full_disk_takes_results_and_nothing_new(
     filler = tmp_path / "server" / "filler"
     _fill(filler)
 
-    refusal = until(lambda: _refusal(cramped), "a submit is refused")
+    refusal = until(lambda: _refusal(cramped), "a submit is refused") or {}
     told = cramped.rota("run", "--", "true")
     status = cramped.rota("server", "status").out
     gate.open()
@@ -69,7 +70,7 @@ def test_a_full_disk_takes_results_and_nothing_new(
     assert cramped.rota("store", "check", "--data-dir", "server").code == 0
 
 
-def _refusal(cluster: LocalCluster) -> dict[str, str] | None:
+def _refusal(cluster: LocalCluster) -> dict[str, Any] | None:
     answer = cluster.call("POST", "/v1/jobs", {"command": ["true"], "cpu": 100})
     return answer.body if answer.status != 201 else None
 

@@ -41,6 +41,7 @@ def test_a_server_whose_store_fails_is_alive_and_not_ready(
 
     assert (before, alive) == (200, 200)
     assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    assert status is not None
     assert "locked" in status
     assert cluster.rota("wait", job).code == 0
     assert witness.starts() == {0: 1}

@@ -173,14 +173,11 @@ class Agent:
                 **self._machine.labels,
                 **self._runtime.labels,
                 **self._settings.labels,
-                **self._runtime_label(),
+                **containers.labels_of(self._engine, self._settings.container),
             },
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
         )
-
-    def _runtime_label(self) -> dict[str, str]:
-        return {} if self._engine is None else {"container": self._engine.kind}
 
     async def _hear(
         self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup

@@ -35,7 +35,10 @@ _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is pa
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
     shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
-    return shown if entry.spec.version == 1 else {**shown, "versions": versions(entry)}
+    if entry.spec.version == 1:
+        return shown
+    rollout = show_service.under_way(entry)
+    return {**shown, "versions": versions(entry), **({} if rollout is None else {"rollout": rollout})}
 
 
 def job_line(entry: JobEntry) -> Json:

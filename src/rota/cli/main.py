@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
         "kill": "Cancel jobs without grace, or send a signal.",
+        "rerun": "Run an ended job once more, as a new one; do not wait.",
         "pause": "Let nothing new of jobs start.",
         "resume": "Let paused jobs go on.",
         "job": "List, show, change, restart, release, end and delete jobs.",

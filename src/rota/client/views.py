@@ -64,6 +64,7 @@ class JobStatus:
     sentence: str = ""
     version: int = 1  # of its spec
     versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
+    rollout: Mapping[str, Any] | None = None  # of a service: how far its newest version is
     changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
     count: int = 1
     priority: int = 50

@@ -15,6 +15,7 @@ from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
 from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -25,6 +26,8 @@ Record = (
     | JobStatus
     | JobVerdict
     | JobAnswers
+    | JobFormer
+    | JobRollout
     | SubmitKey
     | JobGone
     | Counters
@@ -48,6 +51,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobSpec: "apiserver",
     JobWish: "apiserver",
     JobAnswers: "apiserver",
+    JobFormer: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
     ReportPace: "apiserver",
@@ -61,6 +65,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
+    JobRollout: "controllers",
     JobGone: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",

@@ -15,6 +15,7 @@ from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
 from rota.model.recovery import JobAnswers
 from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -25,6 +26,8 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "status"): JobStatus,
     ("job", "verdict"): JobVerdict,
     ("job", "answers"): JobAnswers,
+    ("job", "former"): JobFormer,
+    ("job", "rollout"): JobRollout,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,

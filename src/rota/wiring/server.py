@@ -20,7 +20,7 @@ from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.config.etcd import endpoints
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
@@ -200,6 +200,7 @@ def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[
         assign.RECONCILER,
         batch.RECONCILER,
         rollout.RECONCILER,
+        rollback.RECONCILER,
         expire.reconciler(_retention(config)),
         after.RECONCILER,
         system.RECONCILER,
