@@ -73,6 +73,6 @@ def replace(module: str, name: str, by: type) -> None:
 
 if __name__ == "__main__":
     replace("rota.store.sqlite", "Mark", DyingMark)
-    replace("rota.wiring.server", "SqliteStore", DyingStore)
+    replace("rota.wiring.post", "SqliteStore", DyingStore)
     replace("rota.wiring.server", "Engine", DyingEngine)
     main()

@@ -1,5 +1,6 @@
 """The server dies at each step of a commit: nothing acknowledged is lost, nothing is done twice."""
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rota.client.cluster import connect
+from rota.client.errors import Unavailable
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.contracts.processes import ROOT, SOURCE
@@ -51,7 +53,8 @@ def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness:
         with connect(f"http://{mortal.http}", token=mortal.token) as client:
             while not stopping.is_set():
                 name = f"job-{len(acknowledged)}"
-                acknowledged.append(client.submit("true", key=name, name=name).id)
+                with contextlib.suppress(Unavailable):  # for longer than a client has patience: once more
+                    acknowledged.append(client.submit("true", key=name, name=name).id)
 
     thread = threading.Thread(target=submit)
     thread.start()
@@ -62,6 +65,8 @@ def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness:
             until(mortal.has_died, f"it died at {point}")
             mortal.start_server()
             epochs.append(_epoch(mortal))
+            known = len(acknowledged)
+            until(lambda seen=known: len(acknowledged) > seen, "a submit comes through")  # type: ignore[misc]
     finally:
         stopping.set()
         thread.join()
@@ -72,7 +77,9 @@ def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness:
         for one in acknowledged:
             assert client.job(one).wait(60).state == "succeeded"
         names = Counter(status.name for status in client.jobs())
-    assert names == dict.fromkeys(("array", *(f"job-{n}" for n in range(len(acknowledged)))), 1)
+    expected = dict.fromkeys(("array", *(f"job-{n}" for n in range(len(acknowledged)))), 1)
+    unanswered = f"job-{len(acknowledged)}"  # it may have been taken all the same
+    assert names in (expected, expected | {unanswered: 1})
     assert epochs == sorted(set(epochs))
     mortal.kill_server()
     assert mortal.rota("store", "check", "--data-dir", "server").code == 0
