@@ -1,5 +1,7 @@
 """Which tasks are suspected of taking nodes down."""
 
+import msgspec
+
 from rota.controllers.hold import Blame
 from rota.controllers.verdict import End
 from rota.model.attempt import AttemptBlock
@@ -20,10 +22,8 @@ def lost(task: TaskBlock, node: str, now_ms: int, end: End = DOWN) -> tuple[Task
     """The block after the task was lost with this node, and whether it is suspect by that."""
     blame = Blame(task, at(now_ms))
     judged = blame.on(end, placed(AttemptBlock.new(JOB, 0, 1), [0], node), 0)
-    fields = {"downed": blame.nodes, "downed_ms": blame.times_ms}
-    return TaskBlock(
-        JOB, 0, task.state, task.wanted, task.failures, task.not_before, **fields
-    ), judged.is_suspect
+    now = msgspec.structs.replace(task, downed=blame.nodes, downed_ms=blame.times_ms)
+    return now, judged.is_suspect
 
 
 def after(*losses: tuple[str, int]) -> bool:

@@ -184,7 +184,7 @@ def test_a_canceled_service_goes_nowhere() -> None:
         ({"speed": 1}, "rollout.speed"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(given: dict[str, object], field: str) -> None:
+def test_what_is_wrong_with_it_is_said(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Rejected) as refused:
         update(serving(), **given)
 

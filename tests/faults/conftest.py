@@ -1,4 +1,4 @@
-"""What each fault test has seen, as one table at the end: `make faults` is read there."""
+"""What each fault test has seen and measured, told at the end: `make faults` is read there."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,6 +9,7 @@ import pytest
 from tests.faults.tally import Tally
 
 PROPERTY = "faults"
+FIGURES = "figures"
 found_by: dict[str, tuple[Tally, dict[str, Any]]] = {}  # of tests that run
 
 
@@ -30,22 +31,38 @@ def pytest_runtest_makereport(item: pytest.Item) -> None:
         row.update(asdict(found))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    rows = []
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, []):
-            if report.when == "call":
-                told = dict(report.user_properties).get(PROPERTY)
-                rows += [] if not told else [(_case(report.nodeid), told, outcome)]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ended = [
+        (report, state)
+        for state in ("passed", "failed")
+        for report in terminalreporter.getreports(state)
+        if report.when == "call"
+    ]
+    _tell_tallies(terminalreporter, ended)
+    figures = [
+        (report, told) for report, _ in ended for name, told in report.user_properties if name == FIGURES
+    ]
+    if figures:
+        terminalreporter.section("figures")
+    for report, told in figures:
+        terminalreporter.write_line(f"{_case(report.nodeid)} ({report.duration:.0f} s)\n    {told}")
+
+
+def _tell_tallies(terminalreporter: pytest.TerminalReporter, ended: list[tuple[Any, str]]) -> None:
+    rows = [
+        (_case(report.nodeid), told, state)
+        for report, state in ended
+        if (told := dict(report.user_properties).get(PROPERTY))
+    ]
     if not rows:
         return
     width = max(len(case) for case, *_ in rows)
     names = list(asdict(Tally()))
     terminalreporter.section("faults")
     terminalreporter.write_line(f"{'case':<{width}}  {'  '.join(f'{name:>11}' for name in names)}")
-    for case, told, outcome in sorted(rows, key=lambda row: row[0]):
+    for case, told, state in sorted(rows, key=lambda row: row[0]):
         cells = "  ".join(f"{told[name]:>11}" for name in names)
-        terminalreporter.write_line(f"{case:<{width}}  {cells}{'' if outcome == 'passed' else '  FAILED'}")
+        terminalreporter.write_line(f"{case:<{width}}  {cells}{'' if state == 'passed' else '  FAILED'}")
 
 
 def _case(nodeid: str) -> str:

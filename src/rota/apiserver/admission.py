@@ -15,7 +15,7 @@ from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_seconds, show_amount
-from rota.model.errors import BadField, Conflict, QueueFull
+from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
@@ -53,7 +53,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     before = submitted_before(view, wish, key)
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
-    refuse_full_queue(view)
+    require_room(view)
     number = view.counters.jobs + 1
     dated = wish if wish.deadline_at_ms is None else parse_spec(body, now.wall_ms)
     spec = msgspec.structs.replace(
@@ -71,7 +71,9 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     )
 
 
-def refuse_full_queue(view: View) -> None:
+def require_room(view: View) -> None:
+    if view.is_short:
+        raise StoreFull("the server's disk is full: nothing new is taken until there is room on it")
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
 

@@ -7,7 +7,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.admission import Submitted, digest, refuse_full_queue, submitted_before
+from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
 from rota.apiserver.finding import find_job
 from rota.model.errors import Conflict
 from rota.model.ids import JobId
@@ -37,7 +37,7 @@ def rerun(view: View, ref: str, wanted: Wanted, caller: Caller, now: Instant) ->
     before = submitted_before(view, wish, key)
     if before is not None:
         return Plan(answer=Submitted(before, new=False))
-    refuse_full_queue(view)
+    require_room(view)
     number = view.counters.jobs + 1
     spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, digest(wish)),)

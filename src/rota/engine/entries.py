@@ -11,7 +11,7 @@ from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, 
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
 from rota.model.phase import AFTER_ENDS, FIRST_END, Hold, Phase
 from rota.model.pins import PinBlock, grown
 from rota.model.recovery import JobAnswers
@@ -251,6 +251,10 @@ class NodeEntry:
         self.load: Load | None = None
         self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
+        self.refused: Unwelcome | None = None  # it calls, and may not come in
+
+    def refuse(self, why: Unwelcome | None) -> None:
+        self.refused = why
 
     def paced(self, report_ms: int) -> None:
         self.report_ms = report_ms

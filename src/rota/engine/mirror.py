@@ -60,6 +60,7 @@ class Mirror(Standing):
         self.unfinished = 0
         self.now_ms = 0
         self.read_at_ms = 0
+        self.is_short = False  # of disk space, as far as its store says
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
         self._lines = Lines()
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
@@ -157,10 +158,12 @@ class Mirror(Standing):
         But not the silence: who could not write could not greet anybody, so all count as heard just now.
         """
         self.presence = before.presence
+        self.is_short = before.is_short
         for node, entry in before.nodes.items():
             if node in self.nodes:
                 self.connect(node, entry.link)
                 self.nodes[node].paced(entry.report_ms)
+                self.nodes[node].refuse(entry.refused)
                 if entry.load is not None:
                     self.measure(node, entry.load)
 

@@ -14,6 +14,7 @@ from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
+from rota.model.restored import Restored
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -31,6 +32,7 @@ Record = (
     | JobGone
     | Counters
     | ReportPace
+    | Restored
     | TaskBlock
     | PinBlock
     | AttemptBlock
@@ -53,6 +55,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     SubmitKey: "apiserver",
     Counters: "apiserver",
     ReportPace: "apiserver",
+    Restored: "apiserver",
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",

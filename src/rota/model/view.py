@@ -16,6 +16,7 @@ from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.past import Past
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers, Presence
+from rota.model.restored import Restored
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -116,6 +117,14 @@ class View(Protocol):
     @property
     def read_at_ms(self) -> int:
         """When all this was read from disk: what happened before, somebody else may have seen."""
+
+    @property
+    def restored(self) -> Restored | None:
+        """That it was read from a backup, once."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the store has no room but for how that ends which runs already."""
 
     @property
     def jobs(self) -> Mapping[JobId, JobView]: ...

@@ -54,6 +54,8 @@ class Scheduler:
             self._room = view.room
             self._memory = Memory(view, self._settings)
         self._memory.forget_lapsed(view, now)
+        if view.is_short:  # of disk space: what is left is for the ends of what runs
+            return NOTHING
         if view.systems:
             self._memory.seating.begin(view)
             pinned = pin(view, self._memory.seating, self._memory.pinned)

@@ -74,6 +74,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
         yield mirror.counters
     if mirror.pace != ReportPace():
         yield mirror.pace
+    if mirror.restored is not None:
+        yield mirror.restored
 
 
 def _derived(mirror: Mirror) -> dict[str, Any]:
