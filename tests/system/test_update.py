@@ -158,6 +158,7 @@ def test_a_node_that_was_away_learns_of_the_change(
     script = f'trap "echo heard >> {heard}" USR1; echo ready; while :; do sleep 0.05; done'
     job = client.submit("sh", "-c", script, on=three.node(1)["name"], timeout="1h")
     until(lambda: "ready" in job.logs(), "it runs")
+    until(lambda: job.refresh().counts["running"] == 1, "the server knows it")
     three.kill_agent(1)
     job.kill("USR1")
     three.start_agent(1)

@@ -61,6 +61,10 @@ BRANCHES = (
     "user: ended a service",
     "user: gave up waiting",
     "user: released what was held",
+    "user: rolled out a bad version",
+    "user: rolled out a good version",
+    "rollout: a newer version",
+    "rollout: going back",
 )
 STEPS = tuple(
     f"attempt: {before.name.lower()} to {after.name.lower()}"
