@@ -14,6 +14,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.faults.conftest import FIGURES
 from tests.faults.sizes import Size, size
+from tests.faults.tally import Tally
 from tests.faults.test_repeated_faults import finished, left_behind
 from tests.system.witness import Gate, Witness
 
@@ -85,7 +86,7 @@ def test_short_tasks_by_the_ten_thousand_leave_nothing_behind(tmp_path: Path, re
 
 
 def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(
-    tmp_path: Path, record_property: Tell
+    tmp_path: Path, tally: Tally, record_property: Tell
 ) -> None:
     wanted = size(few=Size(faults=2, tasks=40), many=Size(faults=20, tasks=200))
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate", wanted.tasks / 200)
@@ -103,6 +104,7 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(
             cluster.wait_for_nodes()  # a busy machine may take longer; a node that is never heard is lost
         gate.open()
         until(lambda: finished(cluster, job), "all tasks end", 120)
+        tally.note_starts(witness, wanted.tasks, wanted.faults)
 
         starts = witness.starts()
         told = f"{starts.total()} starts, {cluster.count(job, 'succeeded')} succeeded"
@@ -114,7 +116,7 @@ def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(
 
 
 def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(
-    tmp_path: Path, record_property: Tell
+    tmp_path: Path, tally: Tally, record_property: Tell
 ) -> None:
     """Also what went into a session of its own and lets no signal end it."""
     wanted = size(few=Size(faults=1, tasks=20), many=Size(faults=5, tasks=200))
@@ -134,6 +136,7 @@ def test_a_killed_keeper_leaves_nothing_behind_and_its_work_is_run_again(
         until(lambda: len(witness.seen()) == (wanted.faults + 1) * wanted.tasks, "it runs again", 120)
         gate.open()
         until(lambda: finished(cluster, job), "all tasks end", 120)
+        tally.note_starts(witness, wanted.tasks, wanted.faults, allowed=wanted.faults + 1)
 
         told = f"all dead after {', '.join(f'{one:.1f}' for one in took_seconds)} s"
         record_property(FIGURES, f"{2 * wanted.tasks} processes and more, {wanted.faults} keepers: {told}")

@@ -18,6 +18,8 @@ class Action(StrEnum):
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
+    BACK_UP = "back up the store"
+    RESTORE = "let nodes follow a restored server"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -29,6 +31,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
+    Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
+    Action.RESTORE: Role.ADMIN,
 }
 
 
