@@ -1,6 +1,7 @@
 """Signals trees whose time is up; once a second sweeps up orphans, more often looks who breaks a limit."""
 
 import contextlib
+import math
 import signal
 import time
 from collections import defaultdict
@@ -103,7 +104,7 @@ class Warden:
     def _find(self, stillness: contextlib.ExitStack) -> list[Marked]:
         """Whoever cannot be looked at in time is held still for that, and until it has its signal."""
         try:
-            return trees.find_marked(self._mark, LOOK_SECONDS)
+            return trees.find_marked(self._mark, LOOK_SECONDS if self._groups.can_hold_still else math.inf)
         except TimeoutError:
             stillness.enter_context(self._groups.still())
             return trees.find_marked(self._mark)
@@ -129,21 +130,33 @@ class Warden:
 
     def _kill_crowd(self, key: Key) -> None:
         """Of those who fork all the time some are always missed; each one frozen makes no more of them."""
-        trap = self._trap(key)
+        killed = self._kill_resting(key)
+        trap: Group | None = None
         for _ in range(PASSES):
             caught = set(trap.members()) if trap else set()
-            left = [
-                one.pid for one in trees.find_marked(self._mark) if one.key == key and one.pid not in caught
-            ]
+            left = [one.pid for one in self._members(key) if one.pid not in caught | killed]
+            if not left:
+                break
+            trap = trap or self._trap(key)
             for pid in left:
                 if trap:
                     trap.catch(pid, partial(trees.is_of, pid, key, self._mark))
                 else:
                     trees.signal_marked(pid, self._mark, signal.SIGKILL)
-            if not left:
-                break
         if trap:
             self._groups.end(trap)
+
+    def _kill_resting(self, key: Key) -> set[int]:
+        """A crowd of which nobody does anything: to freeze one by one takes much longer."""
+        members = self._members(key)
+        if any(one.is_busy for one in members):
+            return set()
+        for one in members:
+            trees.signal_marked(one.pid, self._mark, signal.SIGKILL)
+        return {one.pid for one in members}
+
+    def _members(self, key: Key) -> list[Marked]:
+        return [one for one in trees.find_marked(self._mark) if one.key == key]
 
     def _trap(self, key: Key) -> Group | None:
         try:

@@ -48,6 +48,7 @@ class GroupsV2(Groups):
     """A process enters by itself, between its fork and its exec. Threads cannot go alone."""
 
     label = "cgroup-v2"
+    can_hold_still = True
 
     def __init__(self, home: str, name: str) -> None:
         """`home`: a group that is ours to divide, or the root of the tree."""

@@ -80,6 +80,7 @@ class Groups:
 
     label = "polling"
     controllers: tuple[str, ...] = (MEMORY, PIDS)
+    can_hold_still = False
 
     def __init__(self) -> None:
         self._dying: list[Group] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rota.keeper.rules import Key
 
 PR_SET_CHILD_SUBREAPER = 36
+BUSY = ("R", "D")
 CHECK = b"\0ROTA_CHECK=1\0"
 
 
@@ -22,6 +23,7 @@ class Marked:
     pid: int
     group: int
     key: Key | None
+    is_busy: bool = False  # it runs, or will in a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def find_marked(mark: str, patience_seconds: float = math.inf) -> list[Marked]:
         if _carries(environ, mark):
             stat = _stat(pid)
             if stat and stat.state != "Z":
-                found.append(Marked(pid, stat.group, _key(environ)))
+                found.append(Marked(pid, stat.group, _key(environ), stat.state in BUSY))
     return found
 
 
