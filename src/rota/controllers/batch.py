@@ -204,7 +204,7 @@ def _again_event(job: JobView, again: list[int]) -> Event:
 def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     """Nothing of it has begun: it begins, or ends at once."""
     if job.cluster is None:
-        return NOTHING
+        return _end(job, JobEvent.CANCEL_WISHED, JobState.SUBMITTED, now) if canceled else NOTHING
     state = JobState.ASSIGNED if job.status is None else job.status.state
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)

@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 
 from rota.model.after import After
+from rota.model.cluster import DEFAULT
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -119,6 +120,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
+    cluster: str | None = None  # the only one it may run in; None: any that can serve it
+    home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
 
     @property
     def key(self) -> Key:
@@ -170,6 +173,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             noise=self.noise,
             policy=self.policy,
             inside=() if self.container is None else self.container.wants,
+            cluster=self.home,
         )
 
     @cached_property
@@ -209,6 +213,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 
+def at_home(spec: JobSpec, cluster: str) -> JobSpec:
+    """The same job, assigned to that cluster."""
+    return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
+
+
 class Sent(msgspec.Struct, frozen=True):
     """A signal for attempts that run. Numbered, so that none is delivered twice."""
 
@@ -240,11 +249,12 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
         return Key(f"job/{self.id}/wish")
 
 
-class JobCluster(msgspec.Struct, frozen=True):
+class JobCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which cluster a job is for. Written by clusters."""
 
     id: JobId
     cluster: str
+    moved: bool = False  # it was assigned to another before
 
     @property
     def key(self) -> Key:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import JobStatus
+from rota.model.job import JobCluster, JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
@@ -29,6 +29,8 @@ def _wakes(record: Record) -> Iterable[str]:
         case JobStatus() | TaskBlock() | StatusBlock() | NodeStatus() | NodeWish() | NodeSpec() | Namespace():
             return (ROUND,)
         case PinBlock():
+            return (ROUND,)
+        case JobCluster() if record.moved:  # else its tasks are not wanted yet
             return (ROUND,)
         case _:
             return ()

@@ -5,13 +5,15 @@ from typing import NamedTuple
 
 from rota.apiserver import admit_brake, admit_loss, admit_release
 from rota.apiserver.access import Caller
-from rota.clusters import assign
+from rota.clusters import assign, lifecycle, scale
+from rota.clusters import machines as provided
 from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
+from rota.model.cluster import DEFAULT, MACHINE
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -21,6 +23,8 @@ from rota.model.service import Life
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
+from rota.scheduler.growth import foresee_growth
+from rota.scheduler.survey import Surveyor
 from rota.store import codec
 from rota.testing.builders import WALL_MS
 from rota.watcher import ages, brake, liveness, sessions
@@ -205,10 +209,26 @@ class Stage:
 
     # ---- nodes
 
-    def join(self, machine: Machine) -> None:
+    def join(self, machine: Machine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None) -> None:
         self.machines[machine.name] = machine
-        self.put(NodeSpec(NodeId(machine.name), machine.name))
+        self.put(NodeSpec(NodeId(machine.name), machine.name, cluster, dict(labels or {})))
         self.call(machine)
+
+    def provide(self, machine: Machine) -> None:
+        """A provider has made what it was asked for, and it joins."""
+        cluster, name = self.mirror.machines[machine.name].cluster, machine.name
+        self.ask("clusters", lambda view, now: provided.made(view, name, now))
+        self.join(machine, cluster, {**self.mirror.cluster_wishes[cluster].node_labels, MACHINE: name})
+
+    def provider_fails(self, name: str, reason: str) -> None:
+        self.ask("clusters", lambda view, now: provided.not_made(view, name, reason, now))
+        self.settle()
+
+    def provider_removes(self, name: str) -> None:
+        """As it was asked to: power and all."""
+        self.ask("clusters", lambda view, now: provided.gone(view, name, now))
+        self.machines.pop(name, None)
+        self.settle()
 
     def call(self, machine: Machine) -> None:
         """It dials in and says hello: it is heard before anybody judges its silence."""
@@ -333,7 +353,9 @@ class Stage:
         mirror.now_ms = self.now_ms
         mirror.load(codec.decode(key, value) for key, value in self.records.items())
         reconcilers = [
-            assign.RECONCILER,
+            assign.reconciler(Surveyor().look),
+            lifecycle.RECONCILER,
+            scale.reconciler(foresee_growth),
             batch.RECONCILER,
             rollout.RECONCILER,
             expire.reconciler(),

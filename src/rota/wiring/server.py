@@ -18,7 +18,7 @@ from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
-from rota.clusters import assign
+from rota.clusters import assign, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.reconciler import Reconciler
@@ -35,7 +35,9 @@ from rota.model.view import View
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
+from rota.scheduler.growth import foresee_growth
 from rota.scheduler.round import Settings
+from rota.scheduler.survey import Surveyor
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
@@ -150,7 +152,9 @@ async def _doors(
 
 def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
     return [
-        assign.RECONCILER,
+        assign.reconciler(Surveyor().look),
+        lifecycle.RECONCILER,
+        scale.reconciler(partial(foresee_growth, settings=settings)),
         batch.RECONCILER,
         rollout.RECONCILER,
         expire.reconciler(_retention(config)),
