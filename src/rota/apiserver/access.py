@@ -18,6 +18,8 @@ class Action(StrEnum):
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
+    CHANGE_CLUSTERS = "change clusters"
+    ADD_CLUSTERS = "add clusters"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -28,6 +30,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.SUBSCRIBE: Role.SUBMITTER,
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
+    Action.CHANGE_CLUSTERS: Role.OPERATOR,
+    Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
 }
 

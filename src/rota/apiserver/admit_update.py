@@ -17,7 +17,7 @@ from rota.model.plan import Event, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
-FIXED = ("name", "namespace", "kind", "after")
+FIXED = ("name", "namespace", "kind", "after", "cluster")
 TABLES = (
     "env",
     "labels",

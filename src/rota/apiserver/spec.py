@@ -47,7 +47,7 @@ KNOWN = (
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
-    *("controller", "when_no_controller", "controller_wait", "keep"),
+    *("controller", "when_no_controller", "controller_wait", "keep", "cluster"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -110,6 +110,7 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
         keep_seconds=_keep(said.get("keep")),
+        cluster=None if said.get("cluster") is None else fields.name("cluster", said["cluster"]),
         sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,

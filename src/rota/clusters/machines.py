@@ -56,3 +56,12 @@ def seen(view: View, cluster: str, there: frozenset[str], now: Instant) -> Plan:
         events=(Event("cluster.machine_lost", why, cluster=cluster),),
         why=why,
     )
+
+
+def not_removed(view: View, name: str, reason: str) -> Plan:
+    """Its provider could not end it: it still counts, and is asked for again."""
+    machine = view.machines.get(name)
+    if machine is None:
+        return NOTHING
+    why = f"machine {name} cannot be removed: {reason}"
+    return Plan(events=(Event("cluster.machine_failed", why, cluster=machine.cluster),), why=why)

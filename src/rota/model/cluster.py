@@ -19,6 +19,11 @@ from rota.model.limits import PROVIDER_PAUSE_FIRST_MS, PROVIDER_PAUSE_LAST_MS
 DEFAULT = "default"  # always there, so that nobody has to know about clusters
 BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
 MACHINE = "machine"  # label of a node's join record: which of the machines that were asked for it is
+PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings that each needs
+    BY_HAND: (),
+    "local": (),
+    "command": ("create", "list", "remove"),
+}
 TYPE, REGION = "cluster_type", "region"  # labels that nodes have from their cluster
 
 

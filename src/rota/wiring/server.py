@@ -19,6 +19,7 @@ from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign, lifecycle, scale
+from rota.clusters.run import Procurement
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.controllers import after, batch, cron, expire, rollout, system
 from rota.engine.reconciler import Reconciler
@@ -32,6 +33,9 @@ from rota.identity.vault import Vault
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
+from rota.providers.command import Command as CommandProvider
+from rota.providers.local import Local
+from rota.providers.protocol import Provider
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
@@ -50,6 +54,7 @@ from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
+from rota.wiring.machines import Nodes, join_lines
 from rota.wiring.process import Interruption, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
@@ -78,6 +83,7 @@ class Server:
     authority: Authority
     addresses: Addresses
     url: str
+    local: Local
 
 
 @contextlib.asynccontextmanager
@@ -130,6 +136,9 @@ async def _doors(
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         ControllerDoor(api), controller_server
     )
+    local = Local(directory / "machines", Nodes())
+    providers: dict[str, Provider] = {"local": local, "command": CommandProvider()}
+    procurement = Procurement(engine, providers, join_lines(vault, authority, addresses.http))
     web = doors.web_server(api, directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
     _write_context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
@@ -139,13 +148,15 @@ async def _doors(
         driving = tasks.create_task(engine.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         await _seed(engine, config.store)
+        procuring = tasks.create_task(procurement.run())
         try:
-            yield Server(engine, vault, authority, addresses, url)
+            yield Server(engine, vault, authority, addresses, url, local)
         finally:
             web.should_exit = web.force_exit = True
             await agent_server.stop(_HANG_UP_SECONDS)
             await controller_server.stop(_HANG_UP_SECONDS)
             tails.close()
+            procuring.cancel()
             await serving
             driving.cancel()
 
