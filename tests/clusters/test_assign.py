@@ -7,8 +7,8 @@ from rota.clusters.assign import Assigner
 from rota.engine.mirror import Mirror
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobStatus
-from rota.model.lifecycle import ClusterState, JobState
+from rota.model.job import JobCluster, JobSpec, JobStatus
+from rota.model.lifecycle import ClusterState
 from rota.model.node import Link, NodeSpec
 from rota.model.plan import NOTHING, Plan
 from rota.model.shape import Preference, Term
@@ -74,9 +74,9 @@ def test_a_job_that_is_not_there_is_left_alone() -> None:
 def test_a_new_spec_and_a_changed_cluster_wake_it() -> None:
     spec = job_spec()
 
-    assert list(assign.wakes(spec)) == ["1"]
-    assert list(assign.wakes(Cluster("eu"))) == ["clusters/eu"]
-    assert list(assign.wakes(JobStatus(spec.id, JobState.ACTIVE))) == []
+    assert list(assign.WAKES[JobSpec](spec)) == ["1"]
+    assert list(assign.WAKES[Cluster](Cluster("eu"))) == ["clusters/eu"]
+    assert JobStatus not in assign.WAKES
 
 
 def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from rota.clusters.serve import serves
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.amounts import show_amount
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.fit import Fit
@@ -12,7 +12,7 @@ from rota.model.job import JobCluster, JobSpec
 from rota.model.lifecycle import JOB_ENDS
 from rota.model.limits import MOVE_LOOK_MS
 from rota.model.node import NodeStatus
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import JobView, View
 
 Survey = Callable[[View, JobSpec, str], Fit]
@@ -22,20 +22,15 @@ _CLUSTERS = "clusters/"  # a key: this cluster changed, who waits for it or has 
 _NODES = "nodes/"  # a key: this node changed, can its cluster serve whom no other can?
 
 
+WAKES: Wakes = {
+    JobSpec: own_id,
+    Cluster: lambda record: (f"{_CLUSTERS}{record.name}",),
+    NodeStatus: lambda record: (f"{_NODES}{record.id}",),
+}
+
+
 def reconciler(survey: Survey) -> Reconciler:
-    return Reconciler("assign", "clusters", wakes, Assigner(survey).decide, start)
-
-
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobSpec():
-            return (record.id,)
-        case Cluster():
-            return (f"{_CLUSTERS}{record.name}",)
-        case NodeStatus():
-            return (f"{_NODES}{record.id}",)
-        case _:
-            return ()
+    return Reconciler("assign", "clusters", WAKES, Assigner(survey).decide, start)
 
 
 def start(view: View) -> Iterable[str]:

@@ -2,26 +2,16 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
 from rota.model.lifecycle import CLUSTER, ClusterEvent, ClusterState, MachineState, NodeState, step
 from rota.model.limits import SCALE_LOOK_MS
 from rota.model.node import NodeSpec
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import View
 
 NAME = "cluster"
 _UNDER_WAY = (ClusterState.PROVISIONING, ClusterState.RESIZING, ClusterState.DRAINING)
-
-
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case ClusterWish() | Cluster():
-            return (record.name,)
-        case Machine() | NodeSpec():
-            return (record.cluster,)
-        case _:
-            return ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -138,4 +128,13 @@ def _size(wish: ClusterWish) -> str:
     return f"{wish.min_nodes} to {wish.max_nodes} nodes of {wish.provider}"
 
 
-RECONCILER = Reconciler(NAME, "clusters", wakes, decide, start)
+def _own_name(record: Cluster | ClusterWish) -> Iterable[str]:
+    return (record.name,)
+
+
+def _its_cluster(record: Machine | NodeSpec) -> Iterable[str]:
+    return (record.cluster,)
+
+
+WAKES: Wakes = {ClusterWish: _own_name, Cluster: _own_name, Machine: _its_cluster, NodeSpec: _its_cluster}
+RECONCILER = Reconciler(NAME, "clusters", WAKES, decide, start)

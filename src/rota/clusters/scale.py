@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable
 
 from rota.clusters.fleet import Fleet, tend
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.fit import Growth
 from rota.model.ids import NodeId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.limits import SCALE_LOOK_MS, SCALE_STEP_MAX
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import View
 
 NAME = "scale"
@@ -20,17 +20,18 @@ Foresight = Callable[[View, ClusterWish, int, int, Instant], Growth]
 
 
 def reconciler(foresee: Foresight) -> Reconciler:
-    return Reconciler(NAME, "clusters", wakes, Scaler(foresee).decide, start)
+    return Reconciler(NAME, "clusters", WAKES, Scaler(foresee).decide, start)
 
 
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case ClusterWish() | Cluster():
-            return (record.name,)
-        case JobCluster() | Machine():
-            return (record.cluster,)
-        case _:
-            return ()
+def _own_name(record: Cluster | ClusterWish) -> Iterable[str]:
+    return (record.name,)
+
+
+def _its_cluster(record: Machine | JobCluster) -> Iterable[str]:
+    return (record.cluster,)
+
+
+WAKES: Wakes = {ClusterWish: _own_name, Cluster: _own_name, Machine: _its_cluster, JobCluster: _its_cluster}
 
 
 def start(view: View) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobStatus
@@ -18,22 +18,22 @@ from rota.scheduler.pins import pin
 from rota.scheduler.round import Memory, Round, Settings
 
 ROUND = "round"
+_WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Namespace, PinBlock)
 
 
 def reconciler(settings: Settings | None = None) -> Reconciler:
-    return Reconciler("place", "scheduler", _wakes, Scheduler(settings or Settings()).decide, _start)
+    wakes: Wakes = {**dict.fromkeys(_WAKING, _wakes), JobCluster: _moved}
+    return Reconciler("place", "scheduler", wakes, Scheduler(settings or Settings()).decide, _start)
 
 
 def _wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobStatus() | TaskBlock() | StatusBlock() | NodeStatus() | NodeWish() | NodeSpec() | Namespace():
-            return (ROUND,)
-        case PinBlock():
-            return (ROUND,)
-        case JobCluster() if record.moved:  # else its tasks are not wanted yet
-            return (ROUND,)
-        case _:
-            return ()
+    del record
+    return (ROUND,)
+
+
+def _moved(record: JobCluster) -> Iterable[str]:
+    """Of a job that is assigned for the first time no task is wanted yet."""
+    return (ROUND,) if record.moved else ()
 
 
 def _start(view: View) -> Iterable[str]:
