@@ -103,7 +103,6 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     NodeStatus(
         NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5
     ),
-    Cluster("default"),
     Cluster("build", ClusterState.RESIZING, "why", 7, 3, 1, 99),
     ClusterWish("build", "ci", "eu", {"a": "b"}, "local", {"c": "d"}, {"cpu": 1000}, 1, 8, 2, drain=True),
     Machine("build-1", "build", MachineState.JOINED, 5, 3, NodeId("n1"), "why"),
