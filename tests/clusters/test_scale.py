@@ -197,6 +197,6 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
 def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
     cluster = Cluster("build")
     for _ in range(failures):
-        cluster = cluster.failed(0)
+        cluster = cluster.failed(0, "why")
 
     assert cluster.paused_until_ms == min(5000 * 2 ** (failures - 1), 300_000)

@@ -8,8 +8,8 @@ from rota.model.amounts import show_amount
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.fit import Fit
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec
-from rota.model.lifecycle import JOB_ENDS
+from rota.model.job import JobCluster, JobSpec, Recovery
+from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import MOVE_LOOK_MS
 from rota.model.node import NodeStatus
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -18,6 +18,7 @@ from rota.model.view import JobView, View
 Survey = Callable[[View, JobSpec, str], Fit]
 
 _DEFAULT_KEY = "default"
+_ENDING = (Recovery.CANCEL, Recovery.NONE)  # owners who want lost work to end
 _CLUSTERS = "clusters/"  # a key: this cluster changed, who waits for it or has to leave it?
 _NODES = "nodes/"  # a key: this node changed, can its cluster serve whom no other can?
 
@@ -65,9 +66,21 @@ class Assigner:
         if cluster.takes_jobs:
             jobs = [view.jobs[job] for job in view.unassigned]
         else:
-            jobs = [job for job in view.jobs.values() if job.cluster is None or _may_move(job, name)]
+            ended = _ENDING if cluster.state is ClusterState.FAILED else ()
+            jobs = [
+                job
+                for job in view.jobs.values()
+                if job.cluster is None or (_may_move(job, name) and job.spec.recovery not in ended)
+            ]
         plan = self._assign_all(view, jobs, f"cluster {name} is {cluster.state}")
-        return plan if cluster.takes_jobs else plan._replace(wake_at_ms=now.ms + MOVE_LOOK_MS)
+        if cluster.takes_jobs:
+            return plan
+        ending = _given_up(view, cluster) if cluster.state is ClusterState.FAILED else NOTHING
+        return plan._replace(
+            puts=(*plan.puts, *ending.puts),
+            events=(*plan.events, *ending.events),
+            wake_at_ms=now.ms + MOVE_LOOK_MS,
+        )
 
     def _welcome(self, view: View, node: NodeId) -> Plan:
         """Jobs that no node of their cluster could ever run."""
@@ -144,6 +157,21 @@ def _may_move(entry: JobView, name: str) -> bool:
     """Nothing of it runs, and it is not bound to where it is."""
     here = entry.cluster is not None and entry.cluster.cluster == name and entry.spec.cluster is None
     return here and not entry.tally.live and not _has_ended(entry)
+
+
+def _given_up(view: View, cluster: Cluster) -> Plan:
+    """Jobs of a failed cluster that may not move: bound to it, or as the owner of their recovery says."""
+    reason = f"cluster-failed: {cluster.name}" + (f", {cluster.reason}" if cluster.reason else "")
+    lost = [
+        job.spec.id
+        for job in view.jobs.values()
+        if job.cluster is not None
+        and (job.cluster.cluster, job.cluster.failed) == (cluster.name, None)
+        and (job.spec.cluster is not None or job.spec.recovery in _ENDING)
+        and not _has_ended(job)
+    ]
+    told = (Event("job.cluster_failed", f"job {job} is canceled: {reason}", job=job) for job in lost)
+    return Plan(tuple(JobCluster(job, cluster.name, failed=reason) for job in lost), events=tuple(told))
 
 
 def _has_ended(entry: JobView) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
 from rota.model.lifecycle import CLUSTER, ClusterEvent, ClusterState, MachineState, NodeState, step
-from rota.model.limits import SCALE_LOOK_MS
+from rota.model.limits import PROVIDER_FAILURES_MAX, SCALE_LOOK_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import View
@@ -26,7 +26,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     cluster, wish = view.clusters.get(key), view.cluster_wishes.get(key)
     if cluster is None:
         return _begin(key, wish, now) if wish is not None or _has_nodes(view, key) else NOTHING
-    event = _next(view, cluster, wish or ClusterWish(key))
+    wanted = wish or ClusterWish(key)
+    event = _over(view, cluster, wanted) or _next(view, cluster, wanted)
     if event is None:
         return look_again(now.ms + SCALE_LOOK_MS) if cluster.state in _UNDER_WAY else NOTHING
     if event is ClusterEvent.EMPTY:
@@ -44,9 +45,6 @@ def _begin(name: str, wish: ClusterWish | None, now: Instant) -> Plan:
 
 
 def _next(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
-    going_on = cluster.state not in (ClusterState.DRAINING, ClusterState.ENDED)
-    if going_on and (wish.end if cluster.state is ClusterState.FAILED else wish.drain):
-        return ClusterEvent.DRAIN_WISHED
     match cluster.state:
         case ClusterState.REQUESTED:
             return ClusterEvent.ASKED_FOR
@@ -61,6 +59,20 @@ def _next(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | Non
             return _drained(view, cluster, wish)
         case ClusterState.FAILED | ClusterState.ENDED:
             return None
+
+
+def _over(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
+    if cluster.state in (ClusterState.DRAINING, ClusterState.ENDED):
+        return None
+    if wish.end if cluster.state is ClusterState.FAILED else wish.drain:
+        return ClusterEvent.DRAIN_WISHED
+    return ClusterEvent.BROKEN if _is_broken(view, cluster) else None
+
+
+def _is_broken(view: View, cluster: Cluster) -> bool:
+    """Its provider fails again and again, and no node is there. The default one goes on trying for ever."""
+    spent = cluster.failures >= PROVIDER_FAILURES_MAX and cluster.name != DEFAULT
+    return spent and cluster.state is not ClusterState.FAILED and not _has_nodes(view, cluster.name)
 
 
 def _drained(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
@@ -105,7 +117,8 @@ def _has_nodes(view: View, name: str) -> bool:
 
 def _turned(cluster: Cluster, event: ClusterEvent, now: Instant) -> Plan:
     turned = cluster.turned(event, now.ms)
-    why = f"cluster {cluster.name} is {turned.state}: {event}"
+    reason = f"{event}, {cluster.reason}" if event is ClusterEvent.BROKEN and cluster.reason else event
+    why = f"cluster {cluster.name} is {turned.state}: {reason}"
     told = Event("cluster.changed", why, cluster=cluster.name, state=turned.state.value)
     return Plan((turned,), events=(told,), why=why)
 

@@ -19,7 +19,7 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     machine = view.machines.get(name)
     if machine is None or not machine.comes:
         return NOTHING
-    cluster = view.clusters[machine.cluster].failed(now.ms)
+    cluster = view.clusters[machine.cluster].failed(now.ms, reason)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     why = f"machine {name} is given up: {reason}; cluster {cluster.name} asks for no other for {seconds:g} s"
     event = Event("cluster.machine_failed", why, cluster=cluster.name)

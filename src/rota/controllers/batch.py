@@ -7,7 +7,7 @@ from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
-from rota.controllers.wishes import pause, stop_late, unwant, unwant_tasks
+from rota.controllers.wishes import is_canceled, pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -61,7 +61,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, pause it, cancel it, end it."""
-    cancel = job.wish is not None and job.wish.cancel
+    cancel = is_canceled(job)
     if job.status is None or job.status.state is JobState.WAITING:
         return _before(job, now, canceled=cancel)
     if job.status.state is JobState.CANCELING:

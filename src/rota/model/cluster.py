@@ -65,7 +65,7 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     state: ClusterState = ClusterState.READY
-    reason: str | None = None
+    reason: str | None = None  # of its provider's last failure, until something has come of it again
     since_ms: int = 0  # cluster time
     made: int = 0  # machines that were ever asked for: a number is given once
     failures: int = 0  # of its provider, in a row
@@ -83,20 +83,22 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_to_come(self) -> bool:
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
 
-    def turned(self, event: ClusterEvent, now_ms: int, reason: str | None = None) -> Self:
-        state = step(CLUSTER, self.state, event)
-        return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason)
+    def turned(self, event: ClusterEvent, now_ms: int) -> Self:
+        return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
 
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
 
-    def failed(self, now_ms: int) -> Self:
+    def failed(self, now_ms: int, reason: str) -> Self:
         """Its provider did: after each failure in a row the pause is twice as long."""
         pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(self.failures, 16), PROVIDER_PAUSE_LAST_MS)
-        return msgspec.structs.replace(self, failures=self.failures + 1, paused_until_ms=now_ms + pause_ms)
+        until_ms = now_ms + pause_ms
+        return msgspec.structs.replace(
+            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason
+        )
 
     def recovered(self) -> Self:
-        return msgspec.structs.replace(self, failures=0, paused_until_ms=0)
+        return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None)
 
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -255,6 +255,7 @@ class JobCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     id: JobId
     cluster: str
     moved: bool = False  # it was assigned to another before
+    failed: str | None = None  # that cluster has, and it cannot go to another: it ends, with this reason
 
     @property
     def key(self) -> Key:

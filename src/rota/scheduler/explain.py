@@ -117,7 +117,11 @@ def _no_node(view: View, job: JobView) -> str:
     home = job.spec.home
     coming = sum(one.cluster == home and one.comes for one in view.machines.values())
     whose = "" if len(view.clusters) <= 1 else f" of its cluster, {home},"
-    return f"no node{whose} has joined" + (f"; {coming} are on their way" if coming else "")
+    told = f"; {coming} {'is' if coming == 1 else 'are'} on the way" if coming else ""
+    cluster = view.clusters.get(home)
+    if cluster is not None and cluster.reason is not None:
+        told += f"; the last one was given up: {cluster.reason}"
+    return f"no node{whose} has joined{told}"
 
 
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:

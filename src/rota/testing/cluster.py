@@ -125,7 +125,7 @@ class LocalCluster:
         before = self._agents.get(number)
         assert before is None or before.poll() is not None, "the agent runs"
         name = f"node-{number}"
-        secrets = {} if before else {"ROTA_JOIN": variables.pop("join", None) or self.join_line()}
+        secrets = {} if before else {"ROTA_JOIN": variables.pop("join", "") or self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
         more = ("--label", f"number={number}", "--run-as", self._run_as)
         self._agents[number] = self._start(name, "agent", *given, *more, **secrets, **variables)
