@@ -108,7 +108,7 @@ def test_no_more_machines_are_asked_for_while_enough_are_on_their_way() -> None:
     cloud.wait(30)
 
     assert cloud.resizes == [
-        "adding 2 nodes to default: 3 tasks wait, 3 of them would start; it has 0, its limit is 4"
+        "adding 2 nodes to default: 3 tasks wait, all would start; it has 0, its limit is 4"
     ]
 
 

@@ -136,8 +136,10 @@ def _grown(fleet: Fleet, more: int, growth: Growth) -> str:
     head = f"adding {_nodes(more)} to {name}"
     if not growth.nodes:
         return f"{head}: at least {fleet.least} are asked for; {limit}"
-    waits = "1 task waits" if growth.waiting == 1 else f"{growth.waiting} tasks wait"
-    return f"{head}: {waits}, {growth.starts} of them would start; {limit}"
+    if growth.waiting == 1:
+        return f"{head}: 1 task waits, which would start; {limit}"
+    starts = "all" if growth.starts == growth.waiting else f"{growth.starts} of them"
+    return f"{head}: {growth.waiting} tasks wait, {starts} would start; {limit}"
 
 
 def _shrunk(fleet: Fleet, going: list[Machine], reason: str, now: Instant) -> Plan:
