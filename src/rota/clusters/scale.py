@@ -9,11 +9,12 @@ from rota.model.fit import Growth
 from rota.model.ids import NodeId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
-from rota.model.limits import SCALE_LOOK_MS, SCALE_STEP_MAX
+from rota.model.limits import SCALE_LOOK_MS, SCALE_NODES_A_LOOK, SCALE_STEP_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import View
 
 NAME = "scale"
+_NEVER_MS = -(1 << 60)
 
 # The cluster, machines on their way, the most that may come on top -> what the scheduler would make of it.
 Foresight = Callable[[View, ClusterWish, int, int, Instant], Growth]
@@ -96,10 +97,10 @@ class Scaler:
         if not waiting:
             return Growth(0, 0, 0)
         on = (view.room.grown, sum(waiting), fleet.coming, most)
-        at_ms, before, growth = self._foreseen.get(name, (-SCALE_LOOK_MS, (), Growth(0, 0, 0)))
+        at_ms, before, growth = self._foreseen.get(name, (_NEVER_MS, (), Growth(0, 0, 0)))
         if before == on:
             return growth
-        if now.ms - at_ms < SCALE_LOOK_MS:
+        if now.ms - at_ms < SCALE_LOOK_MS * (1 + view.room.size // SCALE_NODES_A_LOOK):
             return Growth(0, 0, 0)
         growth = self._foresee(view, fleet.wish, fleet.coming, most, now)
         self._foreseen[name] = (now.ms, on, growth)

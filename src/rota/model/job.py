@@ -218,6 +218,11 @@ def at_home(spec: JobSpec, cluster: str) -> JobSpec:
     return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
 
 
+def packed(spec: JobSpec) -> JobSpec:
+    """The same job, which wants to be where it is fullest."""
+    return msgspec.structs.replace(spec, policy=Policy.PACK)
+
+
 class Sent(msgspec.Struct, frozen=True):
     """A signal for attempts that run. Numbered, so that none is delivered twice."""
 

@@ -18,7 +18,7 @@ class Surveyor:
     def __init__(self) -> None:
         self._room: Room | None = None
         self._version = -1  # Room.doors
-        self._able: dict[Shape, Array] = {}
+        self._able: dict[Shape, Array] = {}  # slots
 
     def look(self, view: View, spec: JobSpec, cluster: str) -> Fit:
         room, shape = view.room, at_home(spec, cluster).shape
@@ -27,20 +27,24 @@ class Surveyor:
         able = self._able.get(shape)
         if able is None:
             able = self._able[shape] = self._find(room, shape)
-        slots = np.nonzero(able)[0]
-        return Fit(int(slots.size), _copies(room, shape, slots))
+        return Fit(int(able.size), _copies(room, shape, able))
 
     def _find(self, room: Room, shape: Shape) -> Array:
         able = admitted(room, shape) & room.open[: room.size]
         for resource, amount in shape.needs:
             row = room.rows.get(resource)
             able &= row is not None and room.capacity[row, : room.size] >= amount
-        return able
+        slots: Array = np.nonzero(able)[0]
+        return slots
 
 
 def _copies(room: Room, shape: Shape, slots: Array) -> int:
     if not slots.size:
         return 0
-    free = room.free()[:, slots]
-    most = [free[room.rows[resource]] // amount for resource, amount in shape.needs if amount]
+    most = [_free(room, room.rows[resource], slots) // amount for resource, amount in shape.needs if amount]
     return int(np.maximum(0, np.minimum.reduce(most)).sum()) if most else int(slots.size)
+
+
+def _free(room: Room, row: int, slots: Array) -> Array:
+    free: Array = np.minimum(room.capacity[row, slots] - room.reserved[row, slots], room.measured[row, slots])
+    return free

@@ -73,7 +73,8 @@ async def _stretch(server: Server, options: DevOptions) -> None:
             idle_seconds=_IDLE_SECONDS,
         )
         tell(f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default")
-    if server.engine.mirror.cluster_wishes.get(DEFAULT, ClusterWish(DEFAULT)) != wish:
+    before = server.engine.mirror.cluster_wishes.get(DEFAULT, ClusterWish(DEFAULT))
+    if before != wish and "local" in (before.provider, wish.provider):
         await server.engine.ask("apiserver", lambda *_: Plan((wish,)))
 
 
