@@ -8,6 +8,7 @@ from rota.model.cluster import Cluster, ClusterWish
 from rota.model.ids import JobId
 from rota.model.lifecycle import MachineState
 from rota.model.sync import Said
+from rota.testing import provided
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
 
@@ -72,9 +73,9 @@ class Cloud:
                 there = self.stage.machines.get(machine.name)
                 heard = there is not None and there.told is not None
                 assert not (heard and there and there.held), "something runs on a machine that goes"
-                self.stage.provider_removes(machine.name)
+                provided.remove(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
-                self.stage.provide(Machine(machine.name, {"cpu": 2000}, {}))
+                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
 
 
 def test_a_square_wave_of_load_is_one_resize_an_edge() -> None:

@@ -20,6 +20,8 @@ class Action(StrEnum):
     ADD_NODES = "add nodes"
     CHANGE_CLUSTERS = "change clusters"
     ADD_CLUSTERS = "add clusters"
+    BACK_UP = "back up the store"
+    RESTORE = "let nodes follow a restored server"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -33,6 +35,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_CLUSTERS: Role.OPERATOR,
     Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
+    Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
+    Action.RESTORE: Role.ADMIN,
 }
 
 

@@ -1,5 +1,6 @@
 """The HTTP face: who may come in, and what an error looks like to them. [I/O]"""
 
+import errno
 from collections.abc import Iterable
 from http import HTTPStatus
 
@@ -22,13 +23,14 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_store,
     routes_wishes,
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
 from rota.apiserver.api import Api, host_of, wall_ms, who_calls
 from rota.identity.audit import AuditEntry
-from rota.model.errors import Bug, NotAllowed, RotaError
+from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.limits import BODY_BYTES_MAX
 
 OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
@@ -43,6 +45,7 @@ ROUTES = [
     *routes_clusters.ROUTES,
     *routes_crons.ROUTES,
     *routes_events.ROUTES,
+    *routes_store.ROUTES,
 ]
 log = structlog.get_logger("rota.apiserver")
 
@@ -140,6 +143,8 @@ def _told(error: Exception, scope: Scope) -> RotaError:
     """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull("the server's disk is full")
     log.error("a request failed", method=scope["method"], path=scope["path"], exc_info=error)
     return Bug("unforeseen")
 

@@ -5,8 +5,9 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import admission, answers, fields, show, show_tasks
+from rota.apiserver import admission, admit_rerun, answers, fields, show, show_tasks
 from rota.apiserver.access import sees
+from rota.apiserver.admit_rerun import Wanted
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.finding import find_job, task_index
 from rota.apiserver.follow import telling
@@ -41,6 +42,17 @@ async def submit_job(request: Request) -> Response:
         return answer(job, status)
     beginning = answers.server_sent("job", job)
     return answers.Stream(telling(api, done.job, line), answers.EVENTS, status=status, beginning=beginning)
+
+
+async def rerun_job(request: Request) -> Response:
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    wanted = Wanted(await json_body(request), request.headers.get("idempotency-key"))
+    done: admission.Submitted = await api.engine.ask(
+        "apiserver", lambda view, now: admit_rerun.rerun(view, ref, wanted, caller, now)
+    )
+    noted(request, f"job {done.job}")
+    shown = await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, done.job)))
+    return answer(shown, 201 if done.new else 200)
 
 
 async def list_jobs(request: Request) -> Response:
@@ -147,6 +159,7 @@ ROUTES = [
     answers.route("GET", "/v1/jobs", list_jobs),
     answers.route("GET", "/v1/jobs/{ref}", show_job),
     answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
+    answers.route("POST", "/v1/jobs/{ref}/rerun", rerun_job),
     answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
     answers.route("GET", "/v1/jobs/{ref}/tasks", list_tasks),
     answers.route("GET", "/v1/jobs/{ref}/tasks/{index}", show_task),

@@ -1,5 +1,6 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,10 @@ _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is pa
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
     shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
-    return shown if entry.spec.version == 1 else {**shown, "versions": versions(entry)}
+    if entry.spec.version == 1:
+        return shown
+    rollout = show_service.under_way(entry)
+    return {**shown, "versions": versions(entry), **({} if rollout is None else {"rollout": rollout})}
 
 
 def job_line(entry: JobEntry) -> Json:
@@ -145,16 +149,17 @@ def _because(reason: str | None) -> str:
 
 def jobs_page(mirror: Mirror, before: int, fits: Callable[[JobEntry], bool], limit: int) -> Json:
     """The newest below the number `before` that fit, and where to go on."""
-    first = mirror.counters.jobs if before == 0 else min(mirror.counters.jobs, before - 1)
-    last = max(0, first - SCANNED_MAX)
+    numbers = list(mirror.jobs)  # in the order in which they were given out, with gaps
+    above = len(numbers) if before == 0 else bisect_left(numbers, before, key=int)
+    last = max(0, above - SCANNED_MAX)
     found: list[Json] = []
-    for number in range(first, last, -1):
-        entry = mirror.jobs.get(JobId(str(number)))
-        if entry is not None and fits(entry):
+    for number in reversed(numbers[last:above]):
+        entry = mirror.jobs[number]
+        if fits(entry):
             if len(found) == limit:
                 return {"jobs": found, "next": found[-1]["id"]}
             found.append(job_line(entry))
-    return {"jobs": found, "next": str(last + 1) if last else None}
+    return {"jobs": found, "next": numbers[last] if last else None}
 
 
 def why(job_id: JobId, reasons: Why) -> Json:
@@ -191,9 +196,15 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
         "report_interval_ms": entry.report_ms or None,
         "statistics": _statistics(entry),
-        "reason": status.reason if status else "has not connected yet",
+        "reason": _reason(entry),
         "shortage": status.shortage if status else None,
     }
+
+
+def _reason(entry: NodeEntry) -> str | None:
+    if entry.refused is not None:
+        return f"refused: {entry.refused.reason}"
+    return entry.status.reason if entry.status else "has not connected yet"
 
 
 def brake(mirror: Mirror) -> Json:

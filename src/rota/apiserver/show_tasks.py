@@ -125,6 +125,7 @@ class _Rows:
         self._status = _lists(status) if status else None
         self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
         self._lives = status.lives if status else {}
+        self._carried = f"succeeded in job {entry.spec.rerun_of}" if entry.spec.carried else None
         self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
 
     def task(self, position: int) -> Json:
@@ -139,7 +140,7 @@ class _Rows:
             "node": self._nodes[attempt["node"][position]] if attempt and number else None,
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
             "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
-            "reason": self._reasons.get(position),
+            "reason": self._reasons.get(position) or self._why_done(position, number),
             "life": None,
             **_UNKNOWN,
         }
@@ -149,6 +150,10 @@ class _Rows:
                 shown[field] = _MADE[field](status, position)
             shown["life"] = show_service.life(self._lives.get(position))
         return shown
+
+    def _why_done(self, position: int, number: int) -> str | None:
+        """Of what has succeeded without an attempt."""
+        return self._carried if not number and self._phases[position] == Phase.SUCCEEDED else None
 
 
 _UNKNOWN: Json = dict.fromkeys(

@@ -53,11 +53,17 @@ class Procurement:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._news.clear()
-                for due in await self._engine.read(self._due):
-                    self._begin(tasks, due.machine.name, due.wish, partial(self._see_to, due))
-                for wish in await self._engine.read(self._listed):
-                    self._begin(tasks, f"list of {wish.name}", wish, partial(self._list, wish))
+                try:
+                    await self._look(tasks)
+                except RotaError as error:  # the store is away, or somebody else leads
+                    log.warning("machines are not looked after", error=str(error))
                 await self._rest()
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        for due in await self._engine.read(self._due):
+            self._begin(tasks, due.machine.name, due.wish, partial(self._see_to, due))
+        for wish in await self._engine.read(self._listed):
+            self._begin(tasks, f"list of {wish.name}", wish, partial(self._list, wish))
 
     async def _rest(self) -> None:
         try:

@@ -5,11 +5,15 @@ import signal
 import time
 from pathlib import Path
 
-from rota.clusters.run import Join
+from rota.clusters.run import Join, Procurement
+from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.tokens import JoinLine
 from rota.identity.vault import Vault
 from rota.model.cluster import MACHINE, ClusterWish, Machine
+from rota.providers.command import Command
+from rota.providers.local import Local
+from rota.providers.protocol import Provider
 from rota.wiring import guard
 
 _LEAVE_SECONDS = 10.0  # to say goodbye: an empty node needs a moment
@@ -29,6 +33,12 @@ def join_lines(vault: Vault, authority: Authority, address: str) -> Join:
         return JoinLine(host.strip("[]"), int(port), secret, authority.fingerprint).render()
 
     return line
+
+
+async def procure(engine: Engine, local: Local, join: Join) -> None:
+    """For ever, with the providers there are."""
+    providers: dict[str, Provider] = {"local": local, "command": Command()}
+    await Procurement(engine, providers, join).run()
 
 
 class Nodes:
