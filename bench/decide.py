@@ -16,6 +16,7 @@ from rota.model.plan import Instant, Plan
 from rota.model.sync import Claim, Hello, JobClaims, Report, Said
 from rota.model.view import View
 from rota.scheduler import plan as scheduler
+from rota.scheduler.survey import Surveyor
 from rota.store import codec
 from rota.watcher import liveness, sessions
 
@@ -35,7 +36,12 @@ def main() -> None:
 
 def run(count: int) -> tuple[int, int]:
     mirror = Mirror()
-    reconcilers = [assign.RECONCILER, batch.RECONCILER, scheduler.reconciler(), liveness.reconciler()]
+    reconcilers = [
+        assign.reconciler(Surveyor().look),
+        batch.RECONCILER,
+        scheduler.reconciler(),
+        liveness.reconciler(),
+    ]
     loop = Loop(mirror, reconcilers)
     clock = iter(range(1, 10_000_000, 20))
     encoded = 0

@@ -36,6 +36,7 @@ from rota.scheduler import plan as scheduler
 from rota.scheduler.place import Seat, Seating
 from rota.scheduler.preempt import find_victims
 from rota.scheduler.rows import Rows
+from rota.scheduler.survey import Surveyor
 from rota.store.sqlite import SqliteStore
 from rota.testing import records
 from rota.testing.builders import GIB, add_job, add_node, node_status
@@ -262,7 +263,9 @@ class Durable:
     def __init__(self, nodes: int, directory: Path) -> None:
         self.store = SqliteStore(directory)
         self.mirror = Mirror()
-        self.loop = Loop(self.mirror, [assign.RECONCILER, batch.RECONCILER, scheduler.reconciler()])
+        self.loop = Loop(
+            self.mirror, [assign.reconciler(Surveyor().look), batch.RECONCILER, scheduler.reconciler()]
+        )
         self.ms = 0
         self.nodes = [(f"n{number}", {"zone": f"z{number % ZONES}"}) for number in range(nodes)]
         self.jobs = 0

@@ -29,12 +29,13 @@ from rota.model.ids import NodeId
 from rota.model.plan import Plan, Record
 from rota.model.sync import LogPiece, LogRequest, OutputsRequest
 from rota.model.why import Why
+from rota.scheduler.survey import Surveyor
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 
-RECONCILERS = [assign.RECONCILER, batch.RECONCILER]
+RECONCILERS = [assign.reconciler(Surveyor().look), batch.RECONCILER]
 
 
 @dataclass(frozen=True)

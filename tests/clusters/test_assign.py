@@ -1,27 +1,58 @@
 """A new job gets its cluster, once; the default cluster always exists."""
 
+from typing import Any
+
 from rota.clusters import assign
+from rota.clusters.assign import Assigner
 from rota.engine.mirror import Mirror
-from rota.model.cluster import DEFAULT, Cluster
-from rota.model.job import JobCluster, JobSpec
-from rota.model.plan import NOTHING
-from rota.testing.builders import at, job_spec
+from rota.model.cluster import DEFAULT, Cluster, ClusterWish
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobCluster, JobSpec, JobStatus
+from rota.model.lifecycle import ClusterState
+from rota.model.node import Link, NodeSpec
+from rota.model.plan import NOTHING, Plan
+from rota.model.shape import Preference, Term
+from rota.scheduler.survey import Surveyor
+from rota.testing.builders import add_node, at, job_spec, node_status, where
+
+
+def decide(mirror: Mirror, key: str) -> Plan:
+    return Assigner(Surveyor().look).decide(mirror, key, at(0))
+
+
+def with_clusters(*names: str) -> Mirror:
+    """Each with a node of 4 cpu."""
+    mirror = Mirror()
+    for name in names:
+        mirror.apply(Cluster(name))
+        node = NodeId(f"in-{name}")
+        mirror.apply(NodeSpec(node, node, name, {"region": name}))
+        mirror.apply(node_status(node))
+        mirror.connect(node, Link.UP)
+    return mirror
+
+
+def chosen(mirror: Mirror, **fields: Any) -> str | None:
+    spec = job_spec(1, **fields)
+    mirror.apply(spec)
+    homes = [record.cluster for record in decide(mirror, spec.id).puts if isinstance(record, JobCluster)]
+    return homes[0] if homes else None
 
 
 def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
     mirror = Mirror()
-    (first,) = assign.decide(mirror, "default", at(0)).puts
+    (first,) = decide(mirror, "default").puts
     mirror.apply(first)
 
     assert first == Cluster(DEFAULT)
-    assert assign.decide(mirror, "default", at(0)) is NOTHING
+    assert decide(mirror, "default") is NOTHING
 
 
 def test_a_job_gets_the_only_cluster_there_is() -> None:
     mirror = Mirror()
     spec = job_spec()
     mirror.apply(spec)
-    plan = assign.decide(mirror, spec.id, at(0))
+    plan = decide(mirror, spec.id)
 
     assert plan.puts == (JobCluster(spec.id, DEFAULT),)
     assert plan.why == "job 1 is for the only cluster there is"
@@ -33,16 +64,19 @@ def test_a_job_keeps_the_cluster_it_has() -> None:
     mirror.apply(spec)
     mirror.apply(JobCluster(spec.id, "other"))
 
-    assert assign.decide(mirror, spec.id, at(0)) is NOTHING
+    assert decide(mirror, spec.id) is NOTHING
 
 
 def test_a_job_that_is_not_there_is_left_alone() -> None:
-    assert assign.decide(Mirror(), "7", at(0)) is NOTHING
+    assert decide(Mirror(), "7") is NOTHING
 
 
-def test_only_a_spec_wakes_it() -> None:
-    assert list(assign.RECONCILER.wakes) == [JobSpec]
-    assert list(assign.RECONCILER.wakes[JobSpec](job_spec())) == ["1"]
+def test_a_new_spec_and_a_changed_cluster_wake_it() -> None:
+    spec = job_spec()
+
+    assert list(assign.WAKES[JobSpec](spec)) == ["1"]
+    assert list(assign.WAKES[Cluster](Cluster("eu"))) == ["clusters/eu"]
+    assert JobStatus not in assign.WAKES
 
 
 def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at() -> None:
@@ -52,3 +86,73 @@ def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at
     mirror.apply(JobCluster(job_spec(1).id, DEFAULT))
 
     assert list(assign.start(mirror)) == ["default", "2"]
+
+
+def test_a_job_goes_where_its_conditions_hold() -> None:
+    mirror = with_clusters(DEFAULT, "eu", "us")
+
+    assert chosen(mirror, where=(where("region", "==", "us"),)) == "us"
+
+
+def test_a_job_goes_where_there_is_room_for_it_now() -> None:
+    mirror = with_clusters(DEFAULT, "eu")
+    mirror.room.reserved[mirror.room.rows["cpu"], mirror.room.slot[NodeId("in-default")]] = 4000
+
+    assert chosen(mirror) == "eu"
+
+
+def test_of_clusters_alike_the_preferred_one_is_chosen() -> None:
+    mirror = with_clusters(DEFAULT, "eu")
+    mirror.apply(ClusterWish("eu", region="eu"))
+
+    assert chosen(mirror, prefer=(Preference(where("region", "==", "eu"), 10),)) == "eu"
+
+
+def test_a_job_that_has_to_be_near_another_goes_to_its_cluster() -> None:
+    mirror = with_clusters(DEFAULT, "eu")
+    mirror.apply(job_spec(2, name="db"))
+    mirror.apply(JobCluster(JobId("2"), "eu"))
+
+    assert chosen(mirror, near=(Term(where("job", "==", "db")),)) == "eu"
+
+
+def test_a_job_bound_to_a_cluster_waits_there_though_it_is_full() -> None:
+    mirror = with_clusters(DEFAULT, "eu")
+    mirror.room.reserved[mirror.room.rows["cpu"], mirror.room.slot[NodeId("in-eu")]] = 4000
+
+    assert chosen(mirror, cluster="eu") == "eu"
+
+
+def test_a_cluster_that_can_be_made_to_serve_a_job_gets_it() -> None:
+    mirror = with_clusters(DEFAULT)
+    mirror.apply(Cluster("gpu"))
+    mirror.apply(ClusterWish("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
+
+    assert chosen(mirror, needs={"cpu": 1000, "gpu": 1000}) == "gpu"
+
+
+def test_a_job_that_only_a_cluster_to_come_can_serve_waits_for_it_and_is_told_so() -> None:
+    mirror = with_clusters(DEFAULT)
+    mirror.apply(Cluster("gpu", ClusterState.PROVISIONING))
+    mirror.apply(ClusterWish("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
+    spec = job_spec(1, needs={"cpu": 1000, "gpu": 1000})
+    mirror.apply(spec)
+    before = decide(mirror, "1")
+    mirror.apply(Cluster("gpu"))
+    after = decide(mirror, "clusters/gpu")
+
+    assert before.puts == ()
+    assert before.why == "job 1 waits for a cluster: none that can serve it is ready, gpu to come"
+    assert after.puts == (JobCluster(spec.id, "gpu"),)
+
+
+def test_a_task_is_never_placed_on_a_node_of_another_cluster() -> None:
+    mirror = with_clusters("eu")
+    add_node(mirror, "big", {"cpu": 64_000})
+    spec = job_spec(1, count=100)
+    mirror.apply(spec)
+    mirror.apply(JobCluster(spec.id, "eu"))
+    fit = Surveyor().look(mirror, spec, "eu")
+
+    assert (fit.able, fit.free) == (1, 4)
+    assert mirror.jobs[spec.id].spec.shape.cluster == "eu"

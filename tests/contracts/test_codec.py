@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronRun, CronStatus, Missed, Overlap
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
@@ -23,7 +23,7 @@ from rota.model.job import (
     SubmitKey,
     Unschedulable,
 )
-from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
+from rota.model.lifecycle import AttemptState, ClusterState, JobState, MachineState, NodeState, TaskState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -108,7 +108,9 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     NodeStatus(
         NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5
     ),
-    Cluster("default"),
+    Cluster("build", ClusterState.RESIZING, "why", 7, 3, 1, 99),
+    ClusterWish("build", "ci", "eu", {"a": "b"}, "local", {"c": "d"}, {"cpu": 1000}, 1, 8, 2, drain=True),
+    Machine("build-1", "build", MachineState.JOINED, 5, 3, NodeId("n1"), "why"),
     PinBlock(JOB, 1, (NODE,)),
     JobGone(JOB, 7, 8, "succeeded", "films"),
     Cron(

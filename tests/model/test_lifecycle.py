@@ -10,16 +10,22 @@ from rota.model.errors import IllegalTransition
 from rota.model.lifecycle import (
     ATTEMPT,
     ATTEMPT_FIRST_END,
+    CLUSTER,
     JOB,
     JOB_ENDS,
+    MACHINE,
     NODE,
     NOT_A_TRY,
     TASK,
     TASK_ENDS,
     AttemptEvent,
     AttemptState,
+    ClusterEvent,
+    ClusterState,
     JobEvent,
     JobState,
+    MachineEvent,
+    MachineState,
     NodeEvent,
     NodeState,
     Table,
@@ -54,6 +60,12 @@ MACHINES = {
         frozenset(state for state in AttemptState if state >= ATTEMPT_FIRST_END),
     ),
     "node": Machine(NODE, NodeState, NodeEvent, NodeState.READY, frozenset()),
+    "cluster": Machine(
+        CLUSTER, ClusterState, ClusterEvent, ClusterState.REQUESTED, frozenset({ClusterState.ENDED})
+    ),
+    "machine": Machine(
+        MACHINE, MachineState, MachineEvent, MachineState.WANTED, frozenset({MachineState.LEAVING})
+    ),
 }
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
 PAIRS = [

@@ -38,6 +38,29 @@ def test_a_dev_cluster_runs_work_and_leaves_nothing_behind(
     assert with_argument(str(directory)) == []
 
 
+def test_an_elastic_dev_cluster_makes_its_nodes_by_itself_and_leaves_nothing_behind(
+    environment: Mapping[str, str], directory: Path
+) -> None:
+    given = ("dev", "--port", "0", "--elastic", "0-2", "--data-dir", str(directory))
+    dev = subprocess.Popen([*LINE, *given], env=environment, stderr=subprocess.PIPE, text=True)
+    assert dev.stderr is not None
+    assert any("next: rota run" in told for told in iter(dev.stderr.readline, ""))
+
+    before = command_line(environment, "node", "ls", "-o", "id")
+    ran = command_line(environment, "run", "--quiet", "--", "sh", "-c", "echo on $ROTA_NODE")
+    told = command_line(environment, "cluster", "why", "default")
+    dev.send_signal(signal.SIGINT)
+    dev.communicate(timeout=STOP_SECONDS)
+
+    assert before.stdout == ""
+    assert ran.stdout == "on default-1\n", ran.stderr
+    assert (
+        "adding 1 node to default: 1 task waits, which would start; it has 0, its limit is 2" in told.stdout
+    )
+    assert dev.returncode == 0
+    assert with_argument(str(directory)) == []
+
+
 def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(
     environment: Mapping[str, str], directory: Path
 ) -> None:

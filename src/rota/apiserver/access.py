@@ -18,6 +18,8 @@ class Action(StrEnum):
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
+    CHANGE_CLUSTERS = "change clusters"
+    ADD_CLUSTERS = "add clusters"
     BACK_UP = "back up the store"
     RESTORE = "let nodes follow a restored server"
 
@@ -30,6 +32,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.SUBSCRIBE: Role.SUBMITTER,
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
+    Action.CHANGE_CLUSTERS: Role.OPERATOR,
+    Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
     Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
     Action.RESTORE: Role.ADMIN,

@@ -9,6 +9,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admit_clusters import check_cluster
 from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
@@ -54,6 +55,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
     require_room(view)
+    check_cluster(view, wish.cluster)
     number = view.counters.jobs + 1
     dated = wish if wish.deadline_at_ms is None else parse_spec(body, now.wall_ms)
     spec = msgspec.structs.replace(

@@ -19,7 +19,7 @@ from rota.model.rollout import JobFormer, former_of
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
-FIXED = ("name", "namespace", "kind", "after")
+FIXED = ("name", "namespace", "kind", "after", "cluster")
 TABLES = (
     "env",
     "labels",

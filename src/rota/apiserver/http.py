@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import (
+    routes_clusters,
     routes_crons,
     routes_events,
     routes_jobs,
@@ -41,6 +42,7 @@ ROUTES = [
     *routes_plan.ROUTES,
     *routes_nodes.ROUTES,
     *routes_namespaces.ROUTES,
+    *routes_clusters.ROUTES,
     *routes_crons.ROUTES,
     *routes_events.ROUTES,
     *routes_store.ROUTES,

@@ -72,7 +72,7 @@ def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
     caller, query = caller_of(request), request.query_params
     job = _job_id(mirror, query["job"], caller) if "job" in query else None
     node = find_node(mirror, query["node"]).spec.id if "node" in query else None
-    kind = query.get("kind")
+    kind, cluster = query.get("kind"), query.get("cluster")
 
     def fits(happened: Happened) -> bool:
         event = happened.event
@@ -80,6 +80,7 @@ def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
             (job is None or event.job == job)
             and (node is None or event.node == node)
             and (kind is None or event.kind == kind)
+            and (cluster is None or (event.cluster == cluster and event.job is None))
             and may_hear(api.engine.mirror, caller, event.job)
         )
 

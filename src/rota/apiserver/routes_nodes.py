@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from rota.apiserver import access, admission, admit_brake, admit_namespaces, answers, fields, show
 from rota.apiserver.access import Action
+from rota.apiserver.admit_clusters import check_cluster
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api, host_of, wall_ms
 from rota.apiserver.finding import find_node
@@ -101,6 +102,7 @@ async def make_join_token(request: Request) -> Response:
     said = fields.known_fields(await json_body(request), known)
     labels = fields.labels("labels", said.get("labels", {}))
     cluster = fields.name("cluster", said.get("cluster", DEFAULT))
+    own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
     valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
     if api.addresses.loopback_only and said.get("local") is not True:
         raise Conflict(
@@ -108,7 +110,7 @@ async def make_join_token(request: Request) -> Response:
         )
     now_ms = wall_ms()
     secret = await asyncio.to_thread(
-        api.vault.make_join_token, now_ms, labels=labels, cluster=cluster, valid_ms=valid_ms
+        api.vault.make_join_token, now_ms, labels={**own, **labels}, cluster=cluster, valid_ms=valid_ms
     )
     address = api.addresses.http
     line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
@@ -121,6 +123,13 @@ async def make_join_token(request: Request) -> Response:
         "expires_at_ms": now_ms + valid_ms,
     }
     return answer(made, 201)
+
+
+def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
+    """What its cluster says of every node; of one that is not there a node cannot be."""
+    check_cluster(mirror, cluster)
+    wish = mirror.cluster_wishes.get(cluster)
+    return {} if wish is None else wish.node_labels
 
 
 async def show_ca(request: Request) -> Response:

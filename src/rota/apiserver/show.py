@@ -289,6 +289,7 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
         "attempts": happened.attempt,
         "exit_codes": None if code is None else {str(code): tasks},
         "state": happened.state,
+        "cluster": happened.cluster,
         "step": happened.step,
         "why": happened.why,
     }

@@ -115,6 +115,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "lease": wanted.lease_seconds,
         "lease_margin": wanted.lease_margin_seconds,
         "keep": wanted.keep_seconds,
+        "cluster": wanted.cluster,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.retry != PLAIN:

@@ -17,6 +17,9 @@ SEEDS = 10_000  # enough to choose from, and still short to type
 @click.option(
     "--nodes", type=click.IntRange(0, 100), default=1, show_default=True, help="How many agents to start."
 )
+@click.option(
+    "--elastic", metavar="MIN-MAX", help="Nodes of one core each that come and go with the work, as 0-8."
+)
 @click.option("--listen", metavar="ADDR", help="Also for other machines, with TLS. [default: loopback only]")
 @click.option(
     "--port", type=PORT, help=f"Port of API and dashboard; 0 takes free ones for all. [default: {HTTP_PORT}]"
@@ -59,17 +62,33 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
     if str(options["listen"] or "").count(":") == 1:
         raise click.BadParameter("write the address alone; --port has the port", param_hint="--listen")
     any_port = port == 0
+    elastic = _elastic(options.pop("elastic"), options)
     chosen = DevOptions(
         http_port=HTTP_PORT if port is None else port,
         grpc_port=(0 if any_port else GRPC_PORT) if grpc_port is None else grpc_port,
         agent_port=(0 if any_port else AGENT_PORT) if agent_port is None else agent_port,
         chaos=_chaos(options),
+        elastic=elastic,
         labels=_by_node(options.pop("label"), "--label"),
         resources=_by_node(options.pop("resource"), "--resource"),
         **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
     )
     # Late: the wiring imports all of Rota.
     return int(importlib.import_module("rota.wiring").run_dev(chosen) or 0)
+
+
+def _elastic(said: object, options: dict[str, object]) -> tuple[int, int] | None:
+    """Beside them there are no others, unless these are asked for."""
+    if said is None:
+        return None
+    least, dash, most = str(said).partition("-")
+    if not (
+        dash and least.isdecimal() and most.isdecimal() and int(least) <= int(most) and 1 <= int(most) <= 100
+    ):
+        raise click.BadParameter("write the fewest and the most, at most 100, as 0-8", param_hint="--elastic")
+    if click.get_current_context().get_parameter_source("nodes") is click.core.ParameterSource.DEFAULT:
+        options["nodes"] = 0
+    return int(least), int(most)
 
 
 def _by_node(texts: object, flag: str) -> dict[str, dict[str, str]]:

@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Cluster": {
         "top": "Watch nodes and jobs: what is asked for, used and there.",
+        "cluster": "List clusters, create and resize them, and say why they grew.",
         "node": "List nodes, let them join, and take them out of service.",
         "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",

@@ -40,6 +40,12 @@ _OPTIONS = (
         "--where", multiple=True, metavar="RULE", help="Which nodes, as 'region == eu'; repeatable."
     ),
     click.option("--region", help="Nodes of this region only."),
+    click.option(
+        "--cluster",
+        "in_cluster",
+        metavar="NAME",
+        help="This cluster only. [default: the one that suits best]",
+    ),
     click.option("--on", metavar="NODE", help="This node only."),
     click.option(
         "--prefer", multiple=True, metavar="RULE", help="Rather there, as 'ssd exists weight 20'; repeatable."
@@ -164,6 +170,7 @@ _PLAIN = {
     "disk": "disk",
     "gpu_model": "gpu_model",
     "region": "region",
+    "in_cluster": "cluster",
     "on": "on",
     "noise": "noise",
     "expect": "expect",

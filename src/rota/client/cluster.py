@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO, Self, Unpack
 
+from rota.client.clusters import Clusters
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.crons import Crons
 from rota.client.errors import Rejected
@@ -52,6 +53,7 @@ class Cluster:
     ) -> None:
         self.transport = Transport(endpoint, patience_seconds, on_wait)
         self.crons = Crons(self.transport)
+        self.clusters = Clusters(self.transport)
 
     def __enter__(self) -> Self:
         return self

@@ -23,6 +23,7 @@ class SpecFields(TypedDict, total=False):
     resources: Mapping[str, float]
     where: str | list[str]
     region: str
+    cluster: str
     on: str
     gpu_model: str
     prefer: str | list[str]

@@ -157,6 +157,7 @@ class DevOptions:
     chaos: ChaosOptions | None = None
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node; "" is every node
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    elastic: tuple[int, int] | None = None  # the fewest and the most nodes, which come and go with the work
 
 
 @dataclass(frozen=True)

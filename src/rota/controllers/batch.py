@@ -8,7 +8,7 @@ from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
-from rota.controllers.wishes import pause, stop_late, unwant, unwant_tasks
+from rota.controllers.wishes import is_canceled, pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -62,7 +62,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, pause it, cancel it, end it."""
-    cancel = job.wish is not None and job.wish.cancel
+    cancel = is_canceled(job)
     if job.status is None or job.status.state is JobState.WAITING:
         return _before(job, now, canceled=cancel)
     if job.status.state is JobState.CANCELING:
@@ -200,7 +200,7 @@ def _again_event(job: JobView, again: list[int]) -> Event:
 def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     """Nothing of it has begun: it begins, or ends at once."""
     if job.cluster is None:
-        return NOTHING
+        return _end(job, JobEvent.CANCEL_WISHED, JobState.SUBMITTED, now) if canceled else NOTHING
     state = JobState.ASSIGNED if job.status is None else job.status.state
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)

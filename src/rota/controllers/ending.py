@@ -58,7 +58,8 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
     if not bad:
         canceled = job.wish is not None and job.wish.cancel
         reason = job.wish.reason if job.wish is not None and canceled else _reason_of_a_canceled_task(job)
-        return reason or "canceled by its user"
+        failed = None if job.cluster is None else job.cluster.failed
+        return reason or failed or "canceled by its user"
     first = describe(job, bad[0])
     if job.spec.count == 1:
         return first

@@ -12,11 +12,20 @@ from rota.model.task import TaskBlock
 from rota.model.view import JobView
 
 
+def is_canceled(job: JobView) -> bool:
+    """By a user, or because its cluster has failed and it may go to no other."""
+    return (job.wish is not None and job.wish.cancel) or cluster_failed(job) is not None
+
+
+def cluster_failed(job: JobView) -> str | None:
+    return None if job.cluster is None else job.cluster.failed
+
+
 def unwant(job: JobView) -> Plan:
     """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
     assert job.status is not None
-    assert job.wish is not None
-    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), job.wish.reason)
+    reason = cluster_failed(job) if job.wish is None or not job.wish.cancel else job.wish.reason
+    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), reason)
     blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
     running = job.tally.live - job.tally.unresolved
     why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"

@@ -7,7 +7,7 @@ from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import differing, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, at_home
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
@@ -139,6 +139,8 @@ class JobEntry:
 
     def revise(self, spec: JobSpec) -> None:
         """The spec is another; tasks may have been added to it, never taken away."""
+        if self.cluster is not None:
+            spec = at_home(spec, self.cluster.cluster)
         if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
             spec = grown(spec, self.spec.count - spec.count)
         self.tally.by_phase[Phase.PENDING] += spec.count - self.spec.count
@@ -251,6 +253,7 @@ class NodeEntry:
         self.load: Load | None = None
         self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
+        self.retires = False  # its machine is about to be ended
         self.refused: Unwelcome | None = None  # it calls, and may not come in
 
     def refuse(self, why: Unwelcome | None) -> None:
@@ -264,4 +267,4 @@ class NodeEntry:
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
         status = self.status
         ready = status is not None and status.state is NodeState.READY and status.welcomes
-        return wished and ready and self.link is Link.UP
+        return wished and ready and self.link is Link.UP and not self.retires

@@ -1,7 +1,7 @@
 """A record -> its turn when all are read: what others stand on comes first."""
 
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
@@ -36,6 +36,7 @@ def _turn(record: Record) -> int:
             | ReportPace()
             | Restored()
             | Cluster()
+            | ClusterWish()
             | Namespace()
             | Subscriber()
             | Cron()
@@ -55,6 +56,7 @@ def _turn(record: Record) -> int:
             | JobGone()
             | NodeWish()
             | NodeStatus()
+            | Machine()
         ):
             return 1
         case AttemptBlock():

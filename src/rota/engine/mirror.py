@@ -12,17 +12,10 @@ from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
 from rota.model.amounts import GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.cluster import Machine
 from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import (
-    JobCluster,
-    JobSpec,
-    JobStatus,
-    JobVerdict,
-    JobWish,
-    Kind,
-    Turn,
-)
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
@@ -57,6 +50,7 @@ class Mirror(Standing):
         self.presence = Presence()
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
+        self.unassigned: dict[JobId, None] = {}  # that have no cluster yet
         self.unfinished = 0
         self.now_ms = 0
         self.read_at_ms = 0
@@ -81,6 +75,7 @@ class Mirror(Standing):
             NodeWish: self._set_node_wish,
             NodeStatus: self._set_node_status,
             Namespace: self._set_namespace,
+            Machine: self._set_machine,
         }
 
     # ---- reading
@@ -175,6 +170,7 @@ class Mirror(Standing):
             self._revise_job(job, record)
             return
         self.jobs[record.id] = JobEntry(begun(record))
+        self.unassigned[record.id] = None
         self.unfinished += 1
         self._followers.come(record)
         self._sums.begin(record, self.jobs.values())
@@ -200,7 +196,14 @@ class Mirror(Standing):
         self._lines.put(job)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
-        self.jobs[record.id].cluster = record
+        """Its tasks may run on nodes of that cluster only: it waits in another line."""
+        job = self.jobs[record.id]
+        job.cluster = record
+        self.unassigned.pop(record.id, None)
+        if job.status is None or job.status.ended:
+            job.spec = at_home(job.spec, record.cluster)
+        elif job.spec.home != record.cluster:
+            self._revise_job(job, job.spec)
 
     def _set_job_verdict(self, record: JobVerdict) -> None:
         self.jobs[record.id].verdict = record
@@ -246,6 +249,12 @@ class Mirror(Standing):
     def _set_namespace(self, record: Namespace) -> None:
         self.namespaces[record.name] = record
         self.room.grown += 1  # a larger quota is room too
+
+    def _set_machine(self, record: Machine) -> None:
+        self.machines[record.name] = record
+        if record.node in self.nodes:
+            self.nodes[record.node].retires = record.goes
+            self._refit(self.nodes[record.node])
 
     def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         self.jobs[record.job].keep(record)
@@ -374,6 +383,7 @@ class Mirror(Standing):
         if job is not None:
             self.past.forget(job_id)
         self.systems.pop(job_id, None)
+        self.unassigned.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
             self._followers.go(job.spec)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key
 from rota.model.job import Counters, JobGone, SubmitKey
@@ -21,6 +21,8 @@ class Standing:
         self.pace = ReportPace()
         self.restored: Restored | None = None
         self.clusters: dict[str, Cluster] = {}
+        self.cluster_wishes: dict[str, ClusterWish] = {}
+        self.machines: dict[str, Machine] = {}  # that providers were asked for
         self.subscribers: dict[str, Subscriber] = {}
         self.past = Past()
         self.submit_keys = self.past.submit_keys
@@ -37,6 +39,7 @@ class Standing:
             ReportPace: self._set_pace,
             Restored: self._set_restored,
             Cluster: lambda record: self.clusters.update({record.name: record}),
+            ClusterWish: lambda record: self.cluster_wishes.update({record.name: record}),
             Namespace: lambda record: self.namespaces.update({record.name: record}),
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
             Cron: lambda record: self.crons.update({record.ref: record}),
@@ -52,16 +55,22 @@ class Standing:
                 self.past.drop_key(key)
             case "gone":
                 self.past.gone.pop(JobId(name), None)
-            case "cron":
-                self.crons.pop(name, None)
-            case "cron_status":
-                self.cron_statuses.pop(name, None)
-            case "subscriber":
-                self.subscribers.pop(name, None)
-            case "namespace":
-                self.namespaces.pop(name, None)
+            case _ if head in self._by_name:
+                self._by_name[head].pop(name, None)
             case _:
                 raise AssertionError(f"records of kind {head} are never deleted")
+
+    @property
+    def _by_name(self) -> dict[str, dict[str, Any]]:
+        return {
+            "cron": self.crons,
+            "cron_status": self.cron_statuses,
+            "subscriber": self.subscribers,
+            "namespace": self.namespaces,
+            "cluster": self.clusters,
+            "cluster_wish": self.cluster_wishes,
+            "machine": self.machines,
+        }
 
     def _set_counters(self, record: Counters) -> None:
         self.counters = record

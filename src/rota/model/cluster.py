@@ -1,17 +1,133 @@
-"""Cluster: a named group of nodes. The one called `default` always exists."""
+"""Cluster, a named group of nodes; ClusterWish, what is wanted of it; Machine, one that was asked for."""
+
+from typing import Self
 
 import msgspec
 
-from rota.model.ids import Key
+from rota.model.ids import Key, NodeId
+from rota.model.lifecycle import (
+    CLUSTER,
+    ClusterEvent,
+    ClusterState,
+    MachineEvent,
+    MachineState,
+    step,
+)
+from rota.model.lifecycle import MACHINE as MACHINE_STEPS
+from rota.model.limits import PROVIDER_PAUSE_FIRST_MS, PROVIDER_PAUSE_LAST_MS
 
-DEFAULT = "default"
+DEFAULT = "default"  # always there, so that nobody has to know about clusters
+BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
+MACHINE = "machine"  # label of a node's join record: which of the machines that were asked for it is
+PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings that each needs
+    BY_HAND: (),
+    "local": (),
+    "command": ("create", "list", "remove"),
+}
+TYPE, REGION = "cluster_type", "region"  # labels that nodes have from their cluster
 
 
-class Cluster(msgspec.Struct, frozen=True):
-    """Written by clusters."""
+class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written by apiserver. A cluster without one has nodes that join by hand."""
 
     name: str
+    type: str = DEFAULT
+    region: str | None = None
+    labels: dict[str, str] = {}  # of its nodes
+    provider: str = BY_HAND
+    settings: dict[str, str] = {}  # the provider's own
+    capacity: dict[str, int] = {}  # of each machine that the provider makes
+    min_nodes: int = 0
+    max_nodes: int = 0
+    nodes: int | None = None  # so many, whatever waits; None: as many as the work needs
+    idle_seconds: float = 60.0  # that a node is empty before it goes
+    join_seconds: float = 120.0  # that a machine may take to join before it is replaced
+    drain: bool = False  # it gets no new jobs
+    end: bool = False  # and is forgotten when nothing is left of it
+
+    @property
+    def key(self) -> Key:
+        return Key(f"cluster_wish/{self.name}")
+
+    @property
+    def by_hand(self) -> bool:
+        return self.provider == BY_HAND
+
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """What is said of every node that joins it."""
+        region = {} if self.region is None else {REGION: self.region}
+        return {**self.labels, **region, TYPE: self.type}
+
+
+class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How it stands. Written by clusters."""
+
+    name: str
+    state: ClusterState = ClusterState.READY
+    reason: str | None = None  # of its provider's last failure, until something has come of it again
+    since_ms: int = 0  # cluster time
+    made: int = 0  # machines that were ever asked for: a number is given once
+    failures: int = 0  # of its provider, in a row
+    paused_until_ms: int = 0  # nothing more is asked of its provider before that
 
     @property
     def key(self) -> Key:
         return Key(f"cluster/{self.name}")
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self.state in (ClusterState.READY, ClusterState.RESIZING)
+
+    @property
+    def is_to_come(self) -> bool:
+        return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
+
+    def turned(self, event: ClusterEvent, now_ms: int) -> Self:
+        return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
+
+    def asked_for(self, more: int) -> Self:
+        return msgspec.structs.replace(self, made=self.made + more)
+
+    def failed(self, now_ms: int, reason: str) -> Self:
+        """Its provider did: after each failure in a row the pause is twice as long."""
+        pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(self.failures, 16), PROVIDER_PAUSE_LAST_MS)
+        until_ms = now_ms + pause_ms
+        return msgspec.structs.replace(
+            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason
+        )
+
+    def recovered(self) -> Self:
+        return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None)
+
+
+class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One that a provider was asked for. Written by clusters, before it is asked."""
+
+    name: str
+    cluster: str
+    state: MachineState = MachineState.WANTED
+    since_ms: int = 0  # cluster time
+    asked_ms: int = 0  # the same, when it was first wanted
+    node: NodeId | None = None  # that it became
+    reason: str | None = None  # for which it goes
+
+    @property
+    def key(self) -> Key:
+        return Key(f"machine/{self.name}")
+
+    @property
+    def goes(self) -> bool:
+        """Its node takes nothing new."""
+        return self.state in (MachineState.DRAINING, MachineState.LEAVING)
+
+    @property
+    def comes(self) -> bool:
+        return self.state in (MachineState.WANTED, MachineState.CREATED)
+
+    def turned(self, event: MachineEvent, now_ms: int, reason: str | None = None) -> Self:
+        state = step(MACHINE_STEPS, self.state, event)
+        return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason or self.reason)
+
+    def became(self, node: NodeId, now_ms: int) -> Self:
+        return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from rota.model.after import After
+from rota.model.cluster import DEFAULT
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
 from rota.model.lazy import lazy
@@ -122,6 +123,8 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
+    cluster: str | None = None  # the only one it may run in; None: any that can serve it
+    home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
 
     @property
     def key(self) -> Key:
@@ -173,6 +176,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             noise=self.noise,
             policy=self.policy,
             inside=() if self.container is None else self.container.wants,
+            cluster=self.home,
         )
 
     @lazy
@@ -210,6 +214,16 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
             return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
+
+
+def at_home(spec: JobSpec, cluster: str) -> JobSpec:
+    """The same job, assigned to that cluster."""
+    return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
+
+
+def packed(spec: JobSpec) -> JobSpec:
+    """The same job, which wants to be where it is fullest."""
+    return msgspec.structs.replace(spec, policy=Policy.PACK)
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -251,11 +265,13 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
         return version < self.replace and not any(first <= version <= last for first, last in self.spare)
 
 
-class JobCluster(msgspec.Struct, frozen=True):
+class JobCluster(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which cluster a job is for. Written by clusters."""
 
     id: JobId
     cluster: str
+    moved: bool = False  # it was assigned to another before
+    failed: str | None = None  # that cluster has, and it cannot go to another: it ends, with this reason
 
     @property
     def key(self) -> Key:

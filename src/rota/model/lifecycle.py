@@ -109,6 +109,42 @@ class NodeEvent(StrEnum):
     LEFT = "left"
 
 
+class ClusterState(StrEnum):
+    REQUESTED = "requested"
+    PROVISIONING = "provisioning"  # its first machines are on their way
+    READY = "ready"
+    RESIZING = "resizing"  # ready, and machines come or go
+    DRAINING = "draining"  # no new jobs
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+class ClusterEvent(StrEnum):
+    ASKED_FOR = "asked for"
+    ENOUGH = "enough nodes"
+    MACHINES_MOVE = "machines move"
+    SETTLED = "settled"
+    DRAIN_WISHED = "drain wished"
+    OPEN_WISHED = "open wished"
+    EMPTY = "empty"
+    BROKEN = "broken"
+
+
+class MachineState(StrEnum):
+    WANTED = "wanted"  # its provider is asked for it
+    CREATED = "created"  # its provider has said so
+    JOINED = "joined"
+    DRAINING = "draining"  # its node takes nothing new
+    LEAVING = "leaving"  # nothing runs on it: its provider is asked to end it
+
+
+class MachineEvent(StrEnum):
+    MADE = "made"
+    JOINED = "joined"
+    UNWANTED = "no longer wanted"
+    EMPTY = "empty"
+
+
 S = TypeVar("S")
 E = TypeVar("E")
 Table = Mapping[tuple[S, E], S]
@@ -212,6 +248,30 @@ NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only one that may g
     (_N.LOST, _NE.HELLO): _N.READY,
     (_N.LOST, _NE.LEFT): _N.LEFT,
     (_N.LEFT, _NE.HELLO): _N.READY,
+}
+
+_C, _CE = ClusterState, ClusterEvent
+_GOING_ON = (_C.REQUESTED, _C.PROVISIONING, _C.READY, _C.RESIZING)
+CLUSTER: Table[ClusterState, ClusterEvent] = {  # owner: clusters
+    (_C.REQUESTED, _CE.ASKED_FOR): _C.PROVISIONING,
+    (_C.PROVISIONING, _CE.ENOUGH): _C.READY,
+    (_C.READY, _CE.MACHINES_MOVE): _C.RESIZING,
+    (_C.RESIZING, _CE.SETTLED): _C.READY,
+    **{(state, _CE.DRAIN_WISHED): _C.DRAINING for state in (*_GOING_ON, _C.FAILED)},
+    (_C.DRAINING, _CE.OPEN_WISHED): _C.PROVISIONING,
+    (_C.DRAINING, _CE.EMPTY): _C.ENDED,
+    **{(state, _CE.BROKEN): _C.FAILED for state in _GOING_ON},
+}
+
+_M, _ME = MachineState, MachineEvent
+MACHINE: Table[MachineState, MachineEvent] = {  # owner: clusters; its record ends with it
+    (_M.WANTED, _ME.MADE): _M.CREATED,
+    (_M.WANTED, _ME.JOINED): _M.JOINED,  # it may be faster than its provider's answer
+    (_M.CREATED, _ME.JOINED): _M.JOINED,
+    (_M.WANTED, _ME.UNWANTED): _M.LEAVING,
+    (_M.CREATED, _ME.UNWANTED): _M.LEAVING,
+    (_M.JOINED, _ME.UNWANTED): _M.DRAINING,
+    (_M.DRAINING, _ME.EMPTY): _M.LEAVING,
 }
 
 JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELED, _J.TIMED_OUT, _J.REJECTED})

@@ -70,6 +70,20 @@ CPU_LIMIT_MILLI_MIN = 10  # the smallest quota that the kernel takes: 1 ms of ea
 PIDS_MAX = 2**22  # as many processes as Linux ever has numbers for
 GRACE_SECONDS_MAX = 24 * 3600  # a day to stop: above it is a unit mistaken
 
+CLUSTERS_MAX = 1_000  # each is looked at whenever a job comes, where there is more than one
+CLUSTER_NODES_MAX = 10_000  # of one cluster that a provider makes: above it is a typing error
+SCALE_LOOK_MS = 1_000  # between two looks at how large a cluster should be
+MOVE_LOOK_MS = 5_000  # between two looks at which jobs can leave a cluster that drains
+SCALE_STEP_MAX = 100  # machines asked for at one time: as many are tried out; the next look comes soon
+SCALE_NODES_A_LOOK = 100  # nodes of a cluster for each such second between two trials: they cost more
+PROVIDER_AT_ONCE = 16  # calls of one provider under way: most have a limit on their rate
+PROVIDER_CALL_SECONDS = 300.0  # one call of a provider: what takes longer hangs
+PROVIDER_LIST_SECONDS = 30.0  # between two looks at which machines there are
+PROVIDER_FAILURES_MAX = 6  # in a row, without a node: then its cluster has failed, after some minutes
+PROVIDER_PAUSE_FIRST_MS = 5_000  # after a failure of a provider; doubled each time
+PROVIDER_PAUSE_LAST_MS = 300_000  # the longest such pause
+CLUSTER_SECONDS_MAX = 7 * 24 * 3600  # to be idle, or to join: above it is a unit mistaken
+
 BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next
 DECIDE_AGAIN_MAX = (
     1_000  # times one key may be decided in one batch before we call it a loop that never rests

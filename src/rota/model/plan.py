@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
@@ -41,6 +41,8 @@ Record = (
     | NodeWish
     | NodeStatus
     | Cluster
+    | ClusterWish
+    | Machine
     | Namespace
     | Subscriber
     | Cron
@@ -59,11 +61,13 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",
+    ClusterWish: "apiserver",
     Namespace: "apiserver",
     Cron: "apiserver",
     CronStatus: "apiserver",
     JobCluster: "clusters",
     Cluster: "clusters",
+    Machine: "clusters",
     JobStatus: "controllers",
     JobRollout: "controllers",
     JobGone: "controllers",
@@ -95,6 +99,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: int | None = None  # where all have the same
     state: str | None = None
     step: int | None = None  # of the task's steps, from 1
+    cluster: str | None = None
 
 
 class Plan(NamedTuple):

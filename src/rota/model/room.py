@@ -11,6 +11,7 @@ from rota.model.lent import Lent
 from rota.model.limits import GPUS_MAX
 
 UNMEASURED = np.iinfo(np.int64).max
+_DEFAULT = "default"  # cluster
 _GROW = 64
 _LOG_MIN = 1024
 
@@ -39,6 +40,8 @@ class Room:
         self.noise: dict[str, Array] = {}  # kind of disturbance -> live attempts that make it
         self.labels: list[Mapping[str, str]] = []
         self.taints: list[tuple[str, ...]] = []
+        self.cluster: Array = np.zeros(0, np.int64)  # the number of its cluster
+        self.clusters: dict[str, int] = {}  # name -> number
         self.labels_version = 0
         self.grown = 0
         self.doors = 0  # changes after which a node may be for other jobs than before
@@ -92,6 +95,7 @@ class Room:
     def set_labels(self, slot: int, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
         if self.labels[slot] != labels or self.taints[slot] != taints:
             self.labels[slot], self.taints[slot] = labels, taints
+            self.cluster[slot] = self.clusters.setdefault(labels.get("cluster", _DEFAULT), len(self.clusters))
             self.labels_version += 1
             self.grown += 1
             self.doors += 1
@@ -103,6 +107,13 @@ class Room:
             self.grown += 1
             self.doors += 1
             self._touch(slot)
+
+    def outside(self, cluster: str) -> Array | None:
+        """Nodes of other clusters; None: there are none."""
+        if self.clusters.keys() <= {cluster}:
+            return None
+        others: Array = self.cluster[: self.size] != self.clusters.get(cluster, -1)
+        return others
 
     def hold(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
         """Take (negative numbers: give back) room for some tasks, and places in line for others.
@@ -178,6 +189,7 @@ class Room:
         self.load = longer(self.load)
         self.open = longer(self.open)
         self.queued = longer(self.queued)
+        self.cluster = longer(self.cluster)
         self.held = longer(self.held)
         self.noise = {kind: longer(column) for kind, column in self.noise.items()}
 

@@ -109,6 +109,7 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     noise: str | None = None
     policy: Policy = Policy.SPREAD
     inside: tuple[str, ...] = ()  # what its container wants of a node, which may refuse it
+    cluster: str = "default"  # of whose nodes it may have some
 
 
 class Rules(msgspec.Struct, frozen=True, cache_hash=True):

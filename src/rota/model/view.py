@@ -5,7 +5,7 @@ from typing import Protocol
 
 from rota.model.accounts import Accounts
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
@@ -153,10 +153,18 @@ class View(Protocol):
     @property
     def clusters(self) -> Mapping[str, Cluster]: ...
     @property
+    def cluster_wishes(self) -> Mapping[str, ClusterWish]: ...
+    @property
+    def machines(self) -> Mapping[str, Machine]: ...
+    @property
     def past(self) -> Past: ...
     @property
     def systems(self) -> Iterable[JobId]:
         """Active jobs with a task on every node."""
+
+    @property
+    def unassigned(self) -> Iterable[JobId]:
+        """Jobs that have no cluster yet."""
 
     @property
     def unfinished(self) -> int:

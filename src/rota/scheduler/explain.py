@@ -97,7 +97,7 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
     sight, own = known.sight, known.own
     before = count_before(view, job.spec)
     if not sight.names:
-        nodes = [Reason("nodes", 0, 0, "no node has joined")]
+        nodes = [Reason("nodes", 0, 0, _no_node(view, job))]
     elif not sight.fits.any():
         nodes = sorted((one.reason for one in sight.obstacles), key=lambda reason: -reason.count)
         nodes += [] if own.stuck else _making_room(view, known.seating, job, sight)
@@ -117,6 +117,17 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
         () if own.stuck or sight.fits.any() else _misses(sight),
         starts_at_ms(view, known.seating, job, known.head, now) if known_when else None,
     )
+
+
+def _no_node(view: View, job: JobView) -> str:
+    home = job.spec.home
+    coming = sum(one.cluster == home and one.comes for one in view.machines.values())
+    whose = "" if len(view.clusters) <= 1 else f" of its cluster, {home},"
+    told = f"; {coming} {'is' if coming == 1 else 'are'} on the way" if coming else ""
+    cluster = view.clusters.get(home)
+    if cluster is not None and cluster.reason is not None:
+        told += f"; the last one was given up: {cluster.reason}"
+    return f"no node{whose} has joined{told}"
 
 
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:

@@ -33,7 +33,16 @@ def admits(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> 
 
 
 def admitted(room: Room, shape: Shape) -> Array:
-    """The same for all nodes; nodes of which the same is said are looked at once."""
+    """The same for all nodes of its cluster."""
+    found = _admitted(room, shape)
+    outside = room.outside(shape.cluster)
+    if outside is not None:
+        found &= ~outside
+    return found
+
+
+def _admitted(room: Room, shape: Shape) -> Array:
+    """Nodes of which the same is said are looked at once."""
     if not shape.where:
         return np.array([not taints or tolerates(shape.tolerate, taints) for taints in room.taints], np.bool_)
     asked = {one.label for one in shape.where}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
@@ -22,7 +22,7 @@ _WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Na
 
 
 def reconciler(settings: Settings | None = None) -> Reconciler:
-    wakes: Wakes = {**dict.fromkeys(_WAKING, _wakes), JobSpec: _grown}
+    wakes: Wakes = {**dict.fromkeys(_WAKING, _wakes), JobSpec: _grown, JobCluster: _moved}
     return Reconciler("place", "scheduler", wakes, Scheduler(settings or Settings()).decide, _start)
 
 
@@ -34,6 +34,11 @@ def _wakes(record: Record) -> Iterable[str]:
 def _grown(spec: JobSpec) -> Iterable[str]:
     """Tasks may have been added."""
     return (ROUND,) if spec.version > 1 else ()
+
+
+def _moved(record: JobCluster) -> Iterable[str]:
+    """Of a job that is assigned for the first time no task is wanted yet."""
+    return (ROUND,) if record.moved else ()
 
 
 def _start(view: View) -> Iterable[str]:

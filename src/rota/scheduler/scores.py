@@ -36,7 +36,8 @@ class Score(Protocol):
 
 def said(room: Room, shape: Shape) -> Array | None:
     """Points for what is said of the nodes, NEVER where that excludes them; None where it says nothing."""
-    if not shape.where and not shape.prefer and not any(room.taints):
+    silent = not shape.where and not shape.prefer and not any(room.taints)
+    if silent and room.outside(shape.cluster) is None:
         return None
     found = np.where(admitted(room, shape), 0.0, NEVER)
     for one in shape.prefer:

@@ -53,9 +53,10 @@ class Scene:
         self.seating = seating
         self.board = seating.board
         self.spec = spec
-        self.nodes: list[NodeView] = list(view.nodes.values())
+        # Of its cluster only: others are not for it, whatever they have.
+        self.nodes: list[NodeView] = [one for one in view.nodes.values() if one.spec.cluster == spec.home]
         self.names = [node.spec.name for node in self.nodes]
-        self.slots: Array = np.array([view.room.slot[node] for node in view.nodes], np.intp)
+        self.slots: Array = np.array([view.room.slot[node.spec.id] for node in self.nodes], np.intp)
         self.called = np.array([node.status is not None for node in self.nodes], np.bool_)
 
     def obstacle(self, kind: str, on: Array, text: str, lacks: Callable[[int], str] | str) -> Obstacle:

@@ -22,6 +22,7 @@ from rota.scheduler.ahead import is_too_late
 from rota.scheduler.explain import Study, in_words, study
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
+from rota.scheduler.survey import Surveyor
 from rota.scheduler.words import few, tasks
 
 
@@ -36,7 +37,8 @@ def outlook(shadow: Shadow, spec: JobSpec, what_if: WhatIf, now: Instant, settin
     scheduler = Scheduler(settings)
     _apply(shadow, scheduler.decide(shadow, ROUND, now))
     new = _change_nodes(shadow, what_if)
-    for record in (spec, JobCluster(spec.id, DEFAULT), JobStatus(spec.id, JobState.ACTIVE)):
+    home = spec.cluster or _likeliest(shadow, spec)
+    for record in (spec, JobCluster(spec.id, home), JobStatus(spec.id, JobState.ACTIVE)):
         shadow.apply(record)
     job = shadow.jobs[spec.id]
     if is_too_late(job, now):
@@ -59,6 +61,13 @@ def outlook(shadow: Shadow, spec: JobSpec, what_if: WhatIf, now: Instant, settin
     starts_all = sum(place.tasks for place in places) == spec.count
     left = None if starts_all else in_words(shadow, job, known, now)
     return _starting(places, evicts, spec.count, left)
+
+
+def _likeliest(shadow: Shadow, spec: JobSpec) -> str:
+    """The cluster with most room for it, the default one where none has any."""
+    survey = Surveyor()
+    fits = {name: survey.look(shadow, spec, name) for name in (DEFAULT, *shadow.clusters)}
+    return max(fits, key=lambda name: (min(fits[name].free, spec.count), fits[name].able))
 
 
 def _on_every_node(job: JobView, places: tuple[Place, ...], evicts: tuple[Evicted, ...]) -> Outlook:

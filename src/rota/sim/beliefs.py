@@ -14,6 +14,7 @@ from rota.sim.server import Server
 
 _HELD = (
     *("job", "pin", "task", "attempt", "status", "node", "submit", "gone", "subscriber", "cluster"),
+    *("cluster_wish", "machine"),
     *("namespace", "cron", "cron_status", "meta", "pace"),
 )
 
@@ -67,6 +68,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     yield from mirror.past.gone.values()
     yield from mirror.subscribers.values()
     yield from mirror.clusters.values()
+    yield from mirror.cluster_wishes.values()
+    yield from mirror.machines.values()
     yield from mirror.namespaces.values()
     yield from mirror.crons.values()
     yield from mirror.cron_statuses.values()

@@ -1,9 +1,10 @@
 """A control plane's process: hears nodes and whoever watches, and speaks to them after each commit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from rota.clusters import assign
+from rota.clusters import assign, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
@@ -14,7 +15,9 @@ from rota.model.schedule import Offset
 from rota.model.sync import Report
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
+from rota.scheduler.growth import foresee_growth
 from rota.scheduler.round import Settings
+from rota.scheduler.survey import Surveyor
 from rota.sim.broken import Broken
 from rota.sim.engine import Engine
 from rota.sim.medium import Medium
@@ -50,7 +53,9 @@ class Server(Engine):
         placement: Settings | None = None,
     ) -> None:
         reconcilers = [
-            assign.RECONCILER,
+            assign.reconciler(Surveyor().look),
+            lifecycle.RECONCILER,
+            scale.reconciler(partial(foresee_growth, settings=placement)),
             batch.RECONCILER,
             after.RECONCILER,
             system.RECONCILER,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster
+from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
@@ -38,6 +38,8 @@ _KINDS: dict[tuple[str, str], type] = {
     ("submit", ""): SubmitKey,
     ("gone", ""): JobGone,
     ("cluster", ""): Cluster,
+    ("cluster_wish", ""): ClusterWish,
+    ("machine", ""): Machine,
     ("namespace", ""): Namespace,
     ("subscriber", ""): Subscriber,
     ("cron", ""): Cron,

@@ -92,7 +92,7 @@ class LocalCluster:
             process.kill()
         for process in ours:
             process.communicate()
-        for directory in self.directory.glob("node-*/"):
+        for directory in (*self.directory.glob("node-*/"), *self.directory.glob("server/machines/*/*/")):
             _end_node(directory)
 
     # ---- the server
@@ -125,7 +125,7 @@ class LocalCluster:
         before = self._agents.get(number)
         assert before is None or before.poll() is not None, "the agent runs"
         name = f"node-{number}"
-        secrets = {} if before else {"ROTA_JOIN": self.join_line()}
+        secrets = {} if before else {"ROTA_JOIN": variables.pop("join", "") or self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
         more = ("--label", f"number={number}", "--run-as", self._run_as)
         self._agents[number] = self._start(name, "agent", *given, *more, **secrets, **variables)

@@ -7,6 +7,7 @@ from typing import Any
 from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.brake import Silence
+from rota.model.cluster import BY_HAND, DEFAULT, ClusterWish
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
@@ -20,6 +21,7 @@ from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.model.view import state_of
 from rota.scheduler.explain import why
+from rota.testing import provided
 from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Machine, Stage
 
@@ -61,8 +63,31 @@ class _Story:
 
     def do_node(self, name: str, *settings: str) -> None:
         given = dict(setting.split("=", 1) for setting in settings)
-        capacity = _amounts(given)
-        self._stage.join(Machine(name, capacity, {key: given[key] for key in given if key not in capacity}))
+        self._stage.join(_machine(name, given), given.get("cluster", DEFAULT))
+
+    # ---- clusters
+
+    def do_cluster(self, name: str, *settings: str) -> None:
+        """What is wanted of it: provider=p min=0 max=4 idle=60s type=gpu region=eu cpu=2."""
+        given = dict(setting.split("=", 1) for setting in settings)
+        self._stage.put(_wish(name, given))
+
+    def do_provide(self, name: str, *settings: str) -> None:
+        """The provider has made a machine, which joins."""
+        provided.provide(self._stage, _machine(name, dict(setting.split("=", 1) for setting in settings)))
+
+    def do_fail(self, name: str, *reason: str) -> None:
+        provided.fail(self._stage, name, " ".join(reason))
+
+    def do_remove(self, name: str) -> None:
+        provided.remove(self._stage, name)
+
+    def do_clusters(self) -> None:
+        """Each, and its machines."""
+        mirror = self._stage.mirror
+        for name, cluster in mirror.clusters.items():
+            machines = [f"{one.name} {one.state}" for one in mirror.machines.values() if one.cluster == name]
+            self._told.append(f"{name} is {cluster.state}: {', '.join(machines) or 'no machines'}")
 
     def do_cut(self, *names: str) -> None:
         for name in names:
@@ -245,11 +270,34 @@ class _Story:
         return self._stage.machines[name]
 
 
+def _machine(name: str, given: dict[str, str]) -> Machine:
+    capacity = _amounts(given)
+    return Machine(name, capacity, {key: given[key] for key in given if key not in (*capacity, "cluster")})
+
+
+def _wish(name: str, given: dict[str, str]) -> ClusterWish:
+    return ClusterWish(
+        name,
+        given.get("type", DEFAULT),
+        given.get("region"),
+        provider=given.get("provider", BY_HAND),
+        capacity=_amounts({key: value for key, value in given.items() if key in ("cpu", "memory", "gpu")}),
+        min_nodes=int(given.get("min", 0)),
+        max_nodes=int(given.get("max", 0)),
+        nodes=int(given["nodes"]) if "nodes" in given else None,
+        idle_seconds=parse_seconds("idle", given.get("idle", "60s"), _DAY_SECONDS),
+        join_seconds=parse_seconds("join", given.get("join", "120s"), _DAY_SECONDS),
+        drain="drain" in given or "end" in given,
+        end="end" in given,
+    )
+
+
 def _spec(number: int, given: dict[str, str]) -> JobSpec:
     fields: dict[str, object] = {"needs": _amounts(given) or {"cpu": 1000}}
     fields |= {
         name: value for key in given if key in _TIMES for name, value in _time(key, given[key]).items()
     }
+    fields |= {key: given[key] for key in ("cluster",) if key in given}
     for key, value in given.items():
         match key:
             case "tasks":
@@ -266,7 +314,7 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
             case _:
-                assert key in _TIMES or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
+                assert key in (*_TIMES, *fields) or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
 
 

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
-from rota.clusters import assign
+from rota.clusters import assign, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
+from rota.model.cluster import DEFAULT
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
 from rota.model.limits import TICK_MS
@@ -21,6 +22,8 @@ from rota.model.service import Life
 from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said, Work
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
+from rota.scheduler.growth import foresee_growth
+from rota.scheduler.survey import Surveyor
 from rota.store import codec
 from rota.testing.builders import WALL_MS
 from rota.watcher import ages, brake, liveness, sessions
@@ -229,9 +232,9 @@ class Stage:
 
     # ---- nodes
 
-    def join(self, machine: Machine) -> None:
+    def join(self, machine: Machine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None) -> None:
         self.machines[machine.name] = machine
-        self.put(NodeSpec(NodeId(machine.name), machine.name))
+        self.put(NodeSpec(NodeId(machine.name), machine.name, cluster, dict(labels or {})))
         self.call(machine)
 
     def call(self, machine: Machine) -> None:
@@ -361,7 +364,9 @@ class Stage:
         mirror.now_ms = self.now_ms
         mirror.load(codec.decode(key, value) for key, value in self.records.items())
         reconcilers = [
-            assign.RECONCILER,
+            assign.reconciler(Surveyor().look),
+            lifecycle.RECONCILER,
+            scale.reconciler(foresee_growth),
             batch.RECONCILER,
             rollout.RECONCILER,
             rollback.RECONCILER,

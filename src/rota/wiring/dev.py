@@ -22,8 +22,10 @@ from rota.config import (
 )
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
-from rota.model.amounts import show_size
+from rota.model.amounts import CPU, show_size
+from rota.model.cluster import DEFAULT, ClusterWish
 from rota.model.errors import Unavailable
+from rota.model.plan import Plan
 from rota.wiring import chaos, guard
 from rota.wiring.chaos_run import unrest
 from rota.wiring.dev_node import STOP_SECONDS, DevNode
@@ -31,6 +33,7 @@ from rota.wiring.process import Interruption, guarded, log_to, tell
 from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
 
+_IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
 
 
@@ -46,12 +49,33 @@ def run_dev(options: DevOptions) -> int:
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         async with running(config) as server, _nodes(server, directory, options) as nodes:
+            await _stretch(server, options)
             _tell_ready(server, time.monotonic() - began)
             async with _disturbed(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
             tell("stopping: running tasks end now, unfinished jobs go on at the next start")
+            await server.local.remove_all()
 
     return guarded(main())
+
+
+async def _stretch(server: Server, options: DevOptions) -> None:
+    """The default cluster as it is wanted this time; machines of before went with the dev cluster."""
+    wish = ClusterWish(DEFAULT)
+    if options.elastic is not None:
+        least, most = options.elastic
+        wish = ClusterWish(
+            DEFAULT,
+            provider="local",
+            capacity={CPU: 1000},
+            min_nodes=least,
+            max_nodes=most,
+            idle_seconds=_IDLE_SECONDS,
+        )
+        tell(f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default")
+    before = server.engine.mirror.cluster_wishes.get(DEFAULT, ClusterWish(DEFAULT))
+    if before != wish and "local" in (before.provider, wish.provider):
+        await server.engine.ask("apiserver", lambda *_: Plan((wish,)))
 
 
 def _refuse_unknown_nodes(options: DevOptions) -> None:

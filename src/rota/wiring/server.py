@@ -19,7 +19,7 @@ from rota.apiserver.http import make_app
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
-from rota.clusters import assign
+from rota.clusters import assign, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.config.etcd import endpoints
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
@@ -33,10 +33,13 @@ from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
+from rota.providers.local import Local
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.explain import why
+from rota.scheduler.growth import foresee_growth
 from rota.scheduler.round import Settings
+from rota.scheduler.survey import Surveyor
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
@@ -51,6 +54,7 @@ from rota.wiring import doors, placement
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.keepsakes import read_keepsakes
+from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
 
@@ -104,6 +108,7 @@ class Server:
     authority: Authority
     addresses: Addresses
     url: str
+    local: Local
 
 
 @contextlib.asynccontextmanager
@@ -155,10 +160,8 @@ async def _doors(
         agent_addresses=leading.servers,
         controller_addresses=lambda: [card.controller for card in post.servers()],
     )
-    agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
-    controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
-        ControllerDoor(api), controller_server
-    )
+    _answer(agents, agent_server, ControllerDoor(api), controller_server)
+    local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
@@ -170,14 +173,23 @@ async def _doors(
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
+        procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
-            yield Server(engine, vault, authority, addresses, url)
+            yield Server(engine, vault, authority, addresses, url, local)
         finally:
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            keeping.cancel()
-            driving.cancel()
+            for working in (procuring, keeping, driving):
+                working.cancel()
+
+
+def _answer(
+    agents: AgentDoor, agent_server: grpc.aio.Server, controllers: ControllerDoor, server: grpc.aio.Server
+) -> None:
+    """Who answers at which of the two doors."""
+    agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
+    controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
 
 
 async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
@@ -205,7 +217,9 @@ async def _keep_context(context: Context, post: Post) -> None:
 
 def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
     return [
-        assign.RECONCILER,
+        assign.reconciler(Surveyor().look),
+        lifecycle.RECONCILER,
+        scale.reconciler(partial(foresee_growth, settings=settings)),
         batch.RECONCILER,
         rollout.RECONCILER,
         rollback.RECONCILER,

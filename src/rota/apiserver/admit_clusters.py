@@ -1,0 +1,159 @@
+"""An operator's wish for a cluster + the view -> a Plan, or Rejected."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from rota.apiserver import access, fields
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.quantities import MACHINE, quantities
+from rota.model.amounts import parse_count, parse_seconds
+from rota.model.cluster import BY_HAND, DEFAULT, PROVIDERS, Cluster, ClusterWish
+from rota.model.errors import BadField, Conflict, NotFound, QueueFull
+from rota.model.limits import CLUSTER_NODES_MAX, CLUSTER_SECONDS_MAX, CLUSTERS_MAX
+from rota.model.plan import Event, Plan
+from rota.model.view import View
+
+WHAT_IT_IS = ("type", "region", "labels", "provider", "settings", "capacity")
+SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join")
+SETTINGS_MAX = 32  # of a provider: a few command lines, a region, an image
+AUTO = "auto"
+
+
+def create(view: View, body: object, caller: Caller) -> Plan:
+    access.require_everywhere(caller, Action.ADD_CLUSTERS)
+    said = fields.known_fields(body, ("name", *WHAT_IT_IS, *SIZE))
+    name = fields.name("name", said.get("name"))
+    wish = _sized(_described(ClusterWish(name), said), said)
+    if name in view.cluster_wishes or (name in view.clusters and name != DEFAULT):
+        raise Conflict(f"there is a cluster {name} already", hint=f"change it: rota cluster resize {name}")
+    if len(view.clusters) >= CLUSTERS_MAX:
+        raise QueueFull(f"there are {len(view.clusters)} clusters already", field="name")
+    return _wished(wish, f"{caller.name} creates cluster {name}")
+
+
+def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
+    """Its size; or that it is drained, or opened again."""
+    access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
+    said = fields.known_fields(body, (*SIZE, "drain"))
+    if not said:
+        raise BadField("max_nodes", "nothing is to change", 'write {"max_nodes": 8} or {"drain": true}')
+    before = wish_of(view, ref)
+    wish = _sized(before, said)
+    if "drain" in said:
+        wish = msgspec.structs.replace(wish, drain=fields.flag("drain", said["drain"]), end=False)
+    if wish == before:
+        return Plan(answer=before.name, fenced=True)
+    return _wished(wish, f"{caller.name} changes cluster {wish.name}: {_said(said)}")
+
+
+def delete(view: View, ref: str, caller: Caller) -> Plan:
+    """It is drained, and forgotten when nothing is left of it."""
+    access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
+    before = wish_of(view, ref)
+    if before.name == DEFAULT:
+        raise Conflict("the default cluster is always there", hint="drain it: rota cluster drain default")
+    wish = msgspec.structs.replace(before, drain=True, end=True, nodes=None, min_nodes=0)
+    return _wished(wish, f"{caller.name} deletes cluster {wish.name}: it ends when nothing is left of it")
+
+
+def find_cluster(view: View, ref: str) -> Cluster:
+    found = view.clusters.get(ref)
+    if found is None:
+        near = get_close_matches(ref, list(view.clusters), 1)
+        hint = f"did you mean {near[0]}?" if near else "see what there is: rota cluster ls"
+        raise NotFound(f"no cluster is called '{fields.printable(ref)[:60]}'", hint=hint)
+    return found
+
+
+def wish_of(view: View, ref: str) -> ClusterWish:
+    name = find_cluster(view, ref).name
+    return view.cluster_wishes.get(name) or ClusterWish(name)
+
+
+def check_cluster(view: View, name: str | None) -> None:
+    """Of a job or a join token."""
+    if name is None:
+        return
+    if name not in view.clusters:
+        there = ", ".join(list(view.clusters)[:8])
+        raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
+    if not (view.clusters[name].takes_jobs or view.clusters[name].is_to_come):
+        raise Conflict(f"cluster {name} is {view.clusters[name].state}", field="cluster")
+
+
+def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
+    provider = said.get("provider", BY_HAND)
+    if provider not in PROVIDERS:
+        raise BadField("provider", "is not known", f"write {', '.join(PROVIDERS)}")
+    settings = _settings(said.get("settings", {}))
+    for needed in PROVIDERS[provider]:
+        if needed not in settings:
+            raise BadField("settings", f"provider {provider} needs {needed}", f"write {needed} = COMMAND")
+    capacity = quantities("capacity", said.get("capacity", {}), MACHINE)
+    if provider != BY_HAND and not capacity.get("cpu"):
+        raise BadField("capacity", "does not say how many cores a machine has", 'write {"cpu": 4}')
+    return msgspec.structs.replace(
+        wish,
+        type=fields.name("type", said.get("type", DEFAULT)),
+        region=None if said.get("region") is None else fields.label_value("region", said["region"]),
+        labels=fields.labels("labels", said.get("labels", {})),
+        provider=provider,
+        settings=settings,
+        capacity=capacity,
+    )
+
+
+def _settings(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > SETTINGS_MAX:
+        raise BadField("settings", "is not a short object", 'write {"create": "./create.sh"}')
+    return {fields.name("settings", key): fields.text(f"settings.{key}", text) for key, text in value.items()}
+
+
+def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
+    def count(field: str, now: int) -> int:
+        return fields.number(field, parse_count, said.get(field, now), 0, CLUSTER_NODES_MAX)
+
+    def seconds(field: str, now: float) -> float:
+        return fields.number(field, parse_seconds, said.get(field, now), CLUSTER_SECONDS_MAX)
+
+    nodes = said.get("nodes", wish.nodes)
+    sized = msgspec.structs.replace(
+        wish,
+        min_nodes=count("min_nodes", wish.min_nodes),
+        max_nodes=count("max_nodes", wish.max_nodes),
+        nodes=None if nodes in (None, AUTO) else count("nodes", 0),
+        idle_seconds=seconds("idle", wish.idle_seconds),
+        join_seconds=seconds("join", wish.join_seconds),
+    )
+    _refuse_sizes(sized)
+    return sized
+
+
+def _refuse_sizes(wish: ClusterWish) -> None:
+    if wish.by_hand:
+        if wish.max_nodes or wish.min_nodes or wish.nodes is not None:
+            hint = f"leave it out, or create it with a provider: {', '.join(PROVIDERS)}"
+            raise BadField("max_nodes", "nobody makes nodes for a cluster without a provider", hint)
+        return
+    if wish.max_nodes == 0:
+        raise BadField("max_nodes", "0 would let it have no node", "write the most nodes it may have")
+    if wish.min_nodes > wish.max_nodes:
+        hint = f"write a number from 0 to {wish.max_nodes}"
+        raise BadField("min_nodes", f"{wish.min_nodes} is more than max_nodes", hint)
+    if wish.nodes is not None and wish.nodes > wish.max_nodes:
+        hint = f"write a number from 0 to {wish.max_nodes}, or raise max_nodes"
+        raise BadField("nodes", f"{wish.nodes} is more than max_nodes", hint)
+    if wish.join_seconds == 0:
+        raise BadField("join", "0 s leaves no time to join", "write 2m")
+
+
+def _said(said: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field} {fields.printable(str(value))[:20]}" for field, value in said.items())
+
+
+def _wished(wish: ClusterWish, why: str) -> Plan:
+    event = Event("cluster.wished", why, cluster=wish.name)
+    return Plan((wish,), events=(event,), why=why, answer=wish.name)

@@ -1,0 +1,110 @@
+"""Routes of clusters: how each stands, what is wanted of it, and why; one function each, no rules. [I/O]"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, admit_clusters, answers
+from rota.apiserver.access import Action
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.api import Api
+from rota.apiserver.quantities import shown
+from rota.engine.mirror import Mirror
+from rota.model.cluster import Cluster, ClusterWish
+from rota.model.ids import JobId
+
+Json = dict[str, object]
+
+
+async def list_clusters(request: Request) -> Response:
+    access.require_role(caller_of(request), Action.LOOK)
+
+    def look(mirror: Mirror) -> Json:
+        return {"clusters": [_cluster(mirror, one) for one in mirror.clusters.values()]}
+
+    return answer(await api_of(request).engine.read(look))
+
+
+async def show_cluster(request: Request) -> Response:
+    access.require_role(caller_of(request), Action.LOOK)
+    return answer(await _shown(api_of(request), request.path_params["ref"]))
+
+
+async def create_cluster(request: Request) -> Response:
+    api, caller = api_of(request), caller_of(request)
+    body = await json_body(request)
+    name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.create(view, body, caller))
+    noted(request, f"cluster {name}")
+    return answer(await _shown(api, name), 201)
+
+
+async def change_cluster(request: Request) -> Response:
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    body = await json_body(request)
+    name: str = await api.engine.ask(
+        "apiserver", lambda view, _: admit_clusters.change(view, ref, body, caller)
+    )
+    noted(request, f"cluster {name}")
+    return answer(await _shown(api, name))
+
+
+async def delete_cluster(request: Request) -> Response:
+    """It may take a while: what runs there may end."""
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.delete(view, ref, caller))
+    noted(request, f"cluster {name}")
+    return answer({"name": name}, 202)
+
+
+async def _shown(api: Api, ref: str) -> Json:
+    def look(mirror: Mirror) -> Json:
+        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref))
+
+    return await api.engine.read(look)
+
+
+def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
+    name = cluster.name
+    wish = mirror.cluster_wishes.get(name) or ClusterWish(name)
+    nodes = [node for node in mirror.nodes.values() if node.spec.cluster == name]
+    machines = [machine for machine in mirror.machines.values() if machine.cluster == name]
+    waiting = [
+        mirror.jobs[JobId(str(turn[2]))]
+        for line, turns in mirror.waiting()
+        for turn in turns
+        if line.shape.cluster == name
+    ]
+    return {
+        "name": name,
+        "state": cluster.state.value,
+        "reason": cluster.reason,
+        "type": wish.type,
+        "region": wish.region,
+        "labels": wish.labels,
+        "provider": wish.provider,
+        "settings": wish.settings,
+        "capacity": shown(wish.capacity),
+        "min_nodes": wish.min_nodes,
+        "max_nodes": wish.max_nodes,
+        "nodes_wanted": wish.nodes,
+        "idle_seconds": wish.idle_seconds,
+        "join_seconds": wish.join_seconds,
+        "drain": wish.drain,
+        "nodes": len(nodes),
+        "open_nodes": sum(node.open for node in nodes),
+        "running": sum(len(node.assigned) for node in nodes),
+        "waiting": sum(job.tally.pending for job in waiting),
+        "failures": cluster.failures,
+        "machines": [
+            {"name": one.name, "state": one.state.value, "node": one.node, "reason": one.reason}
+            for one in machines
+        ],
+    }
+
+
+ROUTES = [
+    answers.route("GET", "/v1/clusters", list_clusters),
+    answers.route("POST", "/v1/clusters", create_cluster),
+    answers.route("GET", "/v1/clusters/{ref}", show_cluster),
+    answers.route("PATCH", "/v1/clusters/{ref}", change_cluster),
+    answers.route("DELETE", "/v1/clusters/{ref}", delete_cluster),
+]

@@ -1,0 +1,191 @@
+"""`rota cluster`: groups of nodes, how each stands, how large it may be, and why it grew or shrank."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rota.cli.arguments import pairs
+from rota.cli.event import EVENTS
+from rota.cli.output import Column, Listing, emit, emit_one, output_option, say, tell, tint
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean, duration, number, size
+from rota.client.cluster import Cluster
+from rota.client.clusters import ClusterStatus
+
+SIZES = ("memory", "disk")
+BY_HAND = "none"
+
+
+def _nodes(one: ClusterStatus) -> str:
+    """Those that take work, of those there are."""
+    return f"{one.open_nodes}/{one.nodes}"
+
+
+def _limits(one: ClusterStatus) -> str:
+    if one.provider == BY_HAND:
+        return "by hand"
+    return f"{one.min_nodes}-{one.max_nodes}" if one.nodes_wanted is None else str(one.nodes_wanted)
+
+
+CLUSTERS: Listing[ClusterStatus] = Listing(
+    "clusters",
+    [
+        Column("CLUSTER", lambda one: one.name),
+        Column("STATE", lambda one: one.state),
+        Column("TYPE", lambda one: one.type),
+        Column("REGION", lambda one: one.region or "-"),
+        Column("PROVIDER", lambda one: one.provider),
+        Column("NODES", _nodes, right=True),
+        Column("LIMITS", _limits, right=True),
+        Column("RUNNING", lambda one: one.running, right=True),
+        Column("WAITING", lambda one: one.waiting, right=True),
+    ],
+    lambda one: one.name,
+)
+
+
+@click.group("cluster")
+def command() -> None:
+    """List clusters, create and resize them, and say why they grew."""
+
+
+@command.command("ls")
+@output_option
+@with_cluster()
+def list_clusters(cluster: Cluster, output: str) -> None:
+    """List clusters: their nodes, and how many tasks run and wait there."""
+    emit(output, CLUSTERS, cluster.clusters.list())
+
+
+@command.command("show")
+@click.argument("name")
+@output_option
+@with_cluster()
+def show(cluster: Cluster, name: str, output: str) -> None:
+    """Show a cluster and the machines that its provider was asked for."""
+    found = cluster.clusters.get(name)
+    emit_one(output, found, found.name, lambda: _lines(found))
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("--type", "kind", help="What its nodes are good for: their label cluster_type.")
+@click.option("--region", help="Where its nodes are; their label region.")
+@click.option("--label", multiple=True, metavar="K=V", help="A label of all its nodes; repeatable.")
+@click.option("--provider", help="Who makes its nodes: local or command. [default: they join by hand]")
+@click.option(
+    "--setting", multiple=True, metavar="K=V", help="Of the provider, as create=./create.sh; repeatable."
+)
+@click.option(
+    "--node",
+    "capacity",
+    multiple=True,
+    metavar="K=V",
+    help="What a machine has: cpu=4, memory=8g; repeatable.",
+)
+@click.option("--min", "min_nodes", type=int, metavar="N", help="Nodes it always has. [default: 0]")
+@click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
+@click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes. [default: 60s]")
+@click.option("--join", metavar="DURATION", help="How long a machine may take to join. [default: 2m]")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: Any) -> None:
+    """Create a cluster. Its nodes join by hand (rota node token --cluster NAME), or a provider makes them."""
+    tables = {
+        "labels": pairs(said.pop("label"), "--label"),
+        "settings": pairs(said.pop("setting"), "--setting"),
+        "capacity": pairs(said.pop("capacity"), "--node"),
+    }
+    made = cluster.clusters.create(name, **{"type": kind, **_given(said), **_given(tables)})
+    emit_one(output, made, made.name, lambda: [_sentence(made)])
+    if made.provider == BY_HAND and output in ("table", "wide"):
+        tell(f"let nodes join it: rota node token --cluster {clean(made.name)}")
+
+
+@command.command("resize")
+@click.argument("name")
+@click.option("--nodes", metavar="N", help="So many, whatever waits; auto: as many as the work needs.")
+@click.option("--min", "min_nodes", type=int, metavar="N", help="Nodes it always has.")
+@click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
+@click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes.")
+@click.option("--join", metavar="DURATION", help="How long a machine may take to join.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def resize(cluster: Cluster, name: str, output: str, **said: Any) -> None:
+    """Change how many nodes a cluster has, or may have; none that works is ended for it."""
+    if not _given(said):
+        raise click.UsageError("nothing is to change; write --nodes 3, or --min 0 --max 8")
+    changed = cluster.clusters.change(name, **_given(said))
+    emit_one(output, changed, changed.name, lambda: [_sentence(changed)])
+
+
+@command.command("drain")
+@click.argument("name")
+@click.option("--undo", is_flag=True, help="Let it take jobs again.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def drain(cluster: Cluster, name: str, undo: bool, output: str) -> None:
+    """Give a cluster no new jobs: what runs there goes on, what has not begun moves to others."""
+    changed = cluster.clusters.change(name, drain=not undo)
+    emit_one(output, changed, changed.name, lambda: [_sentence(changed)])
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@with_cluster(WORKING_SECONDS)
+def delete(cluster: Cluster, names: Sequence[str]) -> None:
+    """Drain clusters, and forget each when nothing is left of it."""
+    for name in names:
+        cluster.clusters.delete(name)
+        tell(f"cluster {clean(name)} drains; it ends when no job, node or machine is left of it")
+
+
+@command.command("why")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most this many.")
+@output_option
+@with_cluster()
+def why(cluster: Cluster, name: str, limit: int, output: str) -> None:
+    """Say why a cluster grew, shrank or changed, the last day long: before, and what came of it."""
+    found = cluster.clusters.get(name)
+    told = cluster.events(limit, cluster=found.name)
+    if output in ("json", "jsonl", "id"):
+        emit(output, EVENTS, told)
+        return
+    say(_sentence(found))
+    for event in told:
+        at = datetime.fromtimestamp((event.at_ms or 0) / 1000).astimezone()
+        say(f"  {at:%H:%M:%S}  {clean(event.why)}")
+
+
+def _given(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if value not in (None, {})}
+
+
+def _sentence(one: ClusterStatus) -> str:
+    limits = {BY_HAND: "nodes join by hand"}.get(one.provider, f"{_limits(one)} nodes of {one.provider}")
+    return clean(
+        f"cluster {one.name}: {one.state}, {one.open_nodes} of {one.nodes} nodes take work, {limits}, "
+        f"{one.running} tasks run, {one.waiting} wait"
+    )
+
+
+def _lines(one: ClusterStatus) -> Iterator[str]:
+    yield f"cluster   {clean(one.name)}"
+    yield f"state     {tint(one.state)}" + (f": {clean(one.reason)}" if one.reason else "")
+    labels = {"cluster_type": one.type, **({"region": one.region} if one.region else {}), **one.labels}
+    yield "labels    " + clean(", ".join(f"{key}={value}" for key, value in labels.items()))
+    yield f"nodes     {one.open_nodes} of {one.nodes} take work; {_limits(one)}"
+    yield f"tasks     {one.running} run, {one.waiting} wait"
+    if one.provider == BY_HAND:
+        return
+    amounts = {key: size(value) if key in SIZES else number(value) for key, value in one.capacity.items()}
+    has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())
+    yield f"provider  {clean(one.provider)}; a machine has {clean(has)}"
+    yield f"idle      a node that is empty for {duration(one.idle_seconds)} goes"
+    for machine in one.machines:
+        reason = f": {machine['reason']}" if machine.get("reason") else ""
+        yield clean(f"machine   {machine['name']}  {machine['state']}{reason}")
+    yield f"next      rota cluster why {clean(one.name)}"

@@ -1,0 +1,62 @@
+"""The clusters that a server knows: groups of nodes, and how large each may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rota.client.transport import Request, Transport, segment
+from rota.client.views import listed, read
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """How a cluster stands, how large it may be, and how many tasks run and wait there."""
+
+    name: str
+    state: str = "ready"
+    reason: str | None = None
+    type: str = "default"
+    region: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    provider: str = "none"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    min_nodes: int = 0
+    max_nodes: int = 0
+    nodes_wanted: int | None = None
+    idle_seconds: float = 0.0
+    nodes: int = 0
+    open_nodes: int = 0
+    running: int = 0
+    waiting: int = 0
+    machines: tuple[Mapping[str, Any], ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+class Clusters:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> list[ClusterStatus]:
+        answer = self._transport.call(Request("GET", "/v1/clusters"))
+        return [read(ClusterStatus, item) for item in listed(answer, "clusters")]
+
+    def get(self, name: str) -> ClusterStatus:
+        return read(ClusterStatus, self._transport.call(Request("GET", _path(name))))
+
+    def create(self, name: str, **said: Any) -> ClusterStatus:
+        """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, `min_nodes`, `max_nodes`."""
+        body = {"name": name, **{key: value for key, value in said.items() if value is not None}}
+        return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
+
+    def change(self, name: str, **said: Any) -> ClusterStatus:
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`."""
+        return read(ClusterStatus, self._transport.call(Request("PATCH", _path(name), body=said)))
+
+    def delete(self, name: str) -> None:
+        """Drain it, and forget it when nothing is left of it."""
+        self._transport.call(Request("DELETE", _path(name)))
+
+
+def _path(name: str) -> str:
+    return f"/v1/clusters/{segment(name)}"

@@ -1,0 +1,153 @@
+"""What is wanted of a cluster + its machines and jobs -> its state."""
+
+from collections.abc import Iterable
+
+from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
+from rota.model.lifecycle import CLUSTER, ClusterEvent, ClusterState, MachineState, NodeState, step
+from rota.model.limits import PROVIDER_FAILURES_MAX, SCALE_LOOK_MS
+from rota.model.node import NodeSpec
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.view import View
+
+NAME = "cluster"
+_UNDER_WAY = (ClusterState.PROVISIONING, ClusterState.RESIZING, ClusterState.DRAINING)
+
+
+def start(view: View) -> Iterable[str]:
+    return {
+        **view.cluster_wishes,
+        **view.clusters,
+        **{node.spec.cluster: None for node in view.nodes.values()},
+    }
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    cluster, wish = view.clusters.get(key), view.cluster_wishes.get(key)
+    if cluster is None:
+        return _begin(key, wish, now) if wish is not None or _has_nodes(view, key) else NOTHING
+    wanted = wish or ClusterWish(key)
+    event = _over(view, cluster, wanted) or _next(view, cluster, wanted)
+    if event is None:
+        return look_again(now.ms + SCALE_LOOK_MS) if cluster.state in _UNDER_WAY else NOTHING
+    if event is ClusterEvent.EMPTY:
+        return _end(cluster, wish)
+    return _turned(cluster, event, now)
+
+
+def _begin(name: str, wish: ClusterWish | None, now: Instant) -> Plan:
+    """A cluster that nobody asked for has nodes all the same: they joined when it was only a word."""
+    if wish is None:
+        return Plan((Cluster(name, since_ms=now.ms),), why=f"cluster {name} is there: a node belongs to it")
+    made = Cluster(name, ClusterState.REQUESTED, since_ms=now.ms)
+    why = f"cluster {name} is asked for: {_size(wish)}"
+    return Plan((made,), events=(Event("cluster.created", why, cluster=name),), why=why)
+
+
+def _next(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
+    match cluster.state:
+        case ClusterState.REQUESTED:
+            return ClusterEvent.ASKED_FOR
+        case ClusterState.PROVISIONING:
+            enough = wish.by_hand or _joined(view, cluster.name) >= least(wish)
+            return ClusterEvent.ENOUGH if enough else None
+        case ClusterState.READY:
+            return ClusterEvent.MACHINES_MOVE if _moves(view, cluster.name) else None
+        case ClusterState.RESIZING:
+            return None if _moves(view, cluster.name) else ClusterEvent.SETTLED
+        case ClusterState.DRAINING:
+            return _drained(view, cluster, wish)
+        case ClusterState.FAILED | ClusterState.ENDED:
+            return None
+
+
+def _over(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
+    if cluster.state in (ClusterState.DRAINING, ClusterState.ENDED):
+        return None
+    if wish.end if cluster.state is ClusterState.FAILED else wish.drain:
+        return ClusterEvent.DRAIN_WISHED
+    return ClusterEvent.BROKEN if _is_broken(view, cluster) else None
+
+
+def _is_broken(view: View, cluster: Cluster) -> bool:
+    """Its provider fails again and again, and no node is there. The default one goes on trying for ever."""
+    spent = cluster.failures >= PROVIDER_FAILURES_MAX and cluster.name != DEFAULT
+    return spent and cluster.state is not ClusterState.FAILED and not _has_nodes(view, cluster.name)
+
+
+def _drained(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
+    if not wish.drain:
+        return ClusterEvent.OPEN_WISHED
+    return ClusterEvent.EMPTY if wish.end and _is_empty(view, cluster.name) else None
+
+
+def least(wish: ClusterWish) -> int:
+    """Nodes that it has whatever waits."""
+    return wish.min_nodes if wish.nodes is None else wish.nodes
+
+
+def _joined(view: View, name: str) -> int:
+    return sum(one.cluster == name and one.state is MachineState.JOINED for one in view.machines.values())
+
+
+def _moves(view: View, name: str) -> bool:
+    return any(one.cluster == name and (one.comes or one.goes) for one in view.machines.values())
+
+
+def _is_empty(view: View, name: str) -> bool:
+    """No job, no machine, and no node that is there."""
+    return not (
+        _has_nodes(view, name)
+        or any(one.cluster == name for one in view.machines.values())
+        or any(
+            job.cluster is not None and job.cluster.cluster == name
+            for job in view.jobs.values()
+            if job.status is None or not job.status.ended
+        )
+    )
+
+
+def _has_nodes(view: View, name: str) -> bool:
+    there = (NodeState.READY, NodeState.SUSPECT)
+    return any(
+        node.spec.cluster == name and node.status is not None and node.status.state in there
+        for node in view.nodes.values()
+    )
+
+
+def _turned(cluster: Cluster, event: ClusterEvent, now: Instant) -> Plan:
+    turned = cluster.turned(event, now.ms)
+    reason = f"{event}, {cluster.reason}" if event is ClusterEvent.BROKEN and cluster.reason else event
+    why = f"cluster {cluster.name} is {turned.state}: {reason}"
+    told = Event("cluster.changed", why, cluster=cluster.name, state=turned.state.value)
+    return Plan((turned,), events=(told,), why=why)
+
+
+def _end(cluster: Cluster, wish: ClusterWish | None) -> Plan:
+    """The default one is always there."""
+    state = step(CLUSTER, cluster.state, ClusterEvent.EMPTY)
+    why = f"cluster {cluster.name} is {state}: nothing is left of it"
+    told = Event("cluster.changed", why, cluster=cluster.name, state=state.value)
+    keys = (cluster.key,) if wish is None else (cluster.key, wish.key)
+    assert cluster.name != DEFAULT, "nobody may end it"
+    return Plan(deletes=keys, events=(told,), why=why)
+
+
+def _size(wish: ClusterWish) -> str:
+    if wish.by_hand:
+        return "its nodes join by hand"
+    if wish.nodes is not None:
+        return f"{wish.nodes} nodes of {wish.provider}"
+    return f"{wish.min_nodes} to {wish.max_nodes} nodes of {wish.provider}"
+
+
+def _own_name(record: Cluster | ClusterWish) -> Iterable[str]:
+    return (record.name,)
+
+
+def _its_cluster(record: Machine | NodeSpec) -> Iterable[str]:
+    return (record.cluster,)
+
+
+WAKES: Wakes = {ClusterWish: _own_name, Cluster: _own_name, Machine: _its_cluster, NodeSpec: _its_cluster}
+RECONCILER = Reconciler(NAME, "clusters", WAKES, decide, start)

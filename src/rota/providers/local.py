@@ -1,0 +1,85 @@
+"""Machines that are agents on this very machine, each a process with a directory of its own. [I/O]"""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rota.model.amounts import CPU, MEMORY
+from rota.providers.protocol import Order, ProviderFailed
+
+_OFFERED = {CPU: ("--cpu", 1000), MEMORY: ("--memory", 1)}  # the agent's flag, and how many are one
+
+
+class Processes(Protocol):
+    """What runs of a node, by its directory."""
+
+    def runs(self, directory: Path) -> bool:
+        """Whether an agent does."""
+
+    def end(self, directory: Path) -> None:
+        """All of it, politely first. Blocks."""
+
+
+class Local:
+    def __init__(self, directory: Path, processes: Processes) -> None:
+        self._directory = directory
+        self._processes = processes
+        self._agents: dict[str, asyncio.subprocess.Process] = {}  # held, so that they are reaped
+
+    async def create(self, order: Order) -> None:
+        directory = self._of(order.cluster, order.machine)
+        if await asyncio.to_thread(self._processes.runs, directory):
+            return
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (directory / "agent.log").open("ab") as diary:
+                self._agents[order.machine] = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "rota.cli.main", "agent"),
+                    *("--data-dir", str(directory), "--name", order.machine, "--run-as", "self"),
+                    *_flags(order),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=diary,
+                    stderr=diary,
+                    start_new_session=True,
+                    env={**os.environ, "ROTA_JOIN": order.join},  # not in argv, where everybody can read it
+                )
+        except OSError as error:
+            raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
+
+    async def list(self, cluster: str, settings: Mapping[str, str]) -> frozenset[str]:
+        del settings
+        return await asyncio.to_thread(self._running, cluster)
+
+    async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
+        del settings
+        directory = self._of(cluster, machine)
+        await asyncio.to_thread(self._processes.end, directory)
+        agent = self._agents.pop(machine, None)
+        if agent is not None:
+            await agent.wait()
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def remove_all(self) -> None:
+        """Of every cluster: their machine goes, and they with it."""
+        for directory in sorted(self._directory.glob("*/*/")):
+            await self.remove(directory.parent.name, directory.name, {})
+
+    def _running(self, cluster: str) -> frozenset[str]:
+        known = (self._directory / cluster).glob("*/")
+        return frozenset(directory.name for directory in known if self._processes.runs(directory))
+
+    def _of(self, cluster: str, machine: str) -> Path:
+        return self._directory / cluster / machine
+
+
+def _flags(order: Order) -> list[str]:
+    found: list[str] = []
+    for resource, amount in order.capacity.items():
+        if resource in _OFFERED:
+            flag, one = _OFFERED[resource]
+            found += [flag, f"{amount / one:g}" if one > 1 else str(amount)]
+    return found

@@ -1,0 +1,32 @@
+"""Provider: who makes machines and ends them. Asked twice for one name, it makes one."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from rota.model.errors import Unavailable
+
+
+class ProviderFailed(Unavailable):
+    """What was asked for was not done; says why, in words for whoever waits for it."""
+
+
+class Order(NamedTuple):
+    """A machine that is wanted."""
+
+    machine: str
+    cluster: str
+    join: str  # the line with which its agent joins, once; a secret
+    capacity: Mapping[str, int]
+    labels: Mapping[str, str]
+    settings: Mapping[str, str]
+
+
+class Provider(Protocol):
+    async def create(self, order: Order) -> None:
+        """Make it, with an agent on it; return when it is on its way. One that is there is left alone."""
+
+    async def list(self, cluster: str, settings: Mapping[str, str]) -> frozenset[str]:
+        """The machines there are, by the names they were ordered under."""
+
+    async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
+        """End it with all that is on it; return when it is gone. One that is not there is no error."""

@@ -1,0 +1,24 @@
+"""A provider on the stage: what it says of the machines it was asked for."""
+
+from rota.clusters import machines
+from rota.model.cluster import MACHINE
+from rota.testing.stage import Machine, Stage
+
+
+def provide(stage: Stage, machine: Machine) -> None:
+    """It has made what it was asked for, which joins."""
+    cluster, name = stage.mirror.machines[machine.name].cluster, machine.name
+    stage.ask("clusters", lambda view, now: machines.made(view, name, now))
+    stage.join(machine, cluster, {**stage.mirror.cluster_wishes[cluster].node_labels, MACHINE: name})
+
+
+def fail(stage: Stage, name: str, reason: str) -> None:
+    stage.ask("clusters", lambda view, now: machines.not_made(view, name, reason, now))
+    stage.settle()
+
+
+def remove(stage: Stage, name: str) -> None:
+    """As it was asked to: power and all."""
+    stage.ask("clusters", lambda view, now: machines.gone(view, name, now))
+    stage.machines.pop(name, None)
+    stage.settle()

@@ -1,0 +1,90 @@
+"""ProviderContract: what clusters rely on in every provider. A subclass gives make() and inherits the tests.
+
+    class TestMyProvider(ProviderContract):
+        def make(self, directory: Path) -> Provider:
+            return MyProvider(directory)
+
+The tests are coroutines: pytest-asyncio runs them in its mode `auto`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from rota.providers.protocol import Order, Provider
+
+CLUSTER = "build"
+
+
+class ProviderContract:
+    settings: ClassVar[Mapping[str, str]] = {}
+
+    def make(self, directory: Path) -> Provider:
+        """A second call for the same directory knows the machines of the first."""
+        raise NotImplementedError
+
+    async def test_at_first_there_are_no_machines(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            assert await provider.list(CLUSTER, self.settings) == frozenset()
+
+    async def test_a_machine_that_was_made_is_listed_until_it_is_removed(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.create(self.order("build-1"))
+            there = await provider.list(CLUSTER, self.settings)
+            await provider.remove(CLUSTER, "build-1", self.settings)
+
+            assert there == {"build-1"}
+            assert await provider.list(CLUSTER, self.settings) == frozenset()
+
+    async def test_asked_twice_for_one_name_it_makes_one(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.create(self.order("build-1"))
+            await provider.create(self.order("build-1"))
+            there = await provider.list(CLUSTER, self.settings)
+            await provider.remove(CLUSTER, "build-1", self.settings)
+
+            assert there == {"build-1"}
+            assert await provider.list(CLUSTER, self.settings) == frozenset()
+
+    async def test_machines_are_made_side_by_side(self, tmp_path: Path) -> None:
+        names = [f"build-{number}" for number in range(1, 4)]
+        async with self.opened(tmp_path) as provider:
+            async with asyncio.TaskGroup() as tasks:
+                for name in names:
+                    tasks.create_task(provider.create(self.order(name)))
+
+            assert await provider.list(CLUSTER, self.settings) == frozenset(names)
+
+    async def test_removing_what_is_not_there_is_no_error(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.remove(CLUSTER, "build-7", self.settings)
+
+    async def test_after_a_restart_the_machines_are_still_known(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.create(self.order("build-1"))
+            again = self.make(tmp_path)
+
+            assert await again.list(CLUSTER, self.settings) == {"build-1"}
+
+    async def test_another_clusters_machines_are_not_listed(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.create(self.order("build-1"))
+
+            assert await provider.list("other", self.settings) == frozenset()
+
+    @asynccontextmanager
+    async def opened(self, directory: Path) -> AsyncIterator[Provider]:
+        """Leaves no machine behind."""
+        provider = self.make(directory)
+        try:
+            yield provider
+        finally:
+            for machine in await provider.list(CLUSTER, self.settings):
+                await provider.remove(CLUSTER, machine, self.settings)
+
+    def order(self, machine: str) -> Order:
+        # Nobody listens there: an agent that cannot join goes on trying, and is a machine all the same.
+        join = "rota://127.0.0.1:9?token=join_x&ca=sha256:" + "0" * 64
+        return Order(machine, CLUSTER, join, {"cpu": 1000}, {}, self.settings)

@@ -1,0 +1,57 @@
+"""Providers by their names, and the lines with which the machines they make join. [I/O]"""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+from rota.clusters.run import Join, Procurement
+from rota.engine.run import Engine
+from rota.identity.authority import Authority
+from rota.identity.tokens import JoinLine
+from rota.identity.vault import Vault
+from rota.model.cluster import MACHINE, ClusterWish, Machine
+from rota.providers.command import Command
+from rota.providers.local import Local
+from rota.providers.protocol import Provider
+from rota.wiring import guard
+
+_LEAVE_SECONDS = 10.0  # to say goodbye: an empty node needs a moment
+_LOOK_SECONDS = 0.02
+
+
+def join_lines(vault: Vault, authority: Authority, address: str) -> Join:
+    """A token for each machine, whose labels say which one it is."""
+    host, _, port = address.rpartition(":")
+
+    async def line(machine: Machine, wish: ClusterWish) -> str:
+        labels = {**wish.node_labels, MACHINE: machine.name}
+        now_ms = time.time_ns() // 1_000_000
+        secret = await asyncio.to_thread(
+            vault.make_join_token, now_ms, labels=labels, cluster=machine.cluster
+        )
+        return JoinLine(host.strip("[]"), int(port), secret, authority.fingerprint).render()
+
+    return line
+
+
+async def procure(engine: Engine, local: Local, join: Join) -> None:
+    """For ever, with the providers there are."""
+    providers: dict[str, Provider] = {"local": local, "command": Command()}
+    await Procurement(engine, providers, join).run()
+
+
+class Nodes:
+    """What runs of nodes on this machine."""
+
+    def runs(self, directory: Path) -> bool:
+        return bool(guard.agents_of(directory))
+
+    def end(self, directory: Path) -> None:
+        """The agent says goodbye, if it can."""
+        for agent in guard.agents_of(directory):
+            agent.send(signal.SIGINT)
+        give_up_at = time.monotonic() + _LEAVE_SECONDS
+        while guard.agents_of(directory) and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_SECONDS)
+        guard.end_nodes([directory])

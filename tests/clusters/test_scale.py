@@ -1,0 +1,203 @@
+"""The size of a cluster follows its work: within its limits, never under running work, without flapping."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from rota.model.cluster import Cluster, ClusterWish
+from rota.model.ids import JobId
+from rota.model.lifecycle import MachineState
+from rota.model.sync import Said
+from rota.testing import provided
+from rota.testing.builders import job_spec
+from rota.testing.stage import Machine, Stage
+
+ELASTIC = ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=30.0)
+STEPS = ("adding ", "taking ")
+
+
+class Cloud:
+    """A stage with a provider that does as it is told, some time later, or not at all."""
+
+    def __init__(self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000) -> None:
+        self.told: list[str] = []
+        self.stage = Stage(self.told.append)
+        self.makes = True
+        self._delay_ms = delay_ms
+        self._number = 0
+        self._most = 0
+        self.stage.put(wish)
+
+    @property
+    def resizes(self) -> list[str]:
+        return [why for why in self.told if why.startswith(STEPS)]
+
+    @property
+    def machines(self) -> Mapping[str, MachineState]:
+        return {name: machine.state for name, machine in self.stage.mirror.machines.items()}
+
+    @property
+    def nodes(self) -> int:
+        return sum(state is MachineState.JOINED for state in self.machines.values())
+
+    @property
+    def most(self) -> int:
+        """Machines that there ever were at one time."""
+        return self._most
+
+    def submit(self, tasks: int, **fields: object) -> JobId:
+        self._number += 1
+        spec = job_spec(self._number, count=tasks, **fields)
+        self.stage.submit(spec)
+        return spec.id
+
+    def end_all(self) -> None:
+        """Everything that runs, and all that starts then."""
+        while any(machine.held for machine in self.stage.machines.values()):
+            for machine in self.stage.machines.values():
+                for task, held in list(machine.held.items()):
+                    if held.said is Said.RUNNING:
+                        machine.end(task, 0, 1000)
+            self.stage.settle()
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.stage.wait(1000)
+            self._serve()
+
+    def _serve(self) -> None:
+        mirror, now_ms = self.stage.mirror, self.stage.now_ms
+        self._most = max(self._most, len(mirror.machines))
+        for machine in list(mirror.machines.values()):
+            if machine.state is MachineState.LEAVING:
+                there = self.stage.machines.get(machine.name)
+                heard = there is not None and there.told is not None
+                assert not (heard and there and there.held), "something runs on a machine that goes"
+                provided.remove(self.stage, machine.name)
+            elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
+                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
+
+
+def test_a_square_wave_of_load_is_one_resize_an_edge() -> None:
+    cloud = Cloud()
+    for _ in range(10):
+        cloud.submit(8)
+        cloud.wait(60)
+        cloud.end_all()
+        cloud.wait(60)
+
+    assert len(cloud.resizes) == 20
+    assert cloud.machines == {}
+    assert cloud.most == 4
+
+
+def test_load_that_comes_back_before_the_nodes_were_idle_for_long_finds_them_there() -> None:
+    cloud = Cloud()
+    for _ in range(10):
+        cloud.submit(8)
+        cloud.wait(20)
+        cloud.end_all()
+        cloud.wait(20)
+
+    assert len(cloud.resizes) == 1
+    assert cloud.nodes == 4
+
+
+def test_no_more_machines_are_asked_for_while_enough_are_on_their_way() -> None:
+    cloud = Cloud(delay_ms=60_000)
+    cloud.submit(3)
+    cloud.wait(30)
+
+    assert cloud.resizes == [
+        "adding 2 nodes to default: 3 tasks wait, all would start; it has 0, its limit is 4"
+    ]
+
+
+def test_more_work_while_machines_are_on_their_way_asks_for_what_is_missing() -> None:
+    cloud = Cloud(delay_ms=60_000)
+    cloud.submit(2)
+    cloud.wait(2)
+    cloud.submit(2)
+    cloud.wait(2)
+
+    assert len(cloud.machines) == 2
+
+
+def test_what_no_machine_could_run_asks_for_none() -> None:
+    cloud = Cloud()
+    cloud.submit(1, needs={"cpu": 8000})
+    cloud.wait(10)
+
+    assert cloud.resizes == []
+
+
+def test_a_provider_that_never_delivers_is_asked_for_no_more_than_the_limit_and_ever_more_rarely() -> None:
+    cloud = Cloud()
+    cloud.makes = False
+    cloud.submit(100)
+    cloud.wait(3600)
+
+    assert cloud.most == 4
+    assert len(cloud.resizes) < 20
+    assert any("it has not joined within 120 s" in why for why in cloud.told)
+
+
+def test_nodes_below_the_least_are_made_though_nothing_waits_and_stay() -> None:
+    cloud = Cloud(
+        ClusterWish("default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5)
+    )
+    cloud.wait(60)
+
+    assert cloud.nodes == 2
+    assert len(cloud.resizes) == 1
+
+
+def test_a_fixed_size_is_reached_by_letting_work_end() -> None:
+    cloud = Cloud()
+    cloud.submit(8)
+    cloud.wait(10)
+    cloud.stage.put(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, nodes=1))
+    cloud.wait(10)
+    while_busy = list(cloud.machines.values())
+    cloud.end_all()
+    cloud.wait(5)
+
+    assert sorted(while_busy) == ["draining", "draining", "draining", "joined"]
+    assert list(cloud.machines.values()) == [MachineState.JOINED]
+
+
+def test_a_machine_whose_node_is_lost_is_replaced() -> None:
+    cloud = Cloud()
+    cloud.submit(2)
+    cloud.wait(10)
+    (name,) = cloud.machines
+    cloud.stage.cut(cloud.stage.machines[name])
+    cloud.wait(60)
+
+    assert list(cloud.machines.values()) == [MachineState.JOINED]
+    assert name not in cloud.machines
+    assert f"machine {name} is given up: its node is lost" in cloud.told
+
+
+def test_after_a_restart_it_goes_on_as_before() -> None:
+    cloud = Cloud()
+    cloud.submit(8)
+    cloud.wait(10)
+    cloud.stage.restart()
+    for machine in cloud.stage.machines.values():
+        cloud.stage.call(machine)
+    cloud.wait(10)
+    cloud.end_all()
+    cloud.wait(60)
+
+    assert len(cloud.resizes) == 2
+    assert cloud.machines == {}
+
+
+@pytest.mark.parametrize("failures", [1, 3, 30])
+def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
+    cluster = Cluster("build")
+    for _ in range(failures):
+        cluster = cluster.failed(0, "why")
+
+    assert cluster.paused_until_ms == min(5000 * 2 ** (failures - 1), 300_000)

@@ -1,0 +1,88 @@
+"""Every provider keeps the contract; one that fails says why, in its command's own words."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rota.providers.command import Command
+from rota.providers.local import Local
+from rota.providers.protocol import Order, Provider, ProviderFailed
+from rota.testing.provider_contract import ProviderContract
+from rota.wiring.machines import Nodes
+
+AGENT = """#!{python}
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+"""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "provider"
+
+
+class TestLocal(ProviderContract):
+    def make(self, directory: Path) -> Provider:
+        return Local(directory / "machines", Nodes())
+
+
+class TestCommand(ProviderContract):
+    settings: ClassVar[Mapping[str, str]] = {
+        verb: str(EXAMPLE / verb) for verb in ("create", "list", "remove")
+    }
+
+    @pytest.fixture(autouse=True)
+    def rota_that_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An agent that has nothing to do but to be there."""
+        agent = tmp_path / "rota"
+        agent.write_text(AGENT.format(python=sys.executable))
+        agent.chmod(0o755)
+        monkeypatch.setenv("MACHINES", str(tmp_path / "machines"))
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def make(self, directory: Path) -> Provider:
+        del directory
+        return Command()
+
+
+def order(**settings: str) -> Order:
+    return Order("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
+
+
+async def test_a_command_that_fails_is_quoted() -> None:
+    with pytest.raises(ProviderFailed, match="its create command ended with 3: no quota left"):
+        await Command().create(order(create="sh -c 'echo no quota left >&2; exit 3'"))
+
+
+async def test_a_command_that_is_not_there_is_named() -> None:
+    with pytest.raises(ProviderFailed, match=r"its create command cannot be run.*no-such-program"):
+        await Command().create(order(create="/no-such-program"))
+
+
+async def test_a_command_line_that_cannot_be_read_is_a_failure() -> None:
+    with pytest.raises(ProviderFailed, match="its create command cannot be run"):
+        await Command().create(order(create="sh -c 'unclosed"))
+
+
+async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    await Command().create(order(create=f"sh -c 'env | grep ^ROTA_ | sort > {said}'"))
+
+    assert said.read_text().splitlines() == [
+        "ROTA_CLUSTER=build",
+        "ROTA_JOIN=secret",
+        "ROTA_LABELS=region=eu",
+        "ROTA_MACHINE=build-1",
+        "ROTA_MACHINE_CPU=2",
+        "ROTA_MACHINE_MEMORY=1024",
+    ]
+
+
+async def test_a_command_that_prints_without_end_fills_no_memory_and_ends() -> None:
+    listed = await Command().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
+
+    assert listed == {"x"}

@@ -1,0 +1,170 @@
+"""Clusters of real processes: jobs stay in theirs; nodes come and go with the work, none is killed for it."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until, with_argument
+
+pytestmark = pytest.mark.system
+SECONDS = 100.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, nodes=1) as made:
+        yield made
+
+
+def shown(cluster: LocalCluster, name: str) -> Any:
+    return cluster.call("GET", f"/v1/clusters/{name}").body
+
+
+def ledger(cluster: LocalCluster, name: str) -> list[str]:
+    events = cluster.call("GET", f"/v1/events?cluster={name}&limit=1000").body["events"]
+    return [event["why"] for event in events]
+
+
+def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(cluster: LocalCluster) -> None:
+    made = cluster.rota(
+        *(
+            "cluster",
+            "create",
+            "burst",
+            "--provider",
+            "local",
+            "--node",
+            "cpu=1",
+            "--max",
+            "3",
+            "--idle",
+            "1s",
+        )
+    )
+    job = cluster.submit("sleep", "0.3", cluster="burst", count=20)
+    until(lambda: cluster.count(job, "succeeded") == 20, "all have run", SECONDS)
+    until(lambda: shown(cluster, "burst")["machines"] == [], "all machines are gone", SECONDS)
+    tasks = cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"]
+    told = ledger(cluster, "burst")
+
+    assert made.code == 0, made.err
+    assert {task["node"] for task in tasks} == {"n2", "n3", "n4"}  # their names went with them
+    assert {task["attempt"] for task in tasks} == {1}
+    assert "adding 3 nodes to burst: 20 tasks wait, 3 of them would start; it has 0, its limit is 3" in told
+    assert any(why.startswith("machine burst-1 has joined") for why in told)
+    assert sum(why.startswith("taking ") for why in told) >= 1
+    assert [node["name"] for node in cluster.call("GET", "/v1/nodes").body["nodes"]] == ["node-1"]
+    assert with_argument(str(cluster.directory / "server" / "machines")) == []
+
+
+def test_jobs_go_to_the_cluster_that_can_serve_them_and_run_on_its_nodes_only(cluster: LocalCluster) -> None:
+    cluster.rota("cluster", "create", "eu", "--region", "eu", "--type", "ci")
+    line = cluster.call("POST", "/v1/join-tokens", {"local": True, "cluster": "eu"}).body["line"]
+    cluster.start_agent(2, join=shlex.split(line)[-1])
+    cluster.wait_for_nodes()
+    here = cluster.submit("true", region="eu", count=3)
+    there = cluster.submit("true", cluster="default", count=3)
+    for job in (here, there):
+        until(lambda job=job: cluster.count(job, "succeeded") == 3, "all have run", SECONDS)  # type: ignore[misc]
+
+    homes = [cluster.call("GET", f"/v1/jobs/{job}").body["cluster"] for job in (here, there)]
+    tasks = [cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"] for job in (here, there)]
+    assert homes == ["eu", "default"]
+    assert [{task["node"] for task in one} for one in tasks] == [{"node-2"}, {"node-1"}]
+
+
+def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loop(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    create = tmp_path / "create"
+    create.write_text(f"#!/bin/sh\necho $ROTA_MACHINE >> {asked}\necho no quota left >&2\nexit 1\n")
+    create.chmod(0o755)
+    body = {
+        "name": "cloud",
+        "provider": "command",
+        "settings": {"create": str(create), "list": "true", "remove": "true"},
+        "capacity": {"cpu": 2},
+        "max_nodes": 2,
+    }
+    made = cluster.call("POST", "/v1/clusters", body)
+    cluster.submit("true", cluster="cloud")
+    until(lambda: any("no quota left" in why for why in ledger(cluster, "cloud")), "it is told", SECONDS)
+    until(lambda: shown(cluster, "cloud")["machines"] == [], "it is given up", SECONDS)
+    why = cluster.rota("cluster", "why", "cloud")
+
+    assert made.status == 201, made
+    assert "its create command ended with 1: no quota left" in why.out
+    assert asked.read_text().splitlines() == ["cloud-1"]
+
+
+def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalCluster) -> None:
+    cluster.rota(
+        *(
+            "cluster",
+            "create",
+            "burst",
+            "--provider",
+            "local",
+            "--node",
+            "cpu=1",
+            "--max",
+            "2",
+            "--idle",
+            "1h",
+        )
+    )
+    before = cluster.submit("true", cluster="burst")
+    until(lambda: cluster.count(before, "succeeded") == 1, "it has run", SECONDS)
+    until(lambda: shown(cluster, "burst")["state"] == "ready", "it is settled", SECONDS)
+    cluster.kill_server()
+    cluster.start_server()
+    until(lambda: shown(cluster, "burst")["open_nodes"] == 1, "its node is back", SECONDS)
+    after = cluster.submit("true", cluster="burst")
+    until(lambda: cluster.count(after, "succeeded") == 1, "it has run", SECONDS)
+
+    assert [one["name"] for one in shown(cluster, "burst")["machines"]] == ["burst-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("cluster", "create", "x", "--provider", "moon"), "write none, local, command"),
+        (("cluster", "create", "x", "--provider", "local", "--max", "2"), "how many cores a machine has"),
+        (("cluster", "create", "x", "--max", "2"), "without a provider"),
+        (("cluster", "create", "x", "--provider", "local", "--node", "cpu=1"), "max_nodes"),
+        (("cluster", "create", "default", "--type", "a b"), "type"),
+        (("cluster", "resize", "default"), "nothing is to change"),
+        (("cluster", "show", "defualt"), "did you mean default?"),
+        (("cluster", "delete", "default"), "always there"),
+        (("run", "--cluster", "moon", "--", "true"), "there is no cluster 'moon'"),
+        (("node", "token", "--local", "--cluster", "moon"), "there is no cluster 'moon'"),
+        (("dev", "--elastic", "8-0"), "as 0-8"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_refused_in_words(
+    shared: LocalCluster, arguments: tuple[str, ...], told: str
+) -> None:
+    ended = shared.rota(*arguments)
+
+    assert ended.code != 0
+    assert told in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_the_default_cluster_is_listed(shared: LocalCluster) -> None:
+    listed = json.loads(shared.rota("cluster", "ls", "-o", "json").out)["clusters"]
+
+    assert [(one["name"], one["state"], one["nodes"]) for one in listed] == [("default", "ready", 0)]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("shared"), nodes=0) as made:
+        yield made
