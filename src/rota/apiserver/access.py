@@ -18,6 +18,7 @@ class Action(StrEnum):
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
+    CHANGE_TOKENS = "change tokens"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -29,6 +30,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
+    Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
 }
 
 

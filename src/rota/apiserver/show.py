@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.apiserver import show_service
+from rota.apiserver.pages import Wish
 from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
@@ -143,18 +144,28 @@ def _because(reason: str | None) -> str:
     return f" ({reason.rstrip('.')})" if reason else ""
 
 
-def jobs_page(mirror: Mirror, before: int, fits: Callable[[JobEntry], bool], limit: int) -> Json:
-    """The newest below the number `before` that fit, and where to go on."""
-    first = mirror.counters.jobs if before == 0 else min(mirror.counters.jobs, before - 1)
-    last = max(0, first - SCANNED_MAX)
+def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) -> Json:
+    """Those behind the number `after` that fit, in their order, and where to go on."""
     found: list[Json] = []
-    for number in range(first, last, -1):
+    number = 0
+    for number in _numbers(mirror.counters.jobs, wanted):
         entry = mirror.jobs.get(JobId(str(number)))
         if entry is not None and fits(entry):
-            if len(found) == limit:
+            if len(found) == wanted.limit:
                 return {"jobs": found, "next": found[-1]["id"]}
             found.append(job_line(entry))
-    return {"jobs": found, "next": str(last + 1) if last else None}
+    ends = (0, 1) if wanted.descending else (0, mirror.counters.jobs)
+    return {"jobs": found, "next": None if number in ends else str(number)}
+
+
+def _numbers(newest: int, wanted: Wish) -> range:
+    """Of the jobs to look at for one page."""
+    after = int(wanted.after) if wanted.after is not None else None
+    if wanted.descending:
+        first = newest if after is None else min(newest, after - 1)
+        return range(first, max(0, first - SCANNED_MAX), -1)
+    first = 1 if after is None else min(newest, after) + 1
+    return range(first, min(newest, first + SCANNED_MAX - 1) + 1)
 
 
 def why(job_id: JobId, reasons: Why) -> Json:
@@ -176,12 +187,12 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
     return {
         "id": entry.id,
         "name": entry.spec.name,
-        "state": (status.state if status else NodeState.LEFT).value,
-        "eligibility": _eligibility(entry).value,
+        "state": node_state(entry).value,
+        "eligibility": eligibility(entry).value,
         "drain": _drain(mirror, entry, now_ms),
         "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
-        "labels": {**(status.labels if status else {}), **entry.spec.labels},
+        "labels": node_labels(entry),
         "capacity": _amounts(status.capacity if status else {}),
         "reserved": _reserved(mirror, entry),
         "used": _used(entry),
@@ -202,7 +213,15 @@ def brake(mirror: Mirror) -> Json:
     return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
 
 
-def _eligibility(entry: NodeEntry) -> Eligibility:
+def node_state(entry: NodeEntry) -> NodeState:
+    return entry.status.state if entry.status else NodeState.LEFT
+
+
+def node_labels(entry: NodeEntry) -> dict[str, str]:
+    return {**(entry.status.labels if entry.status else {}), **entry.spec.labels}
+
+
+def eligibility(entry: NodeEntry) -> Eligibility:
     if drains(entry.wish, entry.status):
         return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
     return entry.wish.eligibility if entry.wish else Eligibility.OPEN
