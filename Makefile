@@ -24,12 +24,13 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
 
-system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel (quick when it is there)
+system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, Prometheus (quick when there)
 	@missing=""; \
-	for pair in podman:podman runc:runc busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux; do \
+	for pair in podman:podman runc:runc busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
+	prometheus:prometheus; do \
 	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
 	if [ -n "$$missing" ]; then \
-	export DEBIAN_FRONTEND=noninteractive; apt-get update --quiet >/dev/null; \
+	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; apt-get update --quiet >/dev/null; \
 	for package in $$missing; do apt-get install --yes --quiet --no-install-recommends $$package >/dev/null \
 	|| echo "$$package cannot be had here; tests that want it are left out" >&2; done; fi
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rota.apiserver.http import OPEN_PATHS, ROUTES
+from rota.apiserver.http import ROUTES
+from rota.apiserver.openapi.document import OPEN_PATHS
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
 from rota.model.ids import JobId

@@ -32,14 +32,13 @@ async def _told(lines: AsyncIterator[bytes]) -> AsyncIterator[Line]:
     at, kind = None, ""
     async for raw in lines:
         name, _, value = raw.decode().partition(": ")
-        match name:
-            case "id":
-                at = value
-            case "event":
-                kind = value
-            case "data":
-                yield Line(kind, at, json.loads(value))
-                at = None
+        if name == "id":
+            at = value
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            yield Line(kind, at, json.loads(value))
+            at = None
 
 
 async def some(lines: AsyncIterator[Line], count: int) -> list[Line]:

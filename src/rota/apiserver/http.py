@@ -37,6 +37,7 @@ from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
 from rota.apiserver.api import Api, host_of, wall_ms, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
+from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
 from rota.model.errors import Bug, NotAllowed, RotaError
 from rota.model.limits import BODY_BYTES_MAX
@@ -82,6 +83,8 @@ def _checked(route: Route) -> Route:
     @wraps(endpoint)
     async def checked(request: Request) -> Response:
         fields.known_parameters(request.query_params, known)
+        if operation.body is EmptyBody:
+            fields.known_fields(await answers.json_body(request), ())
         response: Response = await endpoint(request)
         return response
 
@@ -187,6 +190,11 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_request"
     request.state.code = code
     answer = problem_of(status, code, f"there is no {request.method} {request.url.path[:200]}")
-    if isinstance(error, HTTPException) and error.headers:
-        answer.headers.update(error.headers)
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        answer.headers["Allow"] = ", ".join(_allowed(request.url.path))
     return answer
+
+
+def _allowed(path: str) -> list[str]:
+    """Each method of a path has a route of its own."""
+    return sorted(method for one in ROUTES if one.path_regex.match(path) for method in one.methods or ())

@@ -16,7 +16,7 @@ from rota.engine.mirror import Mirror
 from rota.engine.run import Committed
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.brake import Level, Silence
-from rota.model.lifecycle import NodeState
+from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility
 from rota.model.plan import Event
 
@@ -78,8 +78,8 @@ class Standing:
     """How the cluster stands, added up a part at a time so that nobody waits for it."""
 
     def __init__(self) -> None:
-        self.jobs: Tally[str] = Tally()
-        self.tasks: Tally[str] = Tally()
+        self.jobs = Tally({state.value: 0 for state in JobState})
+        self.tasks: Tally[str] = Tally(dict.fromkeys(show.COUNTED, 0))
 
     def add(self, entries: Iterable[JobEntry]) -> None:
         for entry in entries:

@@ -21,6 +21,10 @@ from rota.model.why import Why
 Json = dict[str, Any]
 
 ENDS = JOB_ENDS
+COUNTED = (
+    *("pending", "offered", "queued", "running", "held", "unresolved"),
+    *("succeeded", "failed", "canceled", "timed_out", "lost"),
+)
 SCANNED_MAX = 50_000  # job numbers looked at for one page: a rare filter must not stop everybody else
 
 _ENDED_SENTENCE: dict[JobState, str] = {

@@ -57,7 +57,7 @@ class LocalCluster:
     ) -> None:
         self.directory = directory
         self.numbers = range(1, nodes + 1)
-        self.http, self.grpc, self.agent = (f"127.0.0.1:{port}" for port in _free_ports(3))
+        self.http, self.grpc, self.agent = (f"127.0.0.1:{port}" for port in free_ports(3))
         self.token_file = directory / "server" / "token"
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -260,7 +260,7 @@ class LocalCluster:
         return [sys.executable, "-m", "rota.cli.main", *arguments]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
