@@ -4,7 +4,8 @@ The number of series is bounded by the code: no name of a job, node, user or nam
 """
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from operator import add
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -18,6 +19,7 @@ from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.brake import Level, Silence
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility
+from rota.model.phase import Phase
 from rota.model.plan import Event
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -79,13 +81,17 @@ class Standing:
 
     def __init__(self) -> None:
         self.jobs = Tally({state.value: 0 for state in JobState})
-        self.tasks: Tally[str] = Tally(dict.fromkeys(show.COUNTED, 0))
+        self._phases = [0] * len(Phase)
 
     def add(self, entries: Iterable[JobEntry]) -> None:
         for entry in entries:
             self.jobs[show.state_of(entry).value] += 1
             if not show.has_ended(entry):
-                self.tasks.update(show.counts(entry))
+                self._phases = list(map(add, self._phases, entry.tally.by_phase))
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        return show.folded(self._phases)
 
 
 def text(counts: Counts, gauges: Iterable[Metric]) -> bytes:
@@ -150,7 +156,7 @@ def _plain(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
 
 
-def _by(name: str, words: str, label: str, values: Tally[str]) -> Metric:
+def _by(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily(name, words, labels=(label,))
     for key, value in values.items():
         family.add_metric((str(key),), value)

@@ -1,6 +1,6 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rota.apiserver import show_service
@@ -21,11 +21,7 @@ from rota.model.why import Why
 Json = dict[str, Any]
 
 ENDS = JOB_ENDS
-COUNTED = (
-    *("pending", "offered", "queued", "running", "held", "unresolved"),
-    *("succeeded", "failed", "canceled", "timed_out", "lost"),
-)
-SCANNED_MAX = 50_000  # job numbers looked at for one page: a rare filter must not stop everybody else
+SCANNED_MAX = 20_000  # job numbers looked at for one page: a rare filter must not stop everybody else
 
 _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
@@ -78,22 +74,27 @@ def has_ended(entry: JobEntry) -> bool:
 
 def counts(entry: JobEntry) -> dict[str, int]:
     """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
-    tasks = entry.tally.by_phase
-    ended = has_ended(entry)
-    pending, held = tasks[Phase.PENDING], tasks[Phase.HELD]
-    never_began = pending + held if ended else 0
-    late = entry.verdict is not None and entry.verdict.late
+    numbers = folded(entry.tally.by_phase)
+    if has_ended(entry):
+        late = entry.verdict is not None and entry.verdict.late
+        numbers["timed_out" if late else "canceled"] += numbers["pending"] + numbers["held"]
+        numbers["pending"] = numbers["held"] = 0
+    return numbers
+
+
+def folded(tasks: Sequence[int]) -> dict[str, int]:
+    """Numbers of tasks by phase -> by state; some phases share one."""
     return {
-        "pending": 0 if ended else pending,
+        "pending": tasks[Phase.PENDING],
         "offered": tasks[Phase.OFFERED],
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
-        "held": 0 if ended else held,
+        "held": tasks[Phase.HELD],
         "unresolved": tasks[Phase.UNRESOLVED],
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED] + (0 if late else never_began),
-        "timed_out": tasks[Phase.TIMED_OUT] + (never_began if late else 0),
+        "canceled": tasks[Phase.CANCELED],
+        "timed_out": tasks[Phase.TIMED_OUT],
         "lost": tasks[Phase.LOST],
     }
 

@@ -298,6 +298,20 @@ class JoinToken:
 
 
 @dataclass(frozen=True)
+class Token:
+    """The right to use the API; its secret only right after it was made."""
+
+    id: str
+    name: str
+    role: str
+    namespaces: tuple[str, ...] = ()
+    made_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    token: str | None = field(default=None, repr=False)
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Output:
     """A file that a job left in its ROTA_OUTPUT_DIR."""
 
