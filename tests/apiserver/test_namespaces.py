@@ -83,7 +83,7 @@ def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
     gone = applied(rounds.mirror, admit_namespaces.delete_namespace(rounds.mirror, "team", ADA))
     rounds.go()
 
-    woken = [key for put in gone.puts for key in scheduler.reconciler().wakes(put)]
+    woken = [key for put in gone.puts for key in scheduler.reconciler().wakes[type(put)](put)]
     assert (before, placements(rounds.mirror, job)) == ({}, {0: "a"})
     assert woken == [scheduler.ROUND]
     assert rounds.mirror.namespaces == {}

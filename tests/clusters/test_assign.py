@@ -3,8 +3,7 @@
 from rota.clusters import assign
 from rota.engine.mirror import Mirror
 from rota.model.cluster import DEFAULT, Cluster
-from rota.model.job import JobCluster, JobStatus
-from rota.model.lifecycle import JobState
+from rota.model.job import JobCluster, JobSpec
 from rota.model.plan import NOTHING
 from rota.testing.builders import at, job_spec
 
@@ -41,11 +40,9 @@ def test_a_job_that_is_not_there_is_left_alone() -> None:
     assert assign.decide(Mirror(), "7", at(0)) is NOTHING
 
 
-def test_only_a_new_spec_wakes_it() -> None:
-    spec = job_spec()
-
-    assert list(assign.wakes(spec)) == ["1"]
-    assert list(assign.wakes(JobStatus(spec.id, JobState.ACTIVE))) == []
+def test_only_a_spec_wakes_it() -> None:
+    assert list(assign.RECONCILER.wakes) == [JobSpec]
+    assert list(assign.RECONCILER.wakes[JobSpec](job_spec())) == ["1"]
 
 
 def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at() -> None:

@@ -36,11 +36,7 @@ def reconciler(
     keys: Iterable[str] = (),
 ) -> Reconciler:
     """Looks at the key of each record of that kind."""
-
-    def woken(record: Record) -> list[str]:
-        return [record.key] if isinstance(record, wakes) else []
-
-    return Reconciler(name, owner, woken, decide, lambda _: keys)
+    return Reconciler(name, owner, {wakes: lambda record: [record.key]}, decide, lambda _: keys)
 
 
 class Asker:

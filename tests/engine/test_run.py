@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from rota.engine import run
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
 from rota.model.errors import Bug, Conflict, NotFound
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec
 from rota.model.limits import BATCH_KEYS_MAX
-from rota.model.plan import NOTHING, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Instant, Plan, look_again
 from rota.model.view import View
 from rota.store import codec
 from rota.store.sqlite import SqliteStore
@@ -187,7 +187,7 @@ async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore
             return NOTHING
         return look_again(now.ms + 50)
 
-    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, lambda _: ["k"])):
+    async with running(store, Reconciler("fake", "controllers", {}, look, lambda _: ["k"])):
         await again.wait()
 
     assert looks[1] - looks[0] >= 50
@@ -210,7 +210,7 @@ async def test_a_large_cluster_is_looked_at_without_a_rest(
     def start(view: View) -> list[str]:
         return [str(number) for number in range(3 * BATCH_KEYS_MAX + 1)]
 
-    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, start)):
+    async with running(store, Reconciler("fake", "controllers", {}, look, start)):
         await done.wait()
 
     assert len(looks) == 3 * BATCH_KEYS_MAX + 1
@@ -224,7 +224,7 @@ async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
         looked.set()
         return NOTHING
 
-    async with running(store, Reconciler("fake", "controllers", lambda _: (), look, lambda _: ())) as engine:
+    async with running(store, Reconciler("fake", "controllers", {}, look, lambda _: ())) as engine:
         await turns()
         engine.observe(lambda mirror: mirror.hear(NodeId("n1")), ("fake", "n1"))
         await looked.wait()
@@ -248,7 +248,7 @@ async def test_after_a_restart_everything_is_read_and_looked_at(tmp_path: Path) 
         before = (engine.epoch, engine.now_ms())
     await first.close()
     second = SqliteStore(tmp_path)
-    async with running(second, Reconciler("fake", "controllers", lambda _: (), look, start)) as engine:
+    async with running(second, Reconciler("fake", "controllers", {}, look, start)) as engine:
         seen = await engine.read(jobs)
         await turns()
         kept = (await second.read()).time_ms
@@ -287,7 +287,4 @@ def assigning() -> Reconciler:
     def assign(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobCluster(JobId(key), "default"),))
 
-    def new_jobs(record: Record) -> list[str]:
-        return [record.id] if isinstance(record, JobSpec) else []
-
-    return Reconciler("assign", "clusters", new_jobs, assign, lambda _: ())
+    return Reconciler("assign", "clusters", {JobSpec: own_id}, assign, lambda _: ())

@@ -24,7 +24,7 @@ from tests.engine.driving import running, turns
 from tests.engine.gated_store import GatedStore
 from tests.watcher.placed import ONE, A, placed
 
-PLACES_NOTHING = Reconciler(PLACE[0], "scheduler", lambda _: (), lambda *_: NOTHING, lambda _: ())
+PLACES_NOTHING = Reconciler(PLACE[0], "scheduler", {}, lambda *_: NOTHING, lambda _: ())
 
 
 class Door(AgentDoor):

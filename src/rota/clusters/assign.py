@@ -2,18 +2,14 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, own_id
 from rota.model.cluster import DEFAULT, Cluster
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec
-from rota.model.plan import NOTHING, Instant, Plan, Record
+from rota.model.plan import NOTHING, Instant, Plan
 from rota.model.view import View
 
 _DEFAULT_KEY = "default"
-
-
-def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, JobSpec) else ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -30,4 +26,4 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     return Plan((JobCluster(job.spec.id, DEFAULT),), why=f"job {key} is for the only cluster there is")
 
 
-RECONCILER = Reconciler("assign", "clusters", wakes, decide, start)
+RECONCILER = Reconciler("assign", "clusters", {JobSpec: own_id}, decide, start)

@@ -8,17 +8,15 @@ from rota.model.after import After
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JOB, JobEvent, JobState, step
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import JobView, View, state_of
 
 NAME = "after"
 
 
-def wakes(record: Record) -> Iterable[str]:
+def _wakes(status: JobStatus) -> Iterable[str]:
     """Of a job that begins to wait, and of one that others may have waited for."""
-    if isinstance(record, JobStatus) and (record.ended or record.state is JobState.WAITING):
-        return (record.id,)
-    return ()
+    return (status.id,) if status.ended or status.state is JobState.WAITING else ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -86,4 +84,4 @@ def _together(plans: list[Plan]) -> Plan:
     return Plan(puts, events=events, why="; ".join(plan.why for plan in plans if plan.why))
 
 
-RECONCILER = Reconciler(NAME, "controllers", wakes, decide, start)
+RECONCILER = Reconciler(NAME, "controllers", {JobStatus: _wakes}, decide, start)

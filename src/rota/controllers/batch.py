@@ -8,7 +8,7 @@ from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
 from rota.controllers.wishes import pause, stop_late, unwant, unwant_tasks
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
@@ -25,7 +25,7 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.recovery import JobAnswers
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -36,18 +36,12 @@ _STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 
 
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobCluster() | JobWish() | JobStatus() | JobVerdict():
-            return (record.id,)
-        case TaskBlock():
-            return (record.job,)
-        case StatusBlock():
-            return (f"{record.job}/{record.block}",)
-        case JobAnswers():
-            return {f"{record.id}/{index // BLOCK_TASKS}": None for index in record.words}
-        case _:
-            return ()
+WAKES: Wakes = {
+    **dict.fromkeys((JobCluster, JobWish, JobStatus, JobVerdict), own_id),
+    TaskBlock: lambda block: (block.job,),
+    StatusBlock: lambda block: (f"{block.job}/{block.block}",),
+    JobAnswers: lambda answers: {f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words},
+}
 
 
 def start(view: View) -> Iterable[str]:
@@ -252,4 +246,4 @@ def _end(job: JobView, event: JobEvent, before: JobState, now: Instant) -> Plan:
     )
 
 
-RECONCILER = Reconciler("batch", "controllers", wakes, decide, start)
+RECONCILER = Reconciler("batch", "controllers", WAKES, decide, start)

@@ -15,7 +15,7 @@ from rota.model.limits import (
     CRON_MISSED_MS,
     JOBS_WAITING_MAX,
 )
-from rota.model.plan import NOTHING, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Instant, Plan, look_again
 from rota.model.schedule import Offset, Zones, between, next_after, parse
 from rota.model.view import View
 
@@ -42,11 +42,7 @@ def reconciler(zones: Zones) -> Reconciler:
             return _cannot(view, cron, str(problem), now)
         return look(view, cron, offset, now)
 
-    return Reconciler(NAME, "apiserver", wakes, decide, start)
-
-
-def wakes(record: Record) -> Iterable[str]:
-    return (record.ref,) if isinstance(record, Cron) else ()
+    return Reconciler(NAME, "apiserver", {Cron: lambda cron: (cron.ref,)}, decide, start)
 
 
 def start(view: View) -> Iterable[str]:

@@ -1,19 +1,20 @@
 """Jobs that ended long ago, or are too many -> gone; a day later so are their submit keys."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobStatus
 from rota.model.limits import EXPIRE_BATCH, GONE_MAX, GONE_MS, JOBS_AGE_MS, JOBS_KEPT
 from rota.model.past import Past
-from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View, keys_of
 
 NAME = "expire"
 KEY = "jobs"
+WAKES: Wakes = {JobStatus: lambda status: (KEY,) if status.ended else ()}
 AGAIN_MS = 100  # after a full batch: others have their turn first
 LOOK_MS = 60_000
 
@@ -30,11 +31,7 @@ def reconciler(retention: Retention | None = None) -> Reconciler:
         del key
         return expire(view, rules, now)
 
-    return Reconciler(NAME, "controllers", wakes, decide, lambda _: (KEY,))
-
-
-def wakes(record: Record) -> Iterable[str]:
-    return (KEY,) if isinstance(record, JobStatus) and record.ended else ()
+    return Reconciler(NAME, "controllers", WAKES, decide, lambda _: (KEY,))
 
 
 def expire(view: View, rules: Retention, now: Instant) -> Plan:

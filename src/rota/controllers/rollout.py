@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
 from rota.model.columns import Ranges, ints
 from rota.model.ids import JobId
@@ -10,25 +10,19 @@ from rota.model.job import JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import FIRST_END, Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
 _RUNNING = int(Phase.RUNNING)
 
 
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobSpec(version=version) if version > 1:
-            return (record.id,)
-        case JobWish(replace=replace) if replace:
-            return (record.id,)
-        case JobStatus(state=JobState.ACTIVE):
-            return (record.id,)
-        case StatusBlock():
-            return (record.job,)
-        case _:
-            return ()
+WAKES: Wakes = {
+    JobSpec: lambda spec: (spec.id,) if spec.version > 1 else (),
+    JobWish: lambda wish: (wish.id,) if wish.replace else (),
+    JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
+    StatusBlock: lambda block: (block.job,),
+}
 
 
 def start(view: View) -> Iterable[str]:
@@ -109,4 +103,4 @@ def _told(job: JobView, chosen: dict[int, int]) -> tuple[Event, ...]:
     return (Event("task.replaced", why, job=job.spec.id, indices=tuple(ranges.pairs)),)
 
 
-RECONCILER = Reconciler("rollout", "controllers", wakes, decide, start)
+RECONCILER = Reconciler("rollout", "controllers", WAKES, decide, start)

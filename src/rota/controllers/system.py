@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.columns import Draft, Ranges
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
@@ -16,9 +16,7 @@ _NODES = "nodes"
 _REASON = "its node was deleted"
 
 
-def wakes(record: Record) -> Iterable[str]:
-    """A wish is the last that is written of a node."""
-    return (_NODES,) if isinstance(record, NodeWish) else ()
+WAKES: Wakes = {NodeWish: lambda _: (_NODES,)}  # the last that is written of a node
 
 
 def start(view: View) -> Iterable[str]:
@@ -58,4 +56,4 @@ def _ended(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
         yield draft.done(reasons=task.reasons | dict.fromkeys(positions, _REASON))
 
 
-RECONCILER = Reconciler("system", "controllers", wakes, decide, start)
+RECONCILER = Reconciler("system", "controllers", WAKES, decide, start)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from rota.engine.mirror import Mirror
-from rota.engine.reconciler import Command, Reconciler
+from rota.engine.reconciler import Command, Keys, Reconciler
 from rota.engine.workqueue import Due, WorkQueue
 from rota.model.errors import Bug, Rejected, RotaError, Unsettled, WrongOwner
 from rota.model.ids import Key
@@ -74,6 +74,10 @@ class Loop:
         self.mirror = mirror
         self.parked: list[Parked] = []
         self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
+        self._wakes: dict[type[Record], list[tuple[str, Keys]]] = {}
+        for reconciler in reconcilers:
+            for kind, keys in reconciler.wakes.items():
+                self._wakes.setdefault(kind, []).append((reconciler.name, keys))
         self._queue = WorkQueue()
         self._requests: list[Request] = []
         self._last_ms: int | None = None
@@ -175,9 +179,9 @@ class Loop:
             batch.whys.append(plan.why)
 
     def _wake_for(self, record: Record) -> None:
-        for reconciler in self._reconcilers.values():
-            for key in reconciler.wakes(record):
-                self._queue.wake(Due(reconciler.name, key))
+        for name, keys in self._wakes.get(type(record), ()):
+            for key in keys(record):
+                self._queue.wake(Due(name, key))
 
 
 class _Batch:

@@ -1,12 +1,14 @@
 """Reconciler: what every component offers the engine."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from rota.model.plan import Instant, Plan, Record
 from rota.model.view import View
 
 Command = Callable[[View, Instant], Plan]  # a user's request or a node's report, bound to its arguments
+Keys = Callable[[Any], Iterable[str]]  # where to look after this record was written
+Wakes = Mapping[type[Record], Keys]
 
 
 class Reconciler(NamedTuple):
@@ -14,6 +16,11 @@ class Reconciler(NamedTuple):
 
     name: str  # unique among reconcilers
     owner: str  # the component in whose name it writes
-    wakes: Callable[[Record], Iterable[str]]
+    wakes: Wakes
     decide: Callable[[View, str, Instant], Plan]
     start: Callable[[View], Iterable[str]]  # every key there is, for the first look after a start
+
+
+def own_id(record: Any) -> Iterable[str]:
+    """Look at the very job or node that was written."""
+    return (record.id,)

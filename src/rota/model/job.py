@@ -1,13 +1,13 @@
 """JobSpec, what a user wishes; JobStatus, what became of it."""
 
 from enum import StrEnum
-from functools import cached_property
 
 import msgspec
 
 from rota.model.after import After
 from rota.model.container import RUNTIME, Container
 from rota.model.ids import JobId, Key
+from rota.model.lazy import lazy
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import (
     BLOCK_TASKS,
@@ -138,27 +138,27 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     def blocks(self) -> int:
         return (self.count + BLOCK_TASKS - 1) // BLOCK_TASKS
 
-    @cached_property
+    @lazy
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
         implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX), (self.lease_ms, LEASES))
         return (*self.where, *(condition for what, condition in implied if what is not None))
 
-    @cached_property
+    @lazy
     def lease_ms(self) -> int | None:
         """How long an attempt may run without a word of the control plane; None: for ever."""
         if self.run is not RunMode.ONE_AT_A_TIME:
             return None
         return LEASE_MS if self.lease_seconds is None else round(self.lease_seconds * 1000)
 
-    @cached_property
+    @lazy
     def lease_margin_ms(self) -> int:
         """How much longer than that nobody takes its place."""
         if self.lease_margin_seconds is not None:
             return round(self.lease_margin_seconds * 1000)
         return max(LEASE_MARGIN_MS, round(LEASE_MARGIN_SHARE * (self.lease_ms or 0)))
 
-    @cached_property
+    @lazy
     def shape(self) -> Shape:
         return Shape(
             needs=tuple(sorted(self.needs.items())),
@@ -172,17 +172,17 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             inside=() if self.container is None else self.container.wants,
         )
 
-    @cached_property
+    @lazy
     def rules(self) -> Rules:
         if not (self.near or self.apart or self.spread or self.gang):
             return NO_RULES
         return Rules(self.near, self.apart, self.spread, self.gang)
 
-    @cached_property
+    @lazy
     def line(self) -> Line:
         return Line(self.shape, self.rules, Owner(self.namespace, self.user))
 
-    @cached_property
+    @lazy
     def order(self) -> Turn:
         """Whose turn: the higher priority, then the earlier deadline, then the earlier submitted."""
         return (-self.priority, self.deadline_at_ms or _NO_DEADLINE, int(self.id))
@@ -198,7 +198,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         seconds = self.expect_seconds or self.timeout_seconds
         return None if seconds is None else round(seconds * 1000)
 
-    @cached_property
+    @lazy
     def known_as(self) -> dict[str, str]:
         """The labels by which other jobs choose it as a neighbour."""
         return {**self.labels, "job": self.name}

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobVerdict
 from rota.model.lifecycle import JobState
 from rota.model.limits import WALL_LOOK_MS
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import JobView, View
 
-
-def wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, JobSpec) and _has_limit(record) else ()
+WAKES: Wakes = {JobSpec: lambda spec: (spec.id,) if _has_limit(spec) else ()}
 
 
 def start(view: View) -> Iterable[str]:
@@ -89,4 +87,4 @@ def _next_look_ms(job: JobView, now: Instant) -> int:
     return max(now.ms + 1, min(found))
 
 
-RECONCILER = Reconciler("deadline", "scheduler", wakes, decide, start)
+RECONCILER = Reconciler("deadline", "scheduler", WAKES, decide, start)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.columns import Ranges
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Kind
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus, NodeWish, drains
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.blocks import Blocks
@@ -19,12 +19,10 @@ NAME = "drain"
 _AGAIN_MS = 1_000  # until those that could not go yet are looked at again
 
 
-def wakes(record: Record) -> Iterable[str]:
-    match record:
-        case NodeWish(drains=True) | NodeStatus(leaving=True):
-            return (record.id,)
-        case _:
-            return ()
+WAKES: Wakes = {
+    NodeWish: lambda wish: (wish.id,) if wish.drains else (),
+    NodeStatus: lambda status: (status.id,) if status.leaving else (),
+}
 
 
 def start(view: View) -> Iterable[str]:
@@ -122,4 +120,4 @@ def _reason(job: JobView, *, alone: bool) -> str:
     return "services do not end by themselves" if job.spec.stays else "its time to drain is over"
 
 
-RECONCILER = Reconciler(NAME, "scheduler", wakes, decide, start)
+RECONCILER = Reconciler(NAME, "scheduler", WAKES, decide, start)

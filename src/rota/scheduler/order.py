@@ -2,12 +2,12 @@
 
 import heapq
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from rota.model.accounts import Accounts
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Turn
+from rota.model.lazy import lazy
 from rota.model.namespace import TASKS, Namespace
 from rota.model.shape import Line, Owner
 from rota.model.view import JobView, View
@@ -42,7 +42,7 @@ class Shares:
         self._namespaces = view.namespaces
         self._placed = Accounts()
 
-    @cached_property
+    @lazy
     def _totals(self) -> dict[str, int]:
         room = self._room
         totals = room.capacity[:, : room.size].sum(axis=1).tolist() if room.size else []

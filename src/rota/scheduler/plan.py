@@ -18,20 +18,18 @@ from rota.scheduler.pins import pin
 from rota.scheduler.round import Memory, Round, Settings
 
 ROUND = "round"
+_WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Namespace, PinBlock)
 
 
 def reconciler(settings: Settings | None = None) -> Reconciler:
-    return Reconciler("place", "scheduler", _wakes, Scheduler(settings or Settings()).decide, _start)
+    return Reconciler(
+        "place", "scheduler", dict.fromkeys(_WAKING, _wakes), Scheduler(settings or Settings()).decide, _start
+    )
 
 
 def _wakes(record: Record) -> Iterable[str]:
-    match record:
-        case JobStatus() | TaskBlock() | StatusBlock() | NodeStatus() | NodeWish() | NodeSpec() | Namespace():
-            return (ROUND,)
-        case PinBlock():
-            return (ROUND,)
-        case _:
-            return ()
+    del record
+    return (ROUND,)
 
 
 def _start(view: View) -> Iterable[str]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.amounts import GPU
-from rota.model.columns import FEW, Array
+from rota.model.columns import Array
 from rota.model.limits import ROWS_KEPT
 from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
@@ -13,6 +13,7 @@ from rota.scheduler.filters import NO_LEAST, Filter, fits, floor
 from rota.scheduler.gpus import Gpus
 from rota.scheduler.scores import NEVER, Interference, Score, merit, merits, points, said
 
+_FEW = 3  # nodes: up to here plain numbers beat NumPy's cost per call
 _AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
 _PAIRS_MAX = 65_536  # the same at most, so that a step stays short
 _SPREAD_DEPTH = 2  # tasks ahead on one node, at first
@@ -130,9 +131,9 @@ class Rows:
         return not own and shape.noise is None and not self.board.devices.shape[1]
 
     def _rescore_plain(self, shape: Shape, row: Row, slots: Array) -> None:
-        """As `score` does, from what all shapes share; for few nodes plain numbers beat NumPy's calls."""
+        """As `score` does, from what all shapes share."""
         merits, free = self._merits[shape.policy].of(self.board), self.board.free
-        if slots.size > FEW:
+        if slots.size > _FEW:
             found: Array = merits.take(slots)
             for at, least in row.least:
                 found[free[at].take(slots) < least] = NEVER

@@ -218,11 +218,12 @@ class Checks:
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         verdict = self.known.get(f"job/{spec.id}/verdict")
         is_late = verdict is not None and verdict.late
+        never_began = (None,) if verdict is None else (None, TaskState.WANTED)
         for index, state in self._states(spec):
             name = f"task {index} of job {spec.id}"
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
                 raise Broken(f"{name} is said to have succeeded and never did")
-            if state is not None and state not in TASK_ENDS and not is_late:
+            if state not in never_began and state not in TASK_ENDS:
                 raise Broken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
             if was_canceled or (state is not None and owners.may_be(self.known, spec, index, state)):
                 continue

@@ -72,6 +72,7 @@ class Network:
         self._opened += 1
         stream = Stream(self, self._opened, node, server)
         self._streams[self._opened] = stream
+        server.at_its_end.append(lambda: stream.die(server, politely=True))  # though it never answered
         return stream
 
     def forget(self, stream: "Stream") -> None:

@@ -65,6 +65,13 @@ class Placements:
             self._live[task] = seat._replace(waits=False)
             self._charge(self._live[task], 1)
 
+    def forget(self, spec: JobSpec) -> None:
+        """The job was deleted: what ended in the same commit was never said to have ended."""
+        for index in range(spec.count):
+            seat = self._live.get((spec.id, index))
+            if seat is not None:
+                self._end(seat.task, seat.number)
+
     def touch(self, task: Task) -> None:
         self._touched[task] = None
 

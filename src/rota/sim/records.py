@@ -86,7 +86,9 @@ class Records:
             self._compare(self.known.get(key), record, fresh)
         self.known |= fresh
         for key in batch.deletes:
-            self.known.pop(key, None)
+            gone = self.known.pop(key, None)
+            if isinstance(gone, JobSpec):
+                self._placements.forget(gone)
         self._placements.look()
         for one in fresh.values():
             if isinstance(one, AttemptBlock):

@@ -97,6 +97,7 @@ class Process:
         self.alive = False
         self.frozen = False
         self.life = 0  # how often it was started
+        self.at_its_end: list[Act] = []
         self._backlog: list[tuple[int, Act]] = []
 
     @property
@@ -111,6 +112,9 @@ class Process:
     def end(self) -> None:
         self.alive = False
         self._backlog.clear()
+        acts, self.at_its_end = self.at_its_end, []
+        for act in acts:
+            act()
 
     def after(self, delay_ms: float, act: Act) -> None:
         """In so much time of its own clock, unless it dies before."""

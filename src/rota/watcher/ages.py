@@ -1,17 +1,16 @@
 """What a node that is there leaves undone, and for how long -> said, taken back, or given up."""
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, own_id
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptEvent, AttemptState, NodeState
 from rota.model.limits import AGE_LOOK_MS, BLOCK_TASKS, OFFERED_MS, QUEUED_MS, STOPPING_MS, UNKILLABLE_MS
 from rota.model.node import Link, NodeStatus
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.shape import RunMode
 from rota.model.sync import Claim, Said
 from rota.model.view import JobView, NodeView, View
@@ -87,11 +86,7 @@ class Ages:
 
 
 def reconciler() -> Reconciler:
-    return Reconciler(NAME, "watcher", _wakes, Ages().decide, lambda view: list(view.nodes))
-
-
-def _wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, NodeStatus) else ()
+    return Reconciler(NAME, "watcher", {NodeStatus: own_id}, Ages().decide, lambda view: list(view.nodes))
 
 
 def _end(job: JobView, name: Name, since: Since, ledger: Ledger, now: Instant) -> bool:

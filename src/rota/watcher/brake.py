@@ -49,8 +49,11 @@ def reconciler() -> Reconciler:
         event = Event("cluster.brake", why, state=brake.level.value)
         return Plan(events=(event,), why=why, wake_at_ms=now.ms + BRAKE_LOOK_MS)
 
-    return Reconciler(NAME, "watcher", _wakes, decide, lambda _: (_CLUSTER,))
+    return Reconciler(
+        NAME, "watcher", dict.fromkeys((NodeStatus, NodeWish), _wakes), decide, lambda _: (_CLUSTER,)
+    )
 
 
 def _wakes(record: Record) -> Iterable[str]:
-    return (_CLUSTER,) if isinstance(record, NodeStatus | NodeWish) else ()
+    del record
+    return (_CLUSTER,)

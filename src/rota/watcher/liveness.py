@@ -1,14 +1,14 @@
 """A node's silence + the time -> suspect, lost, ready again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, own_id
 from rota.model.brake import Silence
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
 from rota.model.limits import BRAKE_LOOK_MS, LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
 from rota.model.node import Link, NodeStatus, NodeWish
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import NodeView, View
 from rota.watcher.brake import Hush
 from rota.watcher.leases import expire, terms_ms
@@ -29,11 +29,9 @@ def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
         judged = judge(view, node, now, lost_ms, lambda: hush.of(view, now))
         return _both(judged, expire(view, node, now, ttl_ms))
 
-    return Reconciler(NAME, "watcher", _wakes, decide, lambda view: list(view.nodes))
-
-
-def _wakes(record: Record) -> Iterable[str]:
-    return (record.id,) if isinstance(record, NodeStatus | NodeWish) else ()
+    return Reconciler(
+        NAME, "watcher", dict.fromkeys((NodeStatus, NodeWish), own_id), decide, lambda view: list(view.nodes)
+    )
 
 
 def judge(
