@@ -175,7 +175,7 @@ class Cluster:
         self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
     ) -> Token:
         """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
-        body = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
+        body: dict[str, Any] = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
         body |= {} if valid_seconds is None else {"valid_seconds": valid_seconds}
         return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body)))
 
