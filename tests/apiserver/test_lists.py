@@ -1,15 +1,20 @@
 """Lists: which entries, in which order, with which fields, page by page."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rota.apiserver import pages
+from rota.apiserver import pages, show
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import BadField
+from rota.model.ids import JobId
+from rota.model.job import Counters
 from rota.model.lifecycle import NodeState
 from rota.store.memory import MemoryStore
-from tests.apiserver.builders import node, node_status
+from tests.apiserver.builders import node, node_status, spec
 from tests.apiserver.serving import Serving, serving
 
 
@@ -196,6 +201,32 @@ def test_a_page_goes_on_behind_a_name_that_is_gone() -> None:
 def test_a_label_without_a_name_is_refused() -> None:
     with pytest.raises(BadField, match="label"):
         pages.labelled(["=web"])
+
+
+def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
+    """So the last page of a hundred thousand jobs is as quick as the first."""
+    mirror, looked = Mirror(), Counted()
+    for number in range(1, 5_001):
+        mirror.apply(spec(number))
+    mirror.apply(Counters(jobs=5_000))
+    looked.update(mirror.jobs)
+    mirror.jobs = looked
+    for after in (None, "5000", "2500", "101", "2"):
+        looked.times = 0
+        wanted = pages.Wish(100, after, descending=True, only=None)
+        found = show.jobs_page(mirror, wanted, lambda _: True)
+
+        assert looked.times <= len(found["jobs"]) + 1
+
+
+class Counted(dict[JobId, JobEntry]):
+    """How often something was looked up."""
+
+    times = 0
+
+    def get(self, key: JobId, default: Any = None) -> Any:
+        self.times += 1
+        return super().get(key, default)
 
 
 async def test_attempts_have_addresses_of_their_own(tmp_path: Path) -> None:

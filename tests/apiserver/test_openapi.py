@@ -56,6 +56,7 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/v1/tokens", None),
     ("POST", "/v1/join-tokens", {"local": True}),
     ("GET", "/v1/ca", None),
+    ("GET", "/v1/server", None),
     ("GET", "/v1/jobs/nobody", None),
 ]
 

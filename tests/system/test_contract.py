@@ -68,7 +68,15 @@ def test_a_live_server_answers_as_its_document_says_whatever_it_is_asked(
     command = [sys.executable, "-m", "schemathesis.cli", "run", str(path), "--url", f"http://{server.http}"]
     command += ["--header", f"Authorization: Bearer {server.token}", "--checks", CHECKS]
     command += ["--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES), "--seed", "1"]
-    command += ["--generation-database", "none", "--suppress-health-check", "all", "--continue-on-failure"]
+    command += [
+        "--request-timeout",
+        "60",
+        "--generation-database",
+        "none",
+        "--suppress-health-check",
+        "all",
+        "--continue-on-failure",
+    ]
     tried = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
 
     assert tried.returncode == 0, tried.stdout[-20_000:] + tried.stderr[-2000:]

@@ -37,6 +37,13 @@ _IN_PATH = {
     "index": "number of the task, from 0",
     "attempt": "number of the attempt, from 1",
 }
+_GROUPS = {
+    **dict.fromkeys(("tasks", "logs", "outputs"), "tasks and output"),
+    **dict.fromkeys(("openapi.json", "docs", "metrics", "healthz", "readyz"), "server"),
+    **dict.fromkeys(("join-tokens", "ca", "enroll"), "joining"),
+    "brake": "nodes",
+    "plan": "plans",
+}
 _DESCRIPTION = (
     "JSON over HTTP. Every request carries a token: `Authorization: Bearer TOKEN`. Whatever goes wrong is "
     "told as a problem with a `code`. An answer with success was on disk before it was sent."
@@ -142,12 +149,10 @@ def _id(operation: Operation) -> str:
 
 
 def _tag(path: str) -> str:
+    """Under which headline it stands."""
     parts = path.removeprefix("/v1").strip("/").split("/")
-    return (
-        parts[2]
-        if parts[0] == "jobs" and len(parts) > 2 and parts[2] in ("tasks", "logs", "outputs")
-        else parts[0]
-    )
+    inner = parts[2] if parts[0] == "jobs" and len(parts) > 2 else ""
+    return _GROUPS.get(inner) or _GROUPS.get(parts[0]) or parts[0]
 
 
 _BY_ROUTE = {(one.method, one.path): one for one in OPERATIONS}

@@ -8,7 +8,8 @@ from rota.apiserver.openapi.words import Schema
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #1b1b1b; background: #fdfdfd }
-h2 { margin-top: 2.5rem; text-transform: capitalize } h3 { margin: 1.6rem 0 .2rem; font-size: 1rem }
+h2 { margin-top: 2.5rem } h2::first-letter { text-transform: uppercase }
+h3 { margin: 1.6rem 0 .2rem; font-size: 1rem }
 code, h3 { font-family: ui-monospace, monospace } table { border-collapse: collapse; width: 100% }
 td { border-top: 1px solid #ddd; padding: .2rem .8rem .2rem 0; vertical-align: top }
 td:first-child { white-space: nowrap; width: 1% }
@@ -34,10 +35,10 @@ def _lines(document: Schema) -> Iterator[str]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             groups.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
-    yield "<p>" + " · ".join(f"<a href='#{escape(group)}'>{escape(group)}</a>" for group in groups)
+    yield "<p>" + " · ".join(f"<a href='#{_anchor(group)}'>{escape(group)}</a>" for group in groups)
     yield "· <a href='#models'>models</a></p>"
     for group, found in groups.items():
-        yield f"<h2 id='{escape(group)}'>{escape(group)}</h2>"
+        yield f"<h2 id='{_anchor(group)}'>{escape(group)}</h2>"
         for method, path, operation in found:
             yield from _operation(method, path, operation)
     yield "<h2 id=models>Models</h2>"
@@ -47,7 +48,8 @@ def _lines(document: Schema) -> Iterator[str]:
 
 def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
     yield f"<h3 id='{escape(operation['operationId'])}'>{method} {escape(path)}</h3>"
-    yield f"<p>{_prose(operation['summary'])}. {_prose(operation.get('description', ''))}</p>"
+    summary = operation["summary"]
+    yield f"<p>{_prose(summary[:1].upper() + summary[1:])}. {_prose(operation.get('description', ''))}</p>"
     rows = [
         (one["name"], f"{one['in']}, {_kind(one['schema'])}", one["description"])
         for one in operation["parameters"]
@@ -74,6 +76,10 @@ def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
             shown = kind if "<a " in kind else escape(kind)
             yield f"<tr><td><code>{escape(name)}</code><td>{said} <span class=kind>{shown}</span>"
         yield "</table>"
+
+
+def _anchor(group: str) -> str:
+    return escape(group.replace(" ", "-"))
 
 
 def _content(of: Schema) -> Schema:

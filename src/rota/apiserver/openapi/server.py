@@ -20,6 +20,21 @@ class Problem(Answer):
     hint: Annotated[str | None, said("what would be accepted, or what to do")]
 
 
+class Server(Answer):
+    """The server that answers."""
+
+    version: Annotated[str, said("of Rota")]
+    epoch: Annotated[int, said("number of its term as leader")]
+    revision: Annotated[int, said("number of its last commit")]
+    store: Annotated[str, said("where its records are")]
+    started_at_ms: Annotated[int, said("wall clock")]
+    jobs: Annotated[int, said("that it keeps")]
+    nodes: Annotated[int, said("that it knows")]
+    address: Annotated[str, said("of this API, host:port")]
+    agent_address: Annotated[str, said("where agents call")]
+    controller_address: Annotated[str, said("where controllers call")]
+
+
 class Token(Answer):
     """The right to use the API, without its secret."""
 
@@ -108,7 +123,7 @@ class EnrollBody(Body):
 TOKEN_FIELDS = Token.__struct_fields__
 
 OPERATIONS = (
-    Operation("GET", "/v1/server", "the server that answers", dict[str, Any]),
+    Operation("GET", "/v1/server", "the server that answers", Server),
     Operation("GET", "/v1/openapi.json", "this document", dict[str, Any]),
     Operation("GET", "/v1/docs", "this document for people", "text/html"),
     Operation("GET", "/metrics", "figures for Prometheus", "text/plain"),
