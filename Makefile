@@ -24,10 +24,10 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
 
-system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, Prometheus (quick when there)
+system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, etcd, Prometheus (quick)
 	@missing=""; \
 	for pair in podman:podman runc:runc busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
-	prometheus:prometheus; do \
+	etcd:etcd-server prometheus:prometheus; do \
 	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; apt-get update --quiet >/dev/null; \
@@ -53,7 +53,8 @@ sim-night: venv ## 10,000 seeds of the simulator, then the search for every plan
 	$(BIN)/python tests/sim/planting.py --search
 
 faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
-	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=1800 tests/faults
+	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=1800 tests/faults \
+	tests/system/test_logs.py::test_followers_that_stop_reading_slow_neither_the_work_nor_the_others
 
 soak: venv ## a workload on a real cluster under chaos, then everything is checked (MINUTES=10)
 	$(BIN)/python bench/soak.py --chaos --minutes $(MINUTES)
@@ -63,8 +64,10 @@ bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/density.py
 	$(BIN)/python bench/followers.py --followers 1000
+	$(BIN)/python bench/ready.py
+	$(BIN)/python bench/store.py
 
-proto: venv ## regenerate src/rota/wire/generated from proto/
+proto: venv ## regenerate the messages in src/rota from proto/
 	$(BIN)/python proto/generate.py
 
 lock: ## pin every dependency anew in requirements.lock

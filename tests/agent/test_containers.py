@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent.containers import find
+from rota.agent.containers import find, labels_of
 from rota.agent.plan import Facts, veto
 from rota.model.container import Container
 from rota.model.sync import Work, work_of
@@ -51,6 +51,15 @@ async def test_podman_is_used_by_root_alone(programs: Path, monkeypatch: pytest.
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 
     assert await find(None, (), root=False) is None
+
+
+async def test_a_podman_that_is_not_used_is_told(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman = install(programs, "podman", "echo systemd v2")
+    assert labels_of(await find(None, (), root=False), None) == {"container": "podman"}
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    assert labels_of(None, None) == labels_of(None, podman) == {"podman": "rootless"}
+    assert labels_of(None, "none") == labels_of(None, "docker") == labels_of(None, "no-such-podman") == {}
 
 
 async def test_a_docker_whose_engine_does_not_answer_is_none(programs: Path) -> None:

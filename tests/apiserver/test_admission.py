@@ -239,7 +239,10 @@ def test_deleting_a_job_leaves_nothing_but_its_submit_key() -> None:
         mirror.apply(record)
     plan = admission.delete(mirror, "1", ADA)
 
-    kept = {f"job/1/{part}" for part in ("spec", "wish", "cluster", "status", "verdict", "answers")}
+    kept = {
+        f"job/1/{part}"
+        for part in ("spec", "wish", "cluster", "status", "verdict", "answers", "rollout", "former")
+    }
     assert set(plan.deletes) == kept | {"attempt/1/0", "status/1/0", "task/1/1"}
     assert mirror.submitted("default", "k") == SubmitKey(
         "default", "k", JobId("1"), mirror.submit_keys.popitem()[1].digest

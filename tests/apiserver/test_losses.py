@@ -6,14 +6,17 @@ import pytest
 
 from rota.apiserver import show_spec
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_loss import Said, resolve, unresolved
+from rota.apiserver.admit_loss import Said, resolve, resolve_by_hand, unresolved
 from rota.apiserver.spec import parse_spec
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
+from rota.model.ids import JobId
 from rota.model.job import Recovery
 from rota.model.limits import ANSWERS_MAX
+from rota.model.plan import Plan
 from rota.model.recovery import Absence, Answer, JobAnswers, Loss, Word
+from rota.testing.builders import at
 from tests.apiserver.builders import ADA, spec, tasks
 
 ANN = Caller("ann", Role.SUBMITTER, ("default",))
@@ -141,3 +144,49 @@ def test_a_contradiction_about_the_owner_is_refused_by_its_field(field: str, bod
         parse_spec({"command": ["true"], **body})
 
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
+
+
+def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan:
+    return resolve_by_hand(mirror, "1", body, caller, at(0))
+
+
+def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
+    mirror = lost()
+    plan = by_hand(mirror, word="again")
+    (answers,) = plan.puts
+    mirror.apply(answers)
+    repeated = by_hand(mirror, word="again", indices=[1, 2])
+
+    assert answers == JobAnswers(JobId("1"), {1: Answer(3, Word.AGAIN), 2: Answer(3, Word.AGAIN)})
+    assert plan.events[0].why == "ada, by hand, says again of tasks 1-2 of job 1, lost in attempt 3"
+    assert (repeated.puts, repeated.answer) == ((), "1")
+
+
+def test_of_some_tasks_and_of_each_lost_attempt_by_its_number() -> None:
+    mirror = lost()
+    mirror.apply(tasks("1", 4, losses={1: Loss(3, 5, 5), 2: Loss(7, 5, 5)}))
+    one = by_hand(mirror, word="fail", indices=[2])
+    both = by_hand(mirror, word="fail")
+
+    assert one.puts == (JobAnswers(JobId("1"), {2: Answer(7, Word.FAIL)}),)
+    assert [(event.indices, event.attempt) for event in both.events] == [(((1, 1),), 3), (((2, 2),), 7)]
+
+
+def test_what_waits_for_no_word_gets_none() -> None:
+    mirror = lost()
+    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
+        by_hand(mirror, word="again", indices=[0])
+    with pytest.raises(BadField) as unknown:
+        by_hand(mirror, word="forget")
+    with pytest.raises(BadField) as missing:
+        by_hand(mirror)
+    mirror.apply(tasks("1", 4))
+    with pytest.raises(Conflict, match="no task of job 1 waits for a word"):
+        by_hand(mirror, word="again")
+
+    assert unknown.value.field == missing.value.field == "word"
+
+
+def test_by_hand_needs_the_right_to_cancel() -> None:
+    with pytest.raises(Rejected):
+        by_hand(lost(), Caller("eve", Role.VIEWER, ("default",)), word="again")

@@ -100,7 +100,10 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
         ("[http_server]\nadr = 'x'", "http_server.adr", "did you mean http_server.addr?"),
         ("http_server = 'x'", "http_server", "write [http_server]"),
         ("store = 3", "store", 'write text, as "…"'),
-        ("store = 'etc'", "store", "write one of sqlite, memory"),
+        ("store = 'etc'", "store", "write one of sqlite, memory, or etcd://host:port,host:port,host:port"),
+        ("store = 'etcd://a'", "store", "write host:port, as 127.0.0.1:3000"),
+        ("[etcd]\nttl_seconds = 1", "etcd.ttl_seconds", "write 2 to 300 seconds"),
+        ("[etcd]\nuser = 'x'", "etcd.password_file", "user and password_file come together"),
         ("name = ''", "name", "leave it out or give the cluster a name"),
         ("lost_seconds = 0", "lost_seconds", "write 1 to 86400 seconds"),
         ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
@@ -180,4 +183,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 19
+    assert len(variables) == len(set(variables)) == 26

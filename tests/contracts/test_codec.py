@@ -30,6 +30,8 @@ from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.plan import OWNERS, Event, Record
 from rota.model.recovery import Answer, JobAnswers, Loss, Word
+from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout, RolloutState
 from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -78,10 +80,13 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
     JobVerdict(JOB, "no node fits", late=True),
     JobAnswers(JOB, {3: Answer(2, Word.AGAIN)}),
+    JobFormer(JOB, JobSpec(JOB, "name", ("true",), 1, version=3), ((1, 2), (3, 3))),
+    JobRollout(JOB, 4, RolloutState.FAILED, 1000, 3, "task 0 failed: exit 1"),
     Namespace("films", {"cpu": 5000}, weight=2),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
     ReportPace(2_000, 30_000),
+    Restored(1_700_000_000_000, 1_700_000_100_000, accepted=True, open_at_ms=5),
     msgspec.structs.replace(
         decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),
         reasons={3: "exit code 2"},

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rota.model.errors import StoreFull, Unavailable
+from rota.model.errors import Damaged, StoreFull, Unavailable
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.testing.store_contract import StoreContract, batch, commit
@@ -28,7 +28,8 @@ async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
     modes = _modes(tmp_path)
     await store.close()
 
-    assert modes == {"rota.db": 0o600, "rota.db-wal": 0o600, "rota.db-shm": 0o600}
+    names = ("rota.db", "rota.db-wal", "rota.db-shm", "rota.mark", "rota.reserve")
+    assert modes == dict.fromkeys(names, 0o600)
 
 
 async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     await store.close()
     _sql(tmp_path, "UPDATE head SET format = format + 1")
 
-    with pytest.raises(Unavailable, match="format 2"):
+    with pytest.raises(Unavailable, match="format 3"):
         SqliteStore(tmp_path)
 
     _sql(tmp_path, "UPDATE head SET format = format - 1")
@@ -69,10 +70,8 @@ async def test_a_damaged_database_is_unavailable(tmp_path: Path) -> None:
     page = 4096
     file.write_bytes(content[: 6 * page] + b"\xa5" * (len(content) - 6 * page))
 
-    damaged = SqliteStore(tmp_path)
-    with pytest.raises(Unavailable):
-        await damaged.read()
-    await damaged.close()
+    with pytest.raises(Damaged, match="damaged"):
+        SqliteStore(tmp_path)
 
 
 class Disk(NamedTuple):

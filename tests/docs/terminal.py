@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +13,8 @@ from rota.testing.processes import kill_all, until, with_argument
 from tests.docs.snippets import Block, Command, Kind, commands, matches
 
 ANSWER_SECONDS = 60.0
-STAYING = ("rota dev", "rota server", "rota agent", "rota event watch", 'eval "$(rota node token')
+STAYING = ("etcd ", "rota dev", "rota server", "rota agent", "rota event watch", 'eval "$(rota node token')
+ENDING = ("rota server status",)
 # Free ports and a place of its own, where a reader would take the usual ones.
 ROTA = """#!/bin/sh
 case "$1" in
@@ -25,8 +27,9 @@ esac
 class Terminal:
     """What a document tells to type is typed here; leaves no process behind."""
 
-    def __init__(self, directory: Path, config: Path | None = None) -> None:
+    def __init__(self, directory: Path, config: Path | None = None, inside: Sequence[str] = ()) -> None:
         self.directory = directory
+        self._inside = inside  # what each command is run by
         self.home = directory / "home"
         self.environment = {
             "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
@@ -77,7 +80,7 @@ class Terminal:
     def run(self, line: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
         """To its end, both streams together, as a terminal shows them."""
         return subprocess.run(
-            line,
+            [*self._inside, *line],
             input=text,
             env=self.environment,
             cwd=self.home,
@@ -91,7 +94,7 @@ class Terminal:
     def _type_commands(self, block: Block) -> None:
         *earlier, last = commands(block)
         for command in (*earlier, last):
-            if command.text.startswith(STAYING):
+            if command.text.startswith(STAYING) and not command.text.startswith(ENDING):
                 self._start(command)
                 continue
             ended = self.run(["bash", "-c", command.text])
@@ -104,7 +107,7 @@ class Terminal:
         line, diary = command.text, self.directory / f"line-{command.line}.log"
         with diary.open("wb") as output:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {line}" if line.startswith("rota") else line],
+                [*self._inside, "bash", "-c", f"exec {line}" if line.startswith(("rota", "etcd")) else line],
                 env=self.environment,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,

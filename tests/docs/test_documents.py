@@ -1,5 +1,6 @@
 """What README and docs show is what happens: every command in them is run, every link leads somewhere."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from rota.keeper import sandbox
 from rota.testing import images
+from tests.docs.network import own_network
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
 
@@ -27,9 +29,12 @@ def test_every_command_does_what_the_document_shows(
 ) -> None:
     """A document that starts a cluster has it for itself; the others share one."""
     found = list(blocks(document.read_text()))
-    alone = any(block.runs and "$ rota dev" in block.text for block in found)
+    typed = "".join(block.text for block in found if block.runs)
+    alone = "$ rota dev" in typed or "$ etcd" in typed
     config = None if alone else request.getfixturevalue("shared_config")
-    with Terminal(tmp_path_factory.mktemp(document.stem), config) as terminal:
+    with contextlib.ExitStack() as around:
+        inside = around.enter_context(own_network()) if "$ etcd" in typed else []
+        terminal = around.enter_context(Terminal(tmp_path_factory.mktemp(document.stem), config, inside))
         if images.IMAGE in document.read_text():
             prepare_containers(terminal, tmp_path_factory.mktemp("image"))
         if "sandbox=bubblewrap" in document.read_text() and sandbox.find() is None:

@@ -69,7 +69,7 @@ def test_what_the_work_sees_of_its_environment_is_described() -> None:
 
 
 def test_every_message_call_and_event_is_described() -> None:
-    protocols = "\n".join(path.read_text() for path in sorted((ROOT / "proto").rglob("*.proto")))
+    protocols = "\n".join(path.read_text() for path in sorted((ROOT / "proto" / "rota").rglob("*.proto")))
     names = re.findall(r"^message (\w+)|^  rpc (\w+)", protocols, re.MULTILINE)
     deciders = [path for package in DECIDERS for path in (ROOT / "src" / "rota" / package).glob("*.py")]
     kinds = re.findall(r'"((?:job|task|node)\.[a-z]+)"', "\n".join(path.read_text() for path in deciders))

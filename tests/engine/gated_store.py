@@ -1,6 +1,7 @@
 """A real store behind a gate: commits can be held back, and made to fail."""
 
 import asyncio
+from collections.abc import Iterable
 
 from rota.model.errors import RotaError
 from rota.store.protocol import Batch, EventRow, Snapshot, Store
@@ -18,10 +19,12 @@ class GatedStore:
         self.fail_forgetting: list[RotaError] = []
         self.was_read = asyncio.Event()
         self.commits: list[Batch] = []
+        self.room = True
+        self._asked_for_room = asyncio.Event()
         self._below = below
 
-    async def lead(self) -> int:
-        return await self._below.lead()
+    async def lead(self, above: int = 0) -> int:
+        return await self._below.lead(above)
 
     async def read(self) -> Snapshot:
         if self.fail_reads:
@@ -46,6 +49,19 @@ class GatedStore:
         if self.fail_forgetting:
             raise self.fail_forgetting.pop(0)
         await self._below.forget_events(before_wall_ms)
+
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        await self._below.fill(snapshot, events)
+
+    async def has_room(self) -> bool:
+        self._asked_for_room.set()
+        return self.room
+
+    async def asked_for_room(self) -> None:
+        """Twice: what was answered the first time has been heard by then."""
+        for _ in range(2):
+            self._asked_for_room.clear()
+            await self._asked_for_room.wait()
 
     async def close(self) -> None:
         await self._below.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rota.testing.cluster import LocalCluster
 from rota.wiring.relay import Relay
+from tests.faults.tally import Tally
 
 CLONE_NEWNET = 0x40000000
 PORT = 50001
@@ -23,6 +24,7 @@ class CutCluster(LocalCluster):
     """Each node's agent calls through a line of its own, once `tie` has been called."""
 
     lines: "Lines | None" = None
+    tally = Tally()  # of the test that has it
 
     def tie(self, lines: "Lines") -> None:
         """What joined directly calls again, each through its line."""

@@ -14,6 +14,7 @@ from rota.testing.processes import until
 from tests.faults.intervals import Intervals
 from tests.faults.lines import CutCluster, Lines, Namespaces, can_make_namespaces
 from tests.faults.sizes import MANY
+from tests.faults.tally import Tally
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
 TIMES = 50 if MANY else 2
@@ -24,22 +25,23 @@ can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may mak
 
 
 @pytest.fixture
-def cut_cluster(tmp_path: Path) -> Iterator[CutCluster]:
+def cut_cluster(tmp_path: Path, tally: Tally) -> Iterator[CutCluster]:
     """Two nodes, each on a line of its own, in network namespaces where that is allowed."""
-    yield from _cluster(tmp_path, Namespaces if can_make_namespaces() else Lines)
+    yield from _cluster(tmp_path, Namespaces if can_make_namespaces() else Lines, tally)
 
 
 @pytest.fixture
-def relayed_cluster(tmp_path: Path) -> Iterator[CutCluster]:
-    yield from _cluster(tmp_path, Lines)
+def relayed_cluster(tmp_path: Path, tally: Tally) -> Iterator[CutCluster]:
+    yield from _cluster(tmp_path, Lines, tally)
 
 
-def _cluster(directory: Path, kind: type[Lines]) -> Iterator[CutCluster]:
+def _cluster(directory: Path, kind: type[Lines], tally: Tally) -> Iterator[CutCluster]:
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
     with CutCluster(directory / "cluster", nodes=2, settings=settings) as cluster:
         lines = kind(cluster.agent, cluster.numbers)
         try:
             cluster.tie(lines)
+            cluster.tally = tally
             yield cluster
         finally:
             lines.close()
@@ -51,6 +53,7 @@ class Round:
     def __init__(self, cluster: CutCluster, directory: Path, **spec: str) -> None:
         directory.mkdir()
         self.cluster = cluster
+        self._once = spec.get("run") == "at_most_once"
         self.intervals = Intervals(directory)
         self.job = cluster.submit(*self.intervals.command(), **{"grace": "1s"} | spec)
         until(self.intervals.ran, "it runs")
@@ -83,6 +86,13 @@ class Round:
         self.lines.mend(self.node)
         self.wait_for_state("ready")
 
+    def note(self, tally: Tally) -> None:
+        """What its own witness has seen, and what is said of it."""
+        ran = self.intervals.ran()
+        tally.overlaps += self.intervals.overlaps()
+        tally.lost += self.cluster.count(self.job, "lost")
+        tally.doubled += self.intervals.stale_writes() + (len(ran) - 1 if self._once else 0)
+
     def end(self) -> None:
         self.cluster.call("POST", f"/v1/jobs/{self.job}/cancel")
         until(lambda: not self.cluster.work(), "nothing runs any more", 90)
@@ -99,7 +109,9 @@ class Round:
 def rounds(cluster: CutCluster, directory: Path, **spec: str) -> Iterator[Round]:
     for number in range(TIMES):
         one = Round(cluster, directory / str(number), **spec)
+        cluster.tally.repetitions += 1
         yield one
+        one.note(cluster.tally)
         one.end()
         cluster.wait_for_nodes()
 

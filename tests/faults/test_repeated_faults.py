@@ -13,6 +13,7 @@ from rota.testing import processes
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.faults.sizes import Size, chance, size
+from tests.faults.tally import Tally
 from tests.system.witness import Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
@@ -34,7 +35,9 @@ def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_nothing_promised_is_broken_by_repeated_faults(hasty: LocalCluster, tmp_path: Path) -> None:
+def test_nothing_promised_is_broken_by_repeated_faults(
+    hasty: LocalCluster, tmp_path: Path, tally: Tally
+) -> None:
     wanted = size(few=Size(faults=6, tasks=600), many=Size(faults=90, tasks=12_000))
     witness = Witness(tmp_path / "witness")
     job = hasty.submit(*witness.script("sleep 0.3"), count=wanted.tasks)
@@ -48,6 +51,7 @@ def test_nothing_promised_is_broken_by_repeated_faults(hasty: LocalCluster, tmp_
         until(lambda: finished(hasty, job), "all tasks end", 60 + wanted.tasks / 20)
 
     starts = witness.starts()
+    tally.note_starts(witness, wanted.tasks, wanted.faults, allowed=wanted.faults + 1)
     assert hasty.count(job, "succeeded") == wanted.tasks
     assert starts.keys() == set(range(wanted.tasks))
     explained = CPU * (dealt.counts[Kind.AGENT] + dealt.counts[Kind.NODE])
@@ -57,9 +61,7 @@ def test_nothing_promised_is_broken_by_repeated_faults(hasty: LocalCluster, tmp_
     assert left_behind(hasty) == []
 
 
-def test_short_tasks_run_once_however_often_the_server_is_killed(
-    tmp_path: Path,
-) -> None:
+def test_short_tasks_run_once_however_often_the_server_is_killed(tmp_path: Path, tally: Tally) -> None:
     """Nodes hold some of them in advance."""
     wanted = size(few=Size(faults=3, tasks=3000), many=Size(faults=40, tasks=60_000))
     witness = Witness(tmp_path / "witness")
@@ -71,13 +73,14 @@ def test_short_tasks_run_once_however_often_the_server_is_killed(
             cluster.kill_server()
             cluster.start_server()
         until(lambda: finished(cluster, job), "all tasks end", 60 + wanted.tasks / 100)
+        tally.note_starts(witness, wanted.tasks, wanted.faults)
 
         assert cluster.count(job, "succeeded") == wanted.tasks
         assert witness.starts() == dict.fromkeys(range(wanted.tasks), 1)
         assert left_behind(cluster) == []
 
 
-def test_an_agent_killed_again_and_again_costs_no_restart(tmp_path: Path) -> None:
+def test_an_agent_killed_again_and_again_costs_no_restart(tmp_path: Path, tally: Tally) -> None:
     wanted = size(few=Size(faults=3, tasks=20), many=Size(faults=40, tasks=50))
     witness = Witness(tmp_path / "witness")
     with LocalCluster(tmp_path, nodes=1, cpu=wanted.tasks) as cluster:
@@ -93,6 +96,7 @@ def test_an_agent_killed_again_and_again_costs_no_restart(tmp_path: Path) -> Non
             cluster.wait_for_nodes()
         (tmp_path / "go").touch()
         until(lambda: finished(cluster, job), "all tasks end")
+        tally.note_starts(witness, wanted.tasks, wanted.faults)
 
         assert cluster.count(job, "succeeded") == wanted.tasks
         assert witness.starts() == dict.fromkeys(range(wanted.tasks), 1)

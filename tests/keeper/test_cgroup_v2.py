@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.limits import homes
+from rota.keeper.limits.cgroup_v2 import CROWD as MOST_BESIDE
 from rota.keeper.limits.cgroup_v2 import OWN, REST, GroupsV2, GroupV2
 from rota.keeper.limits.cgroups import numbers
 from rota.keeper.limits.machine import NAME, end_tree, remove_leftovers
@@ -149,6 +150,58 @@ def test_a_bomb_that_forks_all_the_time_dies_at_once(group: GroupV2, tmp_path: P
     wait_until(lambda: not group.members(), "the end of the bomb")
 
 
+@contextlib.contextmanager
+def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Work without limits: it is where its keeper was when it was started."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started.extend(subprocess.Popen(["sleep", "600"]) for _ in range(count))
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def leaf_of(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return next(line.rpartition("/")[2] for line in lines if line.startswith("0::"))
+
+
+def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: GroupsV2) -> None:
+    with sleepers(MOST_BESIDE + 1) as crowd:
+        groups.step_aside()
+        assert leaf_of(os.getpid()) == "2"
+        assert {leaf_of(one.pid) for one in crowd} == {"1"}
+        groups.bury()
+        with sleepers(1) as few:
+            groups.step_aside()
+            assert leaf_of(os.getpid()) == leaf_of(few[0].pid) == "2"
+    groups.bury()
+
+    assert not os.path.exists(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/1")
+
+
+def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: GroupsV2) -> None:
+    with sleepers(MOST_BESIDE + 1) as (one, other, *_):
+        with groups.still():
+            frozen = Path(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events")
+            assert "frozen 1" in frozen.read_text()
+            one.kill()
+            one.wait()
+            assert leaf_of(os.getpid()) != leaf_of(other.pid)
+
+        wait_until(lambda: "frozen 0" in frozen.read_text(), "work that goes on")
+        assert other.poll() is None
+
+
+def test_a_few_are_not_held_still(groups: GroupsV2) -> None:
+    with sleepers(1) as (one,), groups.still():
+        where = f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events"
+
+        assert "frozen 0" in Path(where).read_text()
+
+
 def test_only_what_is_empty_and_nobodys_is_removed(groups: GroupsV2, group: GroupV2, tmp_path: Path) -> None:
     name = f"{NAME}dead-{os.getpid()}"
     with holder(PLACE, name) as keeper:
@@ -187,7 +240,7 @@ def test_in_a_group_that_was_given_away_an_ordinary_user_makes_groups(tmp_path: 
         with holder(str(home), f"{NAME}x", inside=home) as keeper:
             assert numbers(f"{home}/cgroup.procs") == []
             assert numbers(f"{home}/{REST}/cgroup.procs") == [neighbour.pid]
-            assert numbers(f"{home}/{NAME}x/{OWN}/cgroup.procs") == [keeper.pid]
+            assert numbers(f"{home}/{NAME}x/{OWN}/1/cgroup.procs") == [keeper.pid]
     finally:
         neighbour.kill()
         neighbour.wait()

@@ -208,3 +208,16 @@ def test_each_step_has_one_and_what_they_write_stays(keeper: Keeper, agent: Agen
     assert keeper.output("7") == "it\n"
     assert "/tmp/it" in keeper.output("7", stream="err")
     assert row[REASON].startswith("step 2 of 2, b: exit ")
+
+
+def test_a_sandbox_that_cannot_be_made_is_called_so(keeper: Keeper, agent: Agent) -> None:
+    """Bubblewrap itself ends with 1, as the command might: only its report tells them apart."""
+    elsewhere = f"/proc/{os.getpid()}/status"  # there, but not in a sandbox, which has a /proc of its own
+    agent.start("7", "true", sandbox={"writable": [elsewhere]})
+    agent.start("8", "sh", "-c", "echo bwrap: it was me >&2; exit 1", sandbox={})
+    ended = {row[0]: row for row in agent.wait_ended(2)}
+
+    assert ended["7"][EXIT_CODE] == sandbox.CANNOT_BEGIN
+    assert ended["7"][REASON].startswith("its sandbox cannot be made here: Can't ")
+    assert ended["8"][EXIT_CODE] == 1
+    assert ended["8"][REASON] is None

@@ -10,8 +10,9 @@ from rota.engine.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import Recovery
+from rota.model.job import Kind, Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, AttemptState
+from rota.model.phase import Phase
 from rota.model.recovery import Absence, Word
 from rota.model.shape import RunMode
 from rota.model.sync import Said
@@ -25,14 +26,16 @@ COUNT = 3
 nodes = st.sampled_from(NODES)
 jobs = st.integers(1, 4)
 tasks = st.tuples(jobs, st.integers(0, COUNT - 1))
-specs = st.fixed_dictionaries(
+ends_by_itself = st.fixed_dictionaries(
     {
         "recovery": st.sampled_from(Recovery),
         "when_no_controller": st.sampled_from(Absence),
-        "run": st.sampled_from((RunMode.AT_LEAST_ONCE, RunMode.AT_LEAST_ONCE, RunMode.AT_MOST_ONCE)),
+        "run": st.sampled_from(RunMode),
         "retries": st.integers(0, 1),
+        "lease_seconds": st.sampled_from((3.0, 20.0, 90.0)),
     }
 )
+specs = st.one_of(ends_by_itself, ends_by_itself, st.just({"kind": Kind.SERVICE}))
 steps = st.one_of(
     st.tuples(st.just("cut"), nodes),
     st.tuples(st.just("crash"), nodes),
@@ -42,6 +45,7 @@ steps = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from((1_000, 15_000, 31_000, 61_000))),
     st.tuples(st.just("wait"), st.just(31_000)),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("stall"), st.sampled_from((2_000, 30_000))),
     st.tuples(st.just("cancel"), jobs),
     st.tuples(st.just("end"), tasks, st.sampled_from((0, 0, 1))),
     st.tuples(st.just("say"), tasks, st.integers(1, 4), st.sampled_from(Word)),
@@ -60,7 +64,7 @@ class Story:
         self.numbers: dict[tuple[JobId, int], int] = {}
         self.ends: dict[tuple[JobId, int], int] = {}
         for name in NODES:
-            self.stage.join(Machine(name, {"cpu": 4000}, {}))
+            self.stage.join(Machine(name, {"cpu": 4000}, {"leases": "kept"}))
 
     def submit(self, number: int, spec: dict[str, Any]) -> None:
         self.stage.submit(job_spec(number, count=COUNT, user="ann", controller="ci", **spec))
@@ -91,7 +95,12 @@ class Story:
         self.stage.machines[name].refuses = "not now"
 
     def do_wait(self, ms: int) -> None:
-        self.stage.wait(ms)
+        for _ in range(0, ms, 1_000):
+            self.stage.wait(1_000)
+            self._look_at_leases()
+
+    def do_stall(self, ms: int) -> None:
+        self.stage.stall(ms)
 
     def do_restart(self) -> None:
         self.stage.restart()
@@ -127,9 +136,17 @@ class Story:
     # ---- what must hold at every moment
 
     def look(self) -> None:
+        self._look_at_leases()
         for job in self.stage.mirror.jobs.values():
             for index in range(job.spec.count):
                 self._look_at_task(job, index)
+
+    def _look_at_leases(self) -> None:
+        """By what the machines themselves have."""
+        runs = [task for one in self.stage.machines.values() for task in one.held]
+        for job, index in runs:
+            if self.stage.mirror.jobs[job].spec.run is RunMode.ONE_AT_A_TIME:
+                assert runs.count((job, index)) == 1, f"task {index} of job {job} runs twice"
 
     def _look_at_task(self, job: JobEntry, index: int) -> None:
         name = (job.spec.id, index)
@@ -170,7 +187,7 @@ class Story:
             self.do_back(name)
         live: list[JobEntry] = []
         for _ in range(60):
-            self.stage.wait(31_000)
+            self.do_wait(31_000)
             self.look()
             live = [job for job in self.stage.mirror.jobs.values() if not _ended(job)]
             if not live:
@@ -180,9 +197,14 @@ class Story:
         raise AssertionError(f"forgotten: {[(job.spec, job.tally.as_dict()) for job in live]}")
 
     def _go_on(self, job: JobEntry) -> None:
+        if job.spec.stays and job.tally.by_phase[Phase.RUNNING] == COUNT:
+            self.stage.cancel(job.spec.id)  # it would go on for ever
+            return
         for index, loss in list(job.tasks[0].losses.items()) if 0 in job.tasks else ():
             self.do_say((int(job.spec.id), index), loss.attempt, Word.AGAIN)
-        for index in range(COUNT):
+        if job.tally.held:
+            self.stage.release(job.spec.id)
+        for index in range(0 if job.spec.stays else COUNT):
             self.do_end((int(job.spec.id), index), 0)
 
 
@@ -200,15 +222,24 @@ def _ended(job: JobEntry) -> bool:
     return job.status is not None and job.status.ended
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(specs, min_size=1, max_size=4), st.lists(steps, max_size=25))
-def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
-    wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]
-) -> None:
+def play(wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]) -> None:
     told = Story()
     for number, spec in enumerate(wanted, 1):
         told.submit(number, spec)
     for step in story:
         told.tell(step)
-
     told.to_its_end()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(specs, min_size=1, max_size=4), st.lists(steps, min_size=5, max_size=25))
+def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
+    wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]
+) -> None:
+    play(wanted, story)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from((3.0, 20.0, 90.0)), st.lists(steps, min_size=5, max_size=25))
+def test_under_leases_one_attempt_lives(lease_seconds: float, story: list[tuple[Any, ...]]) -> None:
+    play([{"run": RunMode.ONE_AT_A_TIME, "lease_seconds": lease_seconds, "retries": 3}], story)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rota.model.columns import Array
+from rota.model.container import Container
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus, JobWish
 from rota.model.lifecycle import JobState, NodeState
@@ -133,6 +134,17 @@ def test_each_constraint_says_what_the_nodes_have_instead() -> None:
         "3 of 5 nodes do not satisfy region == eu: they have us, asia",
     ]
     assert answer.changes == ("would start on 2 nodes without disk exists",)
+
+
+def test_a_podman_that_nobody_may_use_is_told_from_none_at_all() -> None:
+    rounds = Rounds()
+    for node, labels in {"a": {}, "b": {"podman": "rootless"}}.items():
+        add_node(rounds.mirror, node, labels=labels)
+    add_job(rounds.mirror, job_spec(container=Container("alpine:3.20")))
+
+    assert texts(asked(rounds)) == [
+        "2 of 2 nodes have no container runtime; 1 with a podman that only a root agent could use"
+    ]
 
 
 def test_when_no_single_change_helps_the_cheapest_two_on_one_node_are_told() -> None:

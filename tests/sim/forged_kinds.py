@@ -10,7 +10,7 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.sim.keeping import Child, Habit
 from rota.testing.builders import job_spec
 from rota.testing.records import placed, reported
-from tests.sim.stage import ATTEMPTS, ONE, STATUSES, Stage
+from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
 TWO = JobId("2")
 MINUTE_MS = 60_000
@@ -97,6 +97,14 @@ def a_node_has_two_tasks_of_a_system_job() -> None:
     start(stage, version=1, index=1)
 
 
+def too_many_make_way() -> None:
+    stage = Stage(job_spec(1, count=2, version=2, kind=Kind.SERVICE, needs={}))
+    stage.write(JobWish(ONE, replace=2))
+    stage.write(placed(ATTEMPTS, [0], "n1"))
+    stage.write(reported(STATUSES, [0], AttemptState.RUNNING))
+    stage.write(TASKS.making_way({0: 1}))
+
+
 FORGED: dict[Callable[[], None], str] = {
     a_paused_job_is_placed: "task 0 of job 1 is placed while its job is paused",
     a_version_runs_that_is_not_on_disk: "runs version 3, and on disk is 2",
@@ -108,5 +116,6 @@ FORGED: dict[Callable[[], None], str] = {
     a_job_does_not_wait: "job 2 became active though it waits for",
     a_service_succeeds: "of a service, is said to be SUCCEEDED",
     an_attempt_is_started_while_it_runs: "was started again on n1 while it ran",
+    too_many_make_way: "tasks [0] of job 1 make way while [1] are away: at most 1 may be",
     a_node_has_two_tasks_of_a_system_job: "tasks 0 and 1 of job 1 both run on n1",
 }

@@ -130,6 +130,25 @@ def test_a_lost_task_waits_for_its_controller_and_says_so(hasty: LocalCluster, g
     assert "waits for its controller to say what becomes of it after the loss of node-" in why.out
 
 
+def test_a_person_may_speak_for_a_controller_that_is_gone(hasty: LocalCluster, gate: Gate) -> None:
+    wanted = {"recovery": "controller", "controller": "ci"}
+    job = hasty.submit("sh", "-c", gate.wait, **wanted)
+    until(lambda: hasty.count(job, "running") == 1, "it runs")
+    hasty.kill_node(int(hasty.call("GET", f"/v1/jobs/{job}/tasks/0").body["node"].removeprefix("node-")))
+    until(lambda: hasty.count(job, "unresolved") == 1, "it is lost")
+
+    refused = hasty.rota("job", "resolve", job, "forget")
+    said = hasty.rota("job", "resolve", job, "again")
+    until(lambda: hasty.count(job, "running") == 1, "it runs again")
+    gate.open()
+
+    assert refused.code != 0
+    assert "again, fail, cancel, lost" in refused.err
+    assert said.code == 0, said.err
+    assert hasty.rota("wait", job).code == 0
+    assert "by hand, says again of task 0" in hasty.rota("event", "ls").out
+
+
 def test_stages_and_output_survive_a_move_and_a_restart_of_the_server(
     hasty: LocalCluster, gate: Gate
 ) -> None:

@@ -155,3 +155,26 @@ def listening(port: int) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def test_a_task_that_is_killed_is_started_again_and_one_that_is_canceled_is_not(
+    cluster: LocalCluster, witness: Witness
+) -> None:
+    """Killed at once, though it is deaf and was promised an hour."""
+    script = witness.script("trap '' TERM; while :; do sleep 0.1; done")
+    job = cluster.submit(*script, kind="service", count=2, grace="1h")
+    until(lambda: cluster.count(job, "running") == 2, "both run")
+
+    killed = cluster.rota("kill", job, "--task", "1")
+
+    until(lambda: witness.starts()[1] == 2, "it was started again")
+    until(lambda: cluster.count(job, "running") == 2, "both run again")
+    assert killed.code == 0, killed.err
+    assert "started again" in killed.err
+    assert witness.starts() == {0: 1, 1: 2}
+    assert task(cluster, job, 1).attempt == 2
+
+    assert cluster.rota("cancel", job, "--task", "1").code == 0
+    assert cluster.rota("kill", job).code == 0
+    until(lambda: job_of(cluster, job)["state"] == "canceled", "it is canceled")
+    assert witness.starts() == {0: 1, 1: 2}

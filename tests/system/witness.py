@@ -40,10 +40,11 @@ class Gate:
     """Work that waits here goes on when the gate is opened."""
 
     path: Path
+    look_seconds: float = 0.05  # more where many wait: each look is a process
 
     @property
     def wait(self) -> str:
-        return f"until [ -e {self.path} ]; do sleep 0.05; done"
+        return f"until [ -e {self.path} ]; do sleep {self.look_seconds:g}; done"
 
     def open(self) -> None:
         self.path.touch()

@@ -33,6 +33,15 @@ async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> En
     return None
 
 
+def labels_of(engine: Engine | None, wanted: str | None) -> dict[str, str]:
+    """The runtime by its kind; or that there is one, which only a root agent could use."""
+    if engine is not None:
+        return {"container": engine.kind}
+    name = PODMAN if wanted is None else wanted
+    is_podman = name != NONE and DOCKER not in Path(name).name
+    return {PODMAN: "rootless"} if is_podman and os.geteuid() != 0 and shutil.which(name) else {}
+
+
 def _has_init() -> bool:
     return any(os.path.exists(f"{place}/catatonit") for place in _INIT)
 

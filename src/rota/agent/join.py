@@ -16,7 +16,7 @@ _TIMEOUT_SECONDS = 30.0
 
 class Joined(NamedTuple):
     identity: NodeIdentity
-    agent_address: str
+    agent_addresses: list[str]  # of each server
 
 
 def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> Joined:
@@ -31,7 +31,7 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
     body = {"token": line.token, "csr": make_request(directory).decode(), "name": name, "labels": labels}
     answer = _call(line, trusted, "POST", "/v1/enroll", body)
     identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
-    return Joined(identity, answer["agent_address"])
+    return Joined(identity, answer.get("agent_addresses") or [answer["agent_address"]])
 
 
 def _call(

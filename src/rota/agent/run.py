@@ -16,6 +16,7 @@ from rota.agent.conversation import Conversation, Over, Stream
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.plan import Facts
+from rota.agent.servers import Servers
 from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
@@ -38,7 +39,7 @@ _TOLD_TO = "it was told to leave"
 @dataclass(frozen=True)
 class Settings:
     directory: Path
-    address: str
+    addresses: tuple[str, ...]  # of servers, one of which leads
     name: str
     version: str
     labels: dict[str, str]
@@ -62,6 +63,7 @@ class Agent:
         self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
         self._readings: dict[int, asyncio.Task[None]] = {}
         self._epoch_file = settings.directory / "epoch"
+        self._servers = Servers(settings.directory, settings.addresses)
         self._welcomed = False
         self._pause_most_seconds = _BACKOFF_LAST_SECONDS
         self._leaving = False
@@ -136,11 +138,12 @@ class Agent:
                 await self._explain(error)
             if self._welcomed:
                 pause = _BACKOFF_FIRST_SECONDS
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, self._pause_most_seconds)
+            if self._servers.turn():
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, self._pause_most_seconds)
 
     async def _connection(self) -> None:
-        async with dial.channel(self._settings.address, self._identity) as channel:
+        async with dial.channel(self._servers.next, self._identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
             conversation = Conversation(stream)
@@ -170,14 +173,11 @@ class Agent:
                 **self._machine.labels,
                 **self._runtime.labels,
                 **self._settings.labels,
-                **self._runtime_label(),
+                **containers.labels_of(self._engine, self._settings.container),
             },
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
         )
-
-    def _runtime_label(self) -> dict[str, str]:
-        return {} if self._engine is None else {"container": self._engine.kind}
 
     async def _hear(
         self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup
@@ -186,6 +186,7 @@ class Agent:
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
                 case "welcome":
+                    self._servers.welcomed()
                     # A server that is back must hear from us well before our silence counts.
                     self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
                     conversation.beat_seconds = min(word.welcome.heartbeat_ms, BEAT_MS) / 1000
@@ -199,6 +200,8 @@ class Agent:
                     if word.orders.renews and heard_ms is not None:
                         await self._runtime.renew(heard_ms * 1_000_000)
                     await self._obey(word.orders)
+                case "servers":
+                    self._servers.learn(list(word.servers.addresses))
                 case "pace":
                     self._gauges.report_seconds = word.pace.report_interval_ms / 1000
                 case _:
@@ -337,8 +340,8 @@ class Agent:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            details = await dial.diagnose(self._settings.address, self._identity)
-        log.warning("not connected", server=self._settings.address, code=error.code().name, reason=details)
+            details = await dial.diagnose(self._servers.next, self._identity)
+        log.warning("not connected", server=self._servers.next, code=error.code().name, reason=details)
 
     # ---- epochs
 

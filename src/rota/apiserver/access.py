@@ -19,6 +19,8 @@ class Action(StrEnum):
     CHANGE_NAMESPACES = "change namespaces"
     ADD_NODES = "add nodes"
     CHANGE_TOKENS = "change tokens"
+    BACK_UP = "back up the store"
+    RESTORE = "let nodes follow a restored server"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -31,6 +33,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
     Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
+    Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
+    Action.RESTORE: Role.ADMIN,
 }
 
 

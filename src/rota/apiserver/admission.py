@@ -15,7 +15,7 @@ from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_seconds, show_amount
-from rota.model.errors import BadField, Conflict, QueueFull
+from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
@@ -50,11 +50,10 @@ class Submitted(NamedTuple):
 def submit(view: View, body: object, caller: Caller, key: str | None, now: Instant) -> Plan:
     wish = parse_spec(body)
     access.require(caller, Action.SUBMIT, wish.namespace)
-    before = _submitted_before(view, wish, key)
+    before = submitted_before(view, wish, key)
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
-    if view.unfinished >= JOBS_WAITING_MAX:
-        raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
+    require_room(view)
     number = view.counters.jobs + 1
     dated = wish if wish.deadline_at_ms is None else parse_spec(body, now.wall_ms)
     spec = msgspec.structs.replace(
@@ -62,7 +61,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     )
     spec = name_others(view, spec, caller)
     refuse_circle(view, spec)
-    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, _digest(wish)),)
+    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, digest(wish)),)
     why = _asks_for(spec)
     return Plan(
         (spec, Counters(number, view.counters.nodes), *keys),
@@ -70,6 +69,13 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
         why=why,
         answer=Submitted(spec.id, new=True, warnings=_warnings(view, spec, body)),
     )
+
+
+def require_room(view: View) -> None:
+    if view.is_short:
+        raise StoreFull("the server's disk is full: nothing new is taken until there is room on it")
+    if view.unfinished >= JOBS_WAITING_MAX:
+        raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
 
 
 def delete(view: View, ref: str, caller: Caller) -> Plan:
@@ -173,7 +179,7 @@ def _warnings(view: View, spec: JobSpec, body: object) -> tuple[Doubt, ...]:
     return doubts(view, spec, body if isinstance(body, dict) else ())
 
 
-def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:
+def submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:
     if key is None:
         return None
     if SUBMIT_KEY.fullmatch(key) is None:
@@ -183,7 +189,7 @@ def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | Non
     before = view.submitted(wish.namespace, key)
     if before is None:
         return None
-    if before.digest != _digest(wish):
+    if before.digest != digest(wish):
         raise Conflict(
             f"this key has made job {before.job}, which asks for something else", hint="use another key"
         )
@@ -194,7 +200,7 @@ def _submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | Non
     return before.job
 
 
-def _digest(wish: JobSpec) -> str:
+def digest(wish: JobSpec) -> str:
     """Of what is asked for, however it was written; who asks and when does not count."""
     return hashlib.sha256(msgspec.msgpack.encode(wish)).hexdigest()
 

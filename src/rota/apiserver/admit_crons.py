@@ -8,6 +8,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller, sees
+from rota.apiserver.admission import require_room
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_count
 from rota.model.cron import Cron, Missed, Overlap
@@ -75,6 +76,7 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
 def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
     """At once, besides its schedule; paused or not."""
     cron = _changeable(view, ref, caller)
+    require_room(view)
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
     runs = Runs(view, cron, now)

@@ -7,12 +7,13 @@ import msgspec
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import subscriber_name
+from rota.apiserver.admit_wishes import indices_of
 from rota.apiserver.finding import find_job
 from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict, NotAllowed
 from rota.model.job import JobSpec
 from rota.model.limits import ANSWERS_MAX, BLOCK_TASKS
-from rota.model.plan import Event, Plan
+from rota.model.plan import Event, Instant, Plan
 from rota.model.recovery import Answer, JobAnswers, Loss, Word
 from rota.model.view import JobView, View
 
@@ -35,23 +36,65 @@ def resolve(view: View, said: Said, caller: Caller) -> Plan:
     word = fields.one_of("word", said.word, Word)
     indices = _indices(job.spec, said.indices)
     news = [index for index in indices if not _is_repeated(job, index, said.attempt, word)]
-    if not news:
-        return Plan(answer=job.spec.id, fenced=True)
     for index in news:
         _require_unresolved(job, index, said.attempt)
-    words = {**_still(job, len(news)), **dict.fromkeys(news, Answer(said.attempt, word))}
-    ranges = Ranges(news)
-    tasks = f"task{'s' if len(news) > 1 else ''} {ranges} of job {job.spec.id}"
-    why = f"{job.spec.owner} says {word} of {tasks}, lost in attempt {said.attempt}"
-    event = Event(
+    return _written(job, dict.fromkeys(news, said.attempt), word, str(job.spec.owner))
+
+
+def resolve_by_hand(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    """Whoever may cancel a job may also speak for its controller, of all that waits for its word or some."""
+    del now
+    said = fields.known_fields(body, ("indices", "word"))
+    job = find_job(view, ref, caller)
+    access.require(caller, Action.CANCEL, job.spec.namespace)
+    word = fields.one_of("word", said.get("word"), Word)
+    losses = {index: loss.attempt for index, loss in unresolved(job)}
+    wanted = indices_of(said.get("indices"), job)
+    if wanted is None:
+        wanted = list(losses)
+    for index in wanted:
+        if index not in losses and not _was_said(job, index, word):
+            hint = f"see rota show {job.spec.id} --state unresolved"
+            raise Conflict(f"task {index} of job {job.spec.id} waits for nobody's word", hint=hint)
+    if not wanted:
+        raise Conflict(f"no task of job {job.spec.id} waits for a word", hint=f"see rota show {job.spec.id}")
+    news = {index: losses[index] for index in wanted if index in losses and not _was_said(job, index, word)}
+    return _written(job, dict(list(news.items())[:ANSWERS_MAX]), word, f"{caller.name}, by hand,")
+
+
+def _was_said(job: JobView, index: int, word: Word) -> bool:
+    """Of its last lost attempt: so an answer that did not arrive may be asked for again."""
+    last = None if job.answers is None else job.answers.words.get(index)
+    block, position = divmod(index, BLOCK_TASKS)
+    loss = job.tasks[block].losses.get(position) if block in job.tasks else None
+    return last is not None and last.word is word and (loss is None or loss.attempt == last.attempt)
+
+
+def _written(job: JobView, attempts: dict[int, int], word: Word, who: str) -> Plan:
+    if not attempts:
+        return Plan(answer=job.spec.id, fenced=True)
+    words = {index: Answer(attempt, word) for index, attempt in attempts.items()}
+    events = [_told(job, attempts, attempt, word, who) for attempt in sorted(set(attempts.values()))]
+    return Plan(
+        (JobAnswers(job.spec.id, {**_still(job, len(words)), **words}),),
+        events=tuple(events),
+        why="; ".join(event.why for event in events),
+        answer=job.spec.id,
+    )
+
+
+def _told(job: JobView, attempts: dict[int, int], attempt: int, word: Word, who: str) -> Event:
+    ranges = Ranges([index for index, number in attempts.items() if number == attempt])
+    many = sum(number == attempt for number in attempts.values()) > 1
+    tasks = f"task{'s' if many else ''} {ranges} of job {job.spec.id}"
+    return Event(
         "task.resolved",
-        why,
+        f"{who} says {word} of {tasks}, lost in attempt {attempt}",
         job=job.spec.id,
         indices=tuple(ranges.pairs),
-        attempt=said.attempt,
+        attempt=attempt,
         state=word.value,
     )
-    return Plan((JobAnswers(job.spec.id, words),), events=(event,), why=why, answer=job.spec.id)
 
 
 def unresolved(job: JobView) -> Iterable[tuple[int, Loss]]:

@@ -29,12 +29,32 @@ def restart(view: View, ref: str, body: object, caller: Caller, now: Instant) ->
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
     before = job.wish or JobWish(job.spec.id)
-    still = {index: number for index, number in before.restart.items() if live.get(index) == number}
-    wish = msgspec.structs.replace(before, restart={**still, **chosen}, at_ms=now.ms)
+    wish = msgspec.structs.replace(before, restart={**_still(before.restart, live), **chosen}, at_ms=now.ms)
     ranges = Ranges(list(chosen))
     why = f"{caller.name} restarts task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
     event = Event("task.restart", why, job=job.spec.id, indices=tuple(ranges.pairs))
     return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
+
+
+def kill_some(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan:
+    """Of what is kept running: what runs of these is killed, and started again."""
+    live, before = _live(job), job.wish or JobWish(job.spec.id)
+    chosen = {index: live[index] for index in wanted if index in live}
+    if not chosen:
+        raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
+    killed = {**_still(before.killed, live), **chosen}
+    if killed == before.killed:
+        return Plan(answer=job.spec.id, fenced=True)
+    ranges = Ranges(list(chosen))
+    why = f"{caller.name} kills task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
+    told = f"{why}, which {'are' if len(chosen) > 1 else 'is'} started again"
+    event = Event("task.restart", told, job=job.spec.id, indices=tuple(ranges.pairs))
+    wish = msgspec.structs.replace(before, killed=killed, at_ms=now.ms)
+    return Plan((wish,), events=(event,), why=told, answer=job.spec.id)
+
+
+def _still(wished: dict[int, int], live: dict[int, int]) -> dict[int, int]:
+    return {index: number for index, number in wished.items() if live.get(index) == number}
 
 
 def indices_of(value: object, count: int) -> list[int] | None:

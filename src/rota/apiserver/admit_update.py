@@ -5,15 +5,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rota.apiserver import access, fields
+from rota.apiserver import access, fields, show_service
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
+from rota.apiserver.services import refuse_unlike_a_service
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind
 from rota.model.pins import begun
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.rollout import JobFormer, former_of
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
@@ -38,7 +40,7 @@ ATTRIBUTES = {  # where the spec has another name for it
 }
 AT_ONCE = frozenset(
     {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
-    | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep"}
+    | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep", "rollout"}
 )
 
 
@@ -48,7 +50,7 @@ class Update(NamedTuple):
     fields: object
     if_version: int | None = None  # only on top of this version
     replace: bool = False  # what runs an older version makes way
-    max_parallel: int = 1  # so many at one time
+    max_parallel: int | None = None  # so many at one time; None: as the job says
 
 
 class Updated(NamedTuple):
@@ -69,15 +71,17 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
         _refuse(job, spec, wanted, changed)
         spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
         check(spec, now.wall_ms)
+        refuse_unlike_a_service(patch, spec)
         refuse_circle(view, spec)
+    puts: list[Record] = [spec, *_former(job, spec)] if changed else []
     wish = _replacement(job, spec, wanted)
+    puts += [] if wish is None else [wish]
     at_once = tuple(field for field in changed if field in AT_ONCE)
     later = tuple(field for field in changed if field not in AT_ONCE)
-    puts = (*((spec,) if changed else ()), *((wish,) if wish is not None else ()))
     why = f"{caller.name} updates job {spec.id} to version {spec.version}: {', '.join(changed) or 'replace'}"
     events = (Event("job.updated", why, job=spec.id),) if puts else ()
     return Plan(
-        puts, events=events, why=why if puts else "", answer=Updated(spec, at_once, later), fenced=True
+        tuple(puts), events=events, why=why if puts else "", answer=Updated(spec, at_once, later), fenced=True
     )
 
 
@@ -88,6 +92,8 @@ def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
             raise BadField(field, "cannot be changed", "submit another job")
     given = {field: value for field, value in patch.items() if value is not None}
     given |= {field: _entries(patch[field]) for field in TABLES if patch.get(field) is not None}
+    if isinstance(given.get("rollout"), dict):
+        given["rollout"] = show_service.rollout(old.rollout) | _entries(given["rollout"])  # type: ignore[operator]
     program = {} if "command" in given or "steps" in given else {"command": ["-"]}
     image = {"image": old.container.image} if "container" in given and old.container is not None else {}
     new = parse_fields({**program, **image, **given}, wall_ms)
@@ -160,6 +166,15 @@ def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> 
         )
 
 
+def _former(job: JobView, spec: JobSpec) -> tuple[JobFormer, ...]:
+    """What this version may go back to. What may run elsewhere was changed while nothing ran: no way back."""
+    if not spec.stays:
+        return ()
+    if spec.line != job.spec.line:
+        return () if job.former is None else (JobFormer(spec.id),)
+    return (former_of(job.spec, job.wish, job.former, job.rollout),)
+
+
 def _replacement(job: JobView, spec: JobSpec, wanted: Update) -> JobWish | None:
     """None: as before."""
     if not wanted.replace:
@@ -167,7 +182,10 @@ def _replacement(job: JobView, spec: JobSpec, wanted: Update) -> JobWish | None:
     if spec.run is RunMode.AT_MOST_ONCE:
         raise Conflict(f"job {spec.id} runs at_most_once", hint="leave out --replace: what runs goes on")
     before = job.wish or JobWish(spec.id)
-    wish = msgspec.structs.replace(before, replace=spec.version, max_parallel=wanted.max_parallel)
+    most = wanted.max_parallel or spec.rollout.max_parallel
+    wish = msgspec.structs.replace(before, max_parallel=most)
+    if before.replace != spec.version:
+        wish = msgspec.structs.replace(wish, replace=spec.version, spare=(), back_from=0, back_why=None)
     return None if wish == before else wish
 
 

@@ -6,12 +6,13 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admit_restart import kill_some
 from rota.apiserver.finding import find_job
 from rota.apiserver.signals import KILL, NAMES, signal_number
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict
-from rota.model.job import JobWish, Sent
+from rota.model.job import JobWish, Kind, Sent
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX, SIGNALS_KEPT
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import Event, Instant, Plan
@@ -31,11 +32,17 @@ def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> 
 
 
 def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-    """Cancel without grace; any other signal is delivered to what runs, and nothing else is wished."""
+    """Cancel without grace; any other signal is delivered to what runs, and nothing else is wished.
+
+    One task of what is kept running is no longer there only if it is canceled: killed, it is started again.
+    """
     said = fields.known_fields(body, ("reason", "indices", "signal", "key"))
     job = _found(view, ref, caller)
     number = KILL if said.get("signal") is None else signal_number("signal", said["signal"])
     chosen = indices_of(said.get("indices"), job)
+    if number == KILL and chosen is not None and job.spec.kind is not Kind.BATCH:
+        _refuse_ended(job, "to kill")
+        return kill_some(job, chosen, caller, now)
     if number == KILL:
         return _end(job, chosen, _reason(said.get("reason"), caller, "killed"), now, kill=True)
     key = "" if said.get("key") is None else fields.text("key", said["key"], 64)

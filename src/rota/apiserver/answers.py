@@ -31,9 +31,10 @@ STATUS_OF_CODE = {
     "rate_limited": 429,
     "internal": 500,
     "unavailable": 503,
+    "store_damaged": 503,
     "store_full": 507,
 }
-RETRY_AFTER_SECONDS = {"queue_full": "5", "unavailable": "1", "store_full": "10"}
+RETRY_AFTER_SECONDS = {"queue_full": "5", "unavailable": "1", "store_full": "10", "store_damaged": "10"}
 EVENTS = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
 COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}

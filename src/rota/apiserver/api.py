@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,6 +78,9 @@ class Api:
     displace: Displace
     addresses: Addresses
     version: str
+    keepsakes: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
+    agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
+    controller_addresses: Callable[[], list[str]] = list
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))

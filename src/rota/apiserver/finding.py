@@ -55,11 +55,7 @@ def may_hear(view: View, caller: Caller, job: JobId | None) -> bool:
 
 
 def _newest(view: View, caller: Caller) -> JobView | None:
-    for number in range(view.counters.jobs, 0, -1):
-        job = view.jobs.get(JobId(str(number)))
-        if job is not None and sees(caller, job.spec.namespace):
-            return job
-    return None
+    return next((job for job in reversed(list(view.jobs.values())) if sees(caller, job.spec.namespace)), None)
 
 
 def _by_name(view: View, name: str, caller: Caller) -> JobView | None:

@@ -1,5 +1,6 @@
 """The HTTP face: who may come in, and what an error looks like to them. [I/O]"""
 
+import errno
 import time
 from collections.abc import Iterable
 from functools import wraps
@@ -29,6 +30,7 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_store,
     routes_tasks,
     routes_tokens,
     routes_wishes,
@@ -39,7 +41,7 @@ from rota.apiserver.api import Api, host_of, wall_ms, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
-from rota.model.errors import Bug, NotAllowed, RotaError
+from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.limits import BODY_BYTES_MAX
 
 ROUTES = [
@@ -57,6 +59,7 @@ ROUTES = [
     *routes_events.ROUTES,
     *routes_docs.ROUTES,
     *routes_metrics.ROUTES,
+    *routes_store.ROUTES,
 ]
 log = structlog.get_logger("rota.apiserver")
 
@@ -181,6 +184,8 @@ def _told(error: Exception, scope: Scope) -> RotaError:
     """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull("the server's disk is full")
     log.error("a request failed", method=scope["method"], path=scope["path"], exc_info=error)
     return Bug("unforeseen")
 

@@ -15,7 +15,7 @@ from rota.apiserver.finding import find_job, find_node, may_hear
 from rota.apiserver.openapi.events import EVENT_FIELDS
 from rota.apiserver.watching import position_of
 from rota.engine.mirror import Mirror
-from rota.model.errors import NotFound, Unavailable
+from rota.model.errors import NotFound
 from rota.model.ids import JobId
 
 EVENTS_PAGE_MAX = 1000
@@ -96,20 +96,42 @@ def _job_id(mirror: Mirror, ref: str, caller: Caller) -> JobId:
 
 
 async def show_server(request: Request) -> Response:
+    """Also while its store fails: it says so."""
     api = api_of(request)
-    counted = await api.engine.read(lambda mirror: {"jobs": len(mirror.jobs), "nodes": len(mirror.nodes)})
+    engine, pulse = api.engine, api.engine.pulse
     shown = {
         "version": api.version,
-        "epoch": api.engine.epoch,
-        "revision": api.engine.revision,
-        "store": api.engine.store.name,
+        "role": "leader" if engine.healthy else "none",
+        "leader": api.addresses.http if engine.healthy else None,
+        "epoch": engine.epoch,
+        "revision": engine.revision,
+        "lag_ms": 0,  # who leads has written what it knows
+        "store": engine.store.name,
+        "store_median_ms": pulse.median_ms,
+        "store_worst_ms": pulse.worst_ms,
+        "store_problem": pulse.problem,
+        "is_short_of_disk": engine.mirror.is_short,
         "started_at_ms": api.started_at_ms,
-        **counted,
+        **_standing(engine.mirror, engine.now_ms()),
         "address": api.addresses.http,
         "agent_address": api.addresses.agent,
         "controller_address": api.addresses.controller,
+        "controller_addresses": list(dict.fromkeys((api.addresses.controller, *api.controller_addresses()))),
     }
     return answer(shown)
+
+
+def _standing(mirror: Mirror, now_ms: int) -> show.Json:
+    restored = mirror.restored
+    refused = {node.spec.name: node.refused for node in mirror.nodes.values() if node.refused is not None}
+    return {
+        "jobs": len(mirror.jobs),
+        "nodes": len(mirror.nodes),
+        "waits_for_accept": restored is not None and not restored.accepted,
+        "opens_in_ms": max(0, restored.open_at_ms - now_ms) if restored is not None else 0,
+        "restored_from_ms": restored.taken_at_ms if restored is not None else None,
+        "refused": {name: why.reason for name, why in refused.items()},
+    }
 
 
 async def show_health(_: Request) -> Response:
@@ -117,8 +139,7 @@ async def show_health(_: Request) -> Response:
 
 
 async def show_readiness(request: Request) -> Response:
-    if not api_of(request).engine.healthy:
-        raise Unavailable("the store does not answer, or somebody else leads")
+    await api_of(request).engine.check()
     return answer({"ready": True})
 
 

@@ -7,8 +7,9 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import admission, answers, etags, pages, show, watching
+from rota.apiserver import admission, admit_rerun, answers, etags, pages, show, watching
 from rota.apiserver.access import Caller, sees
+from rota.apiserver.admit_rerun import Wanted
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api
 from rota.apiserver.finding import find_job, may_hear
@@ -45,6 +46,17 @@ async def submit_job(request: Request) -> Response:
         return answer(job, status)
     beginning = answers.server_sent("job", job)
     return answers.Stream(telling(api, done.job, line), answers.EVENTS, status=status, beginning=beginning)
+
+
+async def rerun_job(request: Request) -> Response:
+    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    wanted = Wanted(await json_body(request), request.headers.get("idempotency-key"))
+    done: admission.Submitted = await api.engine.ask(
+        "apiserver", lambda view, now: admit_rerun.rerun(view, ref, wanted, caller, now)
+    )
+    noted(request, f"job {done.job}")
+    shown = await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, done.job)))
+    return answer(shown, 201 if done.new else 200)
 
 
 async def list_jobs(request: Request) -> Response:
@@ -165,6 +177,7 @@ ROUTES = [
     answers.route("GET", "/v1/jobs", list_jobs),
     answers.route("GET", "/v1/jobs/{ref}", show_job),
     answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
+    answers.route("POST", "/v1/jobs/{ref}/rerun", rerun_job),
     answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
     answers.route("GET", "/v1/jobs/{ref}/why", explain_job),
 ]

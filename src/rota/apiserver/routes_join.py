@@ -83,6 +83,7 @@ async def enroll(request: Request) -> Response:
         "certificate": certificate.decode(),
         "ca": api.authority.ca_pem.decode(),
         "agent_address": api.addresses.agent,
+        "agent_addresses": list(dict.fromkeys((api.addresses.agent, *api.agent_addresses()))),
     }
     return answer(made, 201)
 

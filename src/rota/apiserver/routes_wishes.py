@@ -3,7 +3,17 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import admit_release, admit_restart, admit_update, admit_wishes, answers, etags, show
+from rota.apiserver import (
+    admit_loss,
+    admit_release,
+    admit_restart,
+    admit_rollback,
+    admit_update,
+    admit_wishes,
+    answers,
+    etags,
+    show,
+)
 from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
@@ -27,6 +37,14 @@ async def restart_tasks(request: Request) -> Response:
 
 async def release_tasks(request: Request) -> Response:
     return await _wish(request, admit_release.release)
+
+
+async def resolve_tasks(request: Request) -> Response:
+    return await _wish(request, admit_loss.resolve_by_hand)
+
+
+async def rollback_job(request: Request) -> Response:
+    return await _wish(request, admit_rollback.rollback)
 
 
 async def pause_job(request: Request) -> Response:
@@ -71,7 +89,7 @@ def _wanted(request: Request, body: object) -> Update:
         body,
         etags.expected_version(request),
         answers.flag(query, "replace"),
-        answers.whole(query, "max_parallel", 1, 1, COUNT_MAX),
+        answers.whole(query, "max_parallel", 0, 1, COUNT_MAX) or None,
     )
 
 
@@ -81,6 +99,8 @@ ROUTES = [
     answers.route("POST", "/v1/jobs/{ref}/kill", kill_job),
     answers.route("POST", "/v1/jobs/{ref}/restart", restart_tasks),
     answers.route("POST", "/v1/jobs/{ref}/release", release_tasks),
+    answers.route("POST", "/v1/jobs/{ref}/rollback", rollback_job),
+    answers.route("POST", "/v1/jobs/{ref}/resolve", resolve_tasks),
     answers.route("POST", "/v1/jobs/{ref}/pause", pause_job),
     answers.route("POST", "/v1/jobs/{ref}/resume", resume_job),
 ]

@@ -85,7 +85,7 @@ class ControllerDoor(ControllerServicer):
         async with self._entered(context, "update", request.job) as caller:
             version = request.if_version if request.HasField("if_version") else None
             body = fields.decode_json(request.fields_json.encode())
-            wanted = Update(body, version, request.replace, request.max_parallel or 1)
+            wanted = Update(body, version, request.replace, request.max_parallel or None)
             done: Updated = await self._api.engine.ask(
                 "apiserver",
                 lambda view, now: admit_update.update(view, request.job, wanted, caller, now),

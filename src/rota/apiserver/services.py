@@ -11,14 +11,18 @@ from rota.model.amounts import parse_count, parse_seconds
 from rota.model.container import Network
 from rota.model.errors import BadField
 from rota.model.job import JobSpec, Recovery, Unschedulable
-from rota.model.service import Check, Restart
+from rota.model.service import Check, Restart, Rollout
 from rota.model.shape import RunMode
 
 SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH")
 RESTART_HINT = 'write {"attempts": 3, "within": "10m", "delay": "1s", "delay_max": "1m"}, or some of these'
+ROLLOUT_HINT = (
+    'write {"max_parallel": 1, "healthy": "10s", "deadline": "10m", "rollback": true}, or some of these'
+)
 CHECK_HINT = 'write {"http": "/health", "port": 8080}, {"tcp": 8080} or {"command": ["./check"]}'
 WHAT = ("command", "http", "tcp")
 CHECK = (*WHAT, "port", "codes", "interval", "timeout", "after", "failures", "successes")
+ROLLOUT = ("max_parallel", "healthy", "deadline", "rollback")
 CODES_MAX = 32  # ranges of them: each is looked at after each check
 PATH_MAX = 2048  # of HTTP: fits a request line that every server reads
 PORT_MAX = 65_535
@@ -29,6 +33,7 @@ def service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
         "stop_signal": stop_signal(said.get("stop_signal", "TERM")),
         "restart": restart(said.get("restart")),
         "check": check(said.get("check")),
+        "rollout": rollout(said.get("rollout")),
     }
 
 
@@ -38,7 +43,7 @@ def refuse_unlike_a_service(said: Mapping[str, Any], spec: JobSpec) -> None:
         _refuse_an_end(said, spec)
         _refuse_unreachable(spec)
         return
-    for field in ("restart", "check"):
+    for field in ("restart", "check", "rollout"):
         if said.get(field) is not None:
             raise BadField(field, "is of services only", 'write kind = "service", or leave it out')
 
@@ -82,6 +87,24 @@ def restart(value: object) -> Restart:
     if found.delay_max_seconds < found.delay_seconds:
         problem = f"{found.delay_max_seconds:g} s is shorter than delay, {found.delay_seconds:g} s"
         raise BadField("restart.delay_max", problem, "write at least delay")
+    return found
+
+
+def rollout(value: object) -> Rollout:
+    if value is None:
+        return Rollout()
+    said = _object("rollout", value, ROLLOUT, ROLLOUT_HINT)
+    usual = Rollout()
+    most = said.get("max_parallel", usual.max_parallel)
+    found = Rollout(
+        fields.number("rollout.max_parallel", parse_count, most, 1, limits.COUNT_MAX),
+        _from_0("rollout.healthy", said.get("healthy", usual.healthy_seconds)),
+        _seconds("rollout.deadline", said.get("deadline", usual.deadline_seconds)),
+        fields.flag("rollout.rollback", said.get("rollback", usual.rollback)),
+    )
+    if found.deadline_seconds <= found.healthy_seconds:
+        problem = f"{found.deadline_seconds:g} s is not longer than healthy, {found.healthy_seconds:g} s"
+        raise BadField("rollout.deadline", problem, "write more: by then a new task has to be well for that")
     return found
 
 

@@ -1,5 +1,6 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,10 @@ _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is pa
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
     shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
-    return shown if entry.spec.version == 1 else {**shown, "versions": versions(entry)}
+    if entry.spec.version == 1:
+        return shown
+    rollout = show_service.under_way(entry)
+    return {**shown, "versions": versions(entry), **({} if rollout is None else {"rollout": rollout})}
 
 
 def job_line(entry: JobEntry) -> Json:
@@ -151,26 +155,27 @@ def _because(reason: str | None) -> str:
 
 def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) -> Json:
     """Those behind the number `after` that fit, in their order, and where to go on."""
+    some, more = _numbers(list(mirror.jobs), wanted)
     found: list[Json] = []
-    number = 0
-    for number in _numbers(mirror.counters.jobs, wanted):
-        entry = mirror.jobs.get(JobId(str(number)))
-        if entry is not None and fits(entry):
+    for number in some:
+        entry = mirror.jobs[number]
+        if fits(entry):
             if len(found) == wanted.limit:
                 return {"jobs": found, "next": found[-1]["id"]}
             found.append(job_line(entry))
-    ends = (0, 1) if wanted.descending else (0, mirror.counters.jobs)
-    return {"jobs": found, "next": None if number in ends else str(number)}
+    return {"jobs": found, "next": more}
 
 
-def _numbers(newest: int, wanted: Wish) -> range:
-    """Of the jobs to look at for one page."""
-    after = int(wanted.after) if wanted.after is not None else None
+def _numbers(known: list[JobId], wanted: Wish) -> tuple[list[JobId], JobId | None]:
+    """The jobs to look at for one page, and the last of them where there are more; known are in order."""
+    after = None if wanted.after is None else int(wanted.after)
     if wanted.descending:
-        first = newest if after is None else min(newest, after - 1)
-        return range(first, max(0, first - SCANNED_MAX), -1)
-    first = 1 if after is None else min(newest, after) + 1
-    return range(first, min(newest, first + SCANNED_MAX - 1) + 1)
+        above = len(known) if after is None else bisect_left(known, after, key=int)
+        last = max(0, above - SCANNED_MAX)
+        return known[last:above][::-1], known[last] if last else None
+    first = 0 if after is None else bisect_right(known, after, key=int)
+    end = min(len(known), first + SCANNED_MAX)
+    return known[first:end], known[end - 1] if end < len(known) else None
 
 
 def why(job_id: JobId, reasons: Why) -> Json:
@@ -207,9 +212,15 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
         "report_interval_ms": entry.report_ms or None,
         "statistics": _statistics(entry),
-        "reason": status.reason if status else "has not connected yet",
+        "reason": _reason(entry),
         "shortage": status.shortage if status else None,
     }
+
+
+def _reason(entry: NodeEntry) -> str | None:
+    if entry.refused is not None:
+        return f"refused: {entry.refused.reason}"
+    return entry.status.reason if entry.status else "has not connected yet"
 
 
 def brake(mirror: Mirror) -> Json:

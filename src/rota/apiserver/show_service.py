@@ -5,7 +5,7 @@ from typing import Any
 from rota.engine.entries import JobEntry
 from rota.model.columns import column
 from rota.model.lifecycle import AttemptState
-from rota.model.service import Check, Health, Life, Restart
+from rota.model.service import Check, Health, Life, Restart, Rollout
 
 Json = dict[str, Any]
 
@@ -80,6 +80,31 @@ def restart(wanted: Restart) -> Json:
         "within": wanted.within_seconds,
         "delay": wanted.delay_seconds,
         "delay_max": wanted.delay_max_seconds,
+    }
+
+
+def rollout(wanted: Rollout) -> Json:
+    return {
+        "max_parallel": wanted.max_parallel,
+        "healthy": wanted.healthy_seconds,
+        "deadline": wanted.deadline_seconds,
+        "rollback": wanted.rollback,
+    }
+
+
+def under_way(entry: JobEntry) -> Json | None:
+    """How far its newest version is; None: it was never rolled out."""
+    wish, known = entry.wish, entry.rollout
+    if known is None or wish is None or known.version != wish.replace:
+        return None
+    return {
+        "version": known.version,
+        "state": known.state.value,
+        "healthy": known.proven,
+        "max_parallel": wish.max_parallel,
+        "reason": known.reason,
+        "back_from": wish.back_from or None,
+        "back_why": wish.back_why,
     }
 
 

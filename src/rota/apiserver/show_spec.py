@@ -76,6 +76,7 @@ def _kind(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         yield "stop_signal", signal_name(wanted.stop_signal)
     if wanted.stays:
         yield "restart", show_service.restart(wanted.restart)
+        yield "rollout", show_service.rollout(wanted.rollout)
     if wanted.check is not None:
         yield "check", show_service.check(wanted.check)
 
@@ -105,6 +106,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     if not wanted.preemptible:
         yield "preemptible", False
     plain = {
+        "rerun_of": wanted.rerun_of or None,
         "noise": wanted.noise,
         "evict_at_most": wanted.evict_at_most,
         "expect": wanted.expect_seconds,

@@ -144,6 +144,7 @@ class _Rows:
         self._status = _lists(status) if status else None
         self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
         self._lives = status.lives if status else {}
+        self._carried = f"succeeded in job {entry.spec.rerun_of}" if entry.spec.carried else None
         self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
 
     def node(self, position: int) -> str | None:
@@ -163,7 +164,7 @@ class _Rows:
             "node": self.node(position),
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
             "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
-            "reason": self._reasons.get(position),
+            "reason": self._reasons.get(position) or self._why_done(position, number),
             "life": None,
             **_UNKNOWN,
         }
@@ -173,6 +174,10 @@ class _Rows:
                 shown[field] = _MADE[field](status, position)
             shown["life"] = show_service.life(self._lives.get(position))
         return shown
+
+    def _why_done(self, position: int, number: int) -> str | None:
+        """Of what has succeeded without an attempt."""
+        return self._carried if not number and self._phases[position] == Phase.SUCCEEDED else None
 
 
 _UNKNOWN: Json = dict.fromkeys(

@@ -46,6 +46,7 @@ KNOWN = (
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
+    *("rollout",),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
     *("controller", "when_no_controller", "controller_wait", "keep"),
 )

@@ -22,6 +22,7 @@ command.add_command(kill.command)
 command.add_command(pause.command)
 command.add_command(resume.command)
 command.add_command(job_update.update)
+command.add_command(job_update.rollback)
 
 
 @command.command("restart")
@@ -59,6 +60,29 @@ def release(cluster: Cluster, job: str, index: str | None) -> None:
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.release(*chosen)
     tell(f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again")
+
+
+@command.command("resolve")
+@click.argument("job")
+@click.argument("word", metavar="again|fail|cancel|lost")
+@click.option(
+    "--index",
+    "--task",
+    metavar="RANGES",
+    help="These tasks only, as 3 or 1,3,5-8. [default: all that wait for a word]",
+)
+@with_cluster(WORKING_SECONDS)
+def resolve(cluster: Cluster, job: str, word: str, index: str | None) -> None:
+    """Say in place of a job's controller what becomes of tasks that were lost with their node.
+
+    again starts them once more, fail, cancel and lost are how they end.
+    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    """
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
+    found.resolve(word, *chosen)
+    tell(f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}")
 
 
 @command.command("delete")

@@ -33,9 +33,14 @@ from rota.client.views import JobStatus
 @click.option(
     "--max-parallel",
     type=click.IntRange(1),
-    default=1,
     metavar="N",
-    help="So many of them at one time; the next when the former runs again. [default: 1]",
+    help="So many of them at one time; the next when the former runs again, or is well. [default: 1]",
+)
+@click.option(
+    "--rollout",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of a service: healthy=30s, deadline=5m, rollback=false; repeatable.",
 )
 @output_option
 @click.argument("command", nargs=-1)
@@ -61,6 +66,23 @@ def update(
     status = found.update(wanted, **terms)
     if output in ("table", "wide"):
         _tell(status)
+    else:
+        emit_one(output, status, status.id, lambda: iter(()))
+
+
+@click.command("rollback")
+@click.argument("job")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def rollback(cluster: Cluster, job: str, *, output: str) -> None:
+    """Let a service go back to the version before its last update.
+
+    It goes the same way as an update that replaces what runs.
+    JOB is an id, the start of one, a name or `last`.
+    """
+    status = cluster.job(job).rollback()
+    if output in ("table", "wide"):
+        tell(f"job {status.id}: goes back, as version {status.version}")
     else:
         emit_one(output, status, status.id, lambda: iter(()))
 

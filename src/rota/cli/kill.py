@@ -31,6 +31,7 @@ def command(
     def kill(job: Job) -> None:
         job.kill(signal, indices=chosen)
         lives = signal is not None and signal.upper().removeprefix("SIG") not in ("KILL", "9")
-        tell(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else job.state}")
+        again = f"task {task} killed, and started again" if task and job.status.kind != "batch" else job.state
+        tell(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else again}")
 
     return for_each(cluster, job_refs(jobs), kill, output).code

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
         "kill": "Cancel jobs without grace, or send a signal.",
+        "rerun": "Run an ended job once more, as a new one; do not wait.",
         "pause": "Let nothing new of jobs start.",
         "resume": "Let paused jobs go on.",
         "job": "List, show, change, restart, release, end and delete jobs.",
@@ -40,10 +41,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",
         "token": "Say who may use the cluster, for what and where.",
+        "store": "Back up, restore, check and move what the server keeps.",
     },
     "Start": {
         "dev": "Start a whole cluster on this machine.",
-        "server": "Start the control plane.",
+        "server": "Start the control plane, or show how it is.",
         "agent": "Make this machine a node.",
     },
     "Other": {

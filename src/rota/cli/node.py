@@ -168,6 +168,8 @@ def _lines(node: Node) -> Iterator[str]:
     yield from machine(node)
     if limits := node.labels.get("limits"):
         yield f"  limits     {clean(_limits(limits, node.labels.get('limited', '')))}"
+    if node.labels.get("podman") == "rootless":
+        yield "  containers none: podman is here, but is used only by an agent that is root"
     yield f"  labels     {clean(labels(node.labels))}"
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"

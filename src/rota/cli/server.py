@@ -1,26 +1,82 @@
-"""`rota server`: the control plane."""
+"""`rota server`: the control plane; `rota server status`: how it is."""
 
 import importlib
+from collections.abc import Iterator
 
 import click
 
+from rota.cli.output import emit_one, output_option
+from rota.cli.session import with_cluster
+from rota.cli.words import age, clean, number, plural
+from rota.client.cluster import Cluster
+from rota.client.views import Server
 from rota.config import STORES, ServerOptions
 
 
-@click.command("server")
+@click.group("server", invoke_without_command=True)
 @click.option(
     "--config", "config_file", metavar="FILE", help="Settings in TOML; `rota config check` tries them."
 )
 @click.option("--data-dir", metavar="DIR", help="Where to keep jobs, certificates and tokens.")
-@click.option("--store", type=click.Choice(STORES), help="Where jobs are kept. [default: sqlite]")
+@click.option(
+    "--store",
+    metavar="STORE",
+    help=f"Where jobs are kept: {', '.join(STORES)} or etcd://HOST:PORT,... [default: sqlite]",
+)
 @click.option("--name", help="The cluster's name. [default: default]")
 @click.option("--http-addr", metavar="HOST:PORT", help="For users. [default: 127.0.0.1:3000]")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="For controllers. [default: 127.0.0.1:50000]")
 @click.option("--agent-addr", metavar="HOST:PORT", help="For agents. [default: 127.0.0.1:50001]")
-def command(**options: str | None) -> int:
-    """Start the control plane.
+@click.pass_context
+def command(context: click.Context, /, **options: str | None) -> int:
+    """Start the control plane, or show how it is.
 
     Off loopback everything speaks TLS; plain text is refused there.
     """
+    if context.invoked_subcommand is not None:
+        return 0
     # Late: the wiring imports all of Rota.
     return int(importlib.import_module("rota.wiring").run_server(ServerOptions(**options)) or 0)
+
+
+@command.command("status")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@output_option
+@with_cluster()
+def status(cluster: Cluster, output: str, *, as_json: bool) -> None:
+    """Show who leads, how the store answers, and which nodes are refused."""
+    server = cluster.server()
+    emit_one("json" if as_json else output, server, str(server.epoch), lambda: _lines(server))
+
+
+def _lines(server: Server) -> Iterator[str]:
+    yield f"role      {_role(server)}"
+    yield f"version   {clean(server.version)}, started {age(server.started_at_ms)} ago"
+    yield f"epoch     {server.epoch}"
+    yield f"revision  {server.revision}"
+    yield f"store     {_store(server)}"
+    yield f"holds     {plural(server.jobs, 'job')}, {plural(server.nodes, 'node')}"
+    if server.waits_for_accept:
+        taken = f"from a backup taken {age(server.restored_from_ms)} ago"
+        yield f"restored  {taken}; nodes wait for: rota store accept"
+    elif server.opens_in_ms:
+        left = f"{server.opens_in_ms / 1000:.0f} s"
+        yield f"restored  nodes are greeted in {left}, when all leases have run out"
+    for name, reason in sorted(server.refused.items()):
+        yield f"refused   {clean(name)}: {clean(reason)}"
+
+
+def _role(server: Server) -> str:
+    leader = f", the leader is {clean(server.leader)}" if server.leader and server.role != "leader" else ""
+    behind = f", {server.lag_ms / 1000:g} s behind" if server.lag_ms else ""
+    return f"{clean(server.role)}{leader}{behind}"
+
+
+def _store(server: Server) -> str:
+    if server.store_problem is not None:
+        return f"{clean(server.store)}, failing: {clean(server.store_problem)}"
+    if server.store_median_ms is None or server.store_worst_ms is None:
+        return clean(server.store)
+    took = f"a commit takes {number(server.store_median_ms)} ms, at most {number(server.store_worst_ms)} ms"
+    full = "; its disk is full: nothing new is taken" if server.is_short_of_disk else ""
+    return f"{clean(server.store)}, {took}{full}"

@@ -25,6 +25,23 @@ def spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         yield f"  check      {clean(_what(check))}, {every}; unhealthy after {check['failures']} failures"
 
 
+def rollout_lines(job: JobStatus) -> Iterator[str]:
+    """How far its newest version is, and what became of the one before."""
+    if (rollout := job.rollout) is None:
+        return
+    match rollout["state"]:
+        case "done":
+            how = f"all of it is well as version {rollout['version']}"
+        case "failed":
+            how = f"version {rollout['version']} has failed and goes no further: {rollout['reason']}"
+        case _:
+            at_once = f"at most {rollout['max_parallel']} away at one time"
+            how = f"{rollout['healthy']} of {job.count} are well as version {rollout['version']}, {at_once}"
+    if rollout.get("back_from"):
+        how = f"version {rollout['back_from']} was taken back ({rollout['back_why']}); {how}"
+    yield f"rollout    {clean(how)}"
+
+
 def _what(check: Mapping[str, Any]) -> str:
     if check.get("command"):
         return " ".join(check["command"])

@@ -13,9 +13,10 @@ from rota.client.context import resolve
 from rota.client.errors import Unavailable
 from rota.client.transport import OnWait
 
-# Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart.
+# Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart,
+# or until another server leads.
 LOOKING_SECONDS = 2.0
-WORKING_SECONDS = 10.0
+WORKING_SECONDS = 20.0
 QUIET_SECONDS = 0.5
 
 

@@ -21,7 +21,7 @@ from rota.client.views import JobStatus, Placement, Task
 MOST_TASKS = 10
 BAR_WIDTH = 40
 SHOWN = (
-    "kind",
+    *("kind", "rerun_of"),
     *("where", "prefer", "near", "apart", "spread", "tolerate", "policy", "noise", "gang"),
     *("workdir", "parallel", "retries", "retry", "timeout", "queue_timeout", "expect", "deadline"),
     *("priority", "run", "lease", "lease_margin", "stop_signal", "labels", "env"),
@@ -108,7 +108,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     if status.count > 1 and status.kind != "service":
         yield from _progress(status)
     yield from _times(status)
-    yield from (f"  {line}" for line in version_lines(status))
+    yield from (f"  {line}" for line in (*version_lines(status), *service.rollout_lines(status)))
     yield from _spec_lines(status.spec or {})
     yield from _placement_lines(status.placement if status.kind != "system" else None)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))

@@ -74,6 +74,12 @@ _OPTIONS = (
     click.option("--check-http", metavar="PORT/PATH", help="A service is well if this answers: 8080/health."),
     click.option("--check-tcp", metavar="PORT", help="A service is well if this port takes connections."),
     click.option("--check-command", metavar="COMMAND", help="A service is well if this exits with 0."),
+    click.option(
+        "--rollout",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="How a newer version of a service replaces it: max_parallel, healthy, deadline, rollback.",
+    ),
     click.option("--stop-signal", metavar="SIGNAL", help="Asks it to end, as INT. [default: TERM]"),
     click.option(
         "--after",
@@ -236,6 +242,7 @@ def fields_said(
         "limits": _amounts(flags["limit"], "--limit"),
         "files": files_to_send(flags.get("send", ())),
         "check": _check(flags),
+        "rollout": _amounts(flags.get("rollout", ()), "--rollout"),
     }
     if flags.get("sandbox") and not spec.get("sandbox"):
         spec["sandbox"] = True
@@ -373,6 +380,9 @@ def _env(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _number(text: str) -> float | str:
+    """Or yes or no."""
+    if text in ("true", "false"):
+        return text == "true"
     try:
         value = float(text)
     except ValueError:

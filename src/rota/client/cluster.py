@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Any, BinaryIO, Self, Unpack
 
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.crons import Crons
@@ -15,6 +15,7 @@ from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_events, submit_job
 from rota.client.transport import OnWait, Request, Transport, segment
 from rota.client.views import (
+    Accepted,
     Brake,
     DrainPlan,
     Event,
@@ -31,6 +32,8 @@ from rota.client.views import (
 
 PATIENCE_SECONDS = 30.0
 PAGE_JOBS = 100
+BACKUP_SILENCE_SECONDS = 60.0  # a large store is read as a whole before its first byte is sent
+COPY_BYTES = 1 << 20
 
 
 def connect(
@@ -213,6 +216,17 @@ class Cluster:
 
     def server(self) -> Server:
         return read(Server, self.transport.call(Request("GET", "/v1/server")))
+
+    def back_up(self, into: BinaryIO) -> None:
+        """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
+        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
+        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
+            while piece := body.read(COPY_BYTES):
+                into.write(piece)
+
+    def accept_nodes(self) -> Accepted:
+        """Say that no other server leads the nodes that are refused here: they may follow this one."""
+        return read(Accepted, self.transport.call(Request("POST", "/v1/store/accept", body={})))
 
     def _patch(self, ref: str, body: Mapping[str, Any]) -> Node:
         return read(Node, self.transport.call(Request("PATCH", f"/v1/nodes/{segment(ref)}", body=body)))

@@ -125,13 +125,22 @@ class AsyncJob:
         *,
         if_version: int | None = None,
         replace: bool = False,
-        max_parallel: int = 1,
+        max_parallel: int | None = None,
     ) -> JobStatus:
         return await _apart(
             lambda: self._job.update(
                 changes, if_version=if_version, replace=replace, max_parallel=max_parallel
             )
         )
+
+    async def rerun(self, *, failed: bool = False, key: str | None = None) -> "AsyncJob":
+        return AsyncJob(await _apart(lambda: self._job.rerun(failed=failed, key=key)))
+
+    async def resolve(self, word: str, *indices: int) -> JobStatus:
+        return await _apart(lambda: self._job.resolve(word, *indices))
+
+    async def rollback(self) -> JobStatus:
+        return await _apart(self._job.rollback)
 
     async def restart(self, *indices: int) -> JobStatus:
         return await _apart(lambda: self._job.restart(*indices))

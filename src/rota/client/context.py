@@ -63,10 +63,15 @@ def resolve(
             hint="start one with `rota dev`, or set ROTA_ADDR and ROTA_TOKEN",
         )
     addr = place.value.rstrip("/")
-    same_server = known is not None and (known.get("addr") or "").rstrip("/") == addr
+    same_server = known is not None and _addresses(addr) <= _addresses(known.get("addr") or "")
     secret = _token(token, known if same_server else None, environ, named=context is not None)
     ca = known.get("ca") if known is not None and same_server else None
     return Endpoint(addr, str(secret.value), ca, place.source, secret.source)
+
+
+def _addresses(text: str) -> set[str]:
+    """Of several servers with commas between."""
+    return {one.rstrip("/") for one in text.split(",")}
 
 
 def setting(name: str, argument: str | None, environ: Mapping[str, str] = os.environ) -> Setting:

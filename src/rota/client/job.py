@@ -163,11 +163,12 @@ class Job:
         *,
         if_version: int | None = None,
         replace: bool = False,
-        max_parallel: int = 1,
+        max_parallel: int | None = None,
     ) -> JobStatus:
         """Change fields of its spec, as `submit` takes them; null is the default, of tables entries suffice.
 
-        With `replace` what runs an older version makes way, `max_parallel` at a time.
+        With `replace` what runs an older version makes way, `max_parallel` at a time; of a service the next
+        only when the former is well, and all goes back to the version before when one fails.
         """
         query = {"replace": "true", "max_parallel": max_parallel} if replace else {}
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
@@ -177,6 +178,20 @@ class Job:
         request = Request("PATCH", self._path, query, body=body, headers=headers)
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
+
+    def rerun(self, *, failed: bool = False, key: str | None = None) -> "Job":
+        """Run an ended job once more, as a new one; `failed`: only its tasks that have not succeeded."""
+        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        request = Request("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
+        return Job(self._transport, read(JobStatus, self._transport.call(request)))
+
+    def resolve(self, word: str, *indices: int) -> JobStatus:
+        """Say what becomes of these tasks, or of all that wait for their controller's word."""
+        return self._wish("resolve", {"word": word, "indices": list(indices) or None})
+
+    def rollback(self) -> JobStatus:
+        """Let a service go back to the version before its last update."""
+        return self._wish("rollback", {})
 
     def release(self, *indices: int) -> JobStatus:
         """Let these tasks, or all that are held as suspect, be started again."""

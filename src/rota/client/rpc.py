@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -23,6 +24,7 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 ]
+_SERVER_NAME = "rota-server"  # which every server's certificate bears
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _KINDS: Mapping[grpc.StatusCode, type[RotaError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
@@ -40,6 +42,7 @@ class Controller:
     """Known to the server by its token and its name. Answers are the messages of controller.proto."""
 
     def __init__(self, address: str, token: str, name: str, ca_pem: bytes | None = None) -> None:
+        """Of several servers the addresses with commas between."""
         self.name = name
         self._channel = _channel(address, ca_pem)
         self._stub: Any = ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
@@ -50,7 +53,8 @@ class Controller:
         """To the server that the command line would talk to."""
         endpoint = resolve(context=context)
         with connect(context=context) as cluster:
-            address = str(cluster.server().raw["controller_address"])
+            said = cluster.server().raw
+            address = ",".join(said.get("controller_addresses") or [said["controller_address"]])
         ca_pem = None
         if endpoint.ca is not None:
             with open(endpoint.ca, "rb") as file:
@@ -214,7 +218,19 @@ def _told(error: Any) -> RotaError:
 
 def _channel(address: str, ca_pem: bytes | None) -> grpc.Channel:
     """Plain text on loopback only, where the server has no certificate for it."""
-    host = address.rpartition(":")[0].strip("[]")
+    several = address.split(",")
+    host = several[0].rpartition(":")[0].strip("[]")
+    target = several[0] if len(several) == 1 else f"ipv4:{','.join(map(_resolved, several))}"
     if ca_pem is None and is_loopback(host):
-        return grpc.insecure_channel(address, _OPTIONS)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_pem), _OPTIONS)
+        return grpc.insecure_channel(target, _OPTIONS)
+    named = [] if len(several) == 1 else [("grpc.ssl_target_name_override", _SERVER_NAME)]
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca_pem), [*_OPTIONS, *named])
+
+
+def _resolved(address: str) -> str:
+    """gRPC takes several addresses as numbers only; those that nobody listens at it passes over."""
+    host, _, port = address.rpartition(":")
+    try:
+        return f"{socket.gethostbyname(host)}:{port}"
+    except OSError as error:
+        raise Unavailable("unavailable", f"{host} is not known: {error.strerror}") from None

@@ -64,3 +64,4 @@ class SpecFields(TypedDict, total=False):
     stop_signal: str
     restart: Mapping[str, Any]
     check: Mapping[str, Any]
+    rollout: Mapping[str, Any]

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode
 
 from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
-from rota.model.addresses import is_loopback
+from rota.client.servers import Servers
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 READ_BYTES = 65536
@@ -98,12 +97,12 @@ class _Secure(_Whole, HTTPSConnection):
 
 
 class Transport:
-    """Speaks HTTP/1.1 to one server; threads may share it, as no two calls share a connection."""
+    """Speaks HTTP/1.1 to whichever server leads; threads may share it: no two calls share a connection."""
 
     def __init__(self, endpoint: Endpoint, patience_seconds: float, on_wait: OnWait | None = None) -> None:
         self._endpoint = endpoint
-        self._address = _address(endpoint)
-        self._tls = _tls(endpoint) if self._address.scheme == "https" else None
+        self._servers = Servers(endpoint)
+        self._tls = _tls(endpoint) if self._servers.are_secure else None
         self._idle: list[HTTPConnection] = []
         self._is_closed = False
         self.patience_seconds = patience_seconds
@@ -117,7 +116,8 @@ class Transport:
             try:
                 return self._once(request)
             except Unavailable as problem:
-                pauses.wait(problem)
+                if self._servers.all_were_tried():
+                    pauses.wait(problem)
                 repeated = True
             except NotFound:
                 if request.method == "DELETE" and repeated:
@@ -159,7 +159,7 @@ class Transport:
             connection.close()
 
     def _once(self, request: Request) -> Any:
-        connection, response = self._answered(request, ANSWER_SECONDS)
+        connection, response = self._answered(request, self._servers.answer_seconds)
         try:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
@@ -185,10 +185,17 @@ class Transport:
             except Unavailable as problem:
                 # The server closes idle connections; only a fresh one tells whether it is away.
                 if isinstance(problem.__cause__, TimeoutError):
+                    self._servers.turn_from(self._servers.current)
                     raise
-        with _as_unavailable(self._endpoint.addr):
-            connection = self._connect()
-        return connection, self._send(connection, request, silence_seconds)
+        address = self._servers.current
+        try:
+            with _as_unavailable(address.geturl()):
+                connection = self._connect(address)
+            response = self._send(connection, request, silence_seconds)
+        except Unavailable:
+            self._servers.turn_from(address)
+            raise
+        return connection, response
 
     def _keep(self, connection: HTTPConnection) -> None:
         self._idle.append(connection)
@@ -196,14 +203,19 @@ class Transport:
             self.close()
 
     def _kept(self) -> HTTPConnection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # asked this way round because threads share the list
-            return None
+        """One to the server that is asked now; others lead nowhere any more."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # asked this way round because threads share the list
+                return None
+            if self._servers.is_current(connection.host, connection.port):
+                return connection
+            connection.close()
 
-    def _connect(self) -> HTTPConnection:
-        host, port = self._address.hostname or "", self._address.port
-        if self._tls is not None:
+    def _connect(self, address: SplitResult) -> HTTPConnection:
+        host, port = address.hostname or "", address.port
+        if address.scheme == "https":
             connection: HTTPConnection = _Secure(host, port, timeout=CONNECT_SECONDS, context=self._tls)
         else:
             connection = _Whole(host, port, timeout=CONNECT_SECONDS)
@@ -227,10 +239,12 @@ class Transport:
             with _as_unavailable(self._endpoint.addr):
                 connection.sock.settimeout(silence_seconds)
                 connection.request(request.method, request.target, body, headers)
-                return connection.getresponse()
+                response = connection.getresponse()
         except BaseException:
             connection.close()
             raise
+        self._servers.answered(connection.host, connection.port, response.status)
+        return response
 
 
 class Body:
@@ -254,35 +268,6 @@ def _text(value: Any) -> str | list[str]:
     if isinstance(value, list):
         return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _address(endpoint: Endpoint) -> Any:
-    address = urlsplit(endpoint.addr)
-    try:
-        usable = (
-            address.scheme in ("http", "https")
-            and address.hostname
-            and (address.port is None or address.port)
-        )
-    except ValueError:
-        usable = False
-    if not usable:
-        raise Rejected(
-            "bad_field",
-            f"addr: {endpoint.addr!r} is not an address",
-            field="addr",
-            hint="write http://127.0.0.1:3000 or https://host:port",
-        )
-    if address.scheme == "http" and not is_loopback(address.hostname or ""):
-        raise Rejected(
-            "not_allowed",
-            f"a token is not sent in plain text to {address.hostname}",
-            field="addr",
-            hint="write https://",
-        )
-    if any(not " " < letter < "\x7f" for letter in endpoint.token):
-        raise Rejected("unauthenticated", "the token holds characters that no token has", field="token")
-    return address
 
 
 def _tls(endpoint: Endpoint) -> ssl.SSLContext:

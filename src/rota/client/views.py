@@ -64,6 +64,7 @@ class JobStatus:
     sentence: str = ""
     version: int = 1  # of its spec
     versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
+    rollout: Mapping[str, Any] | None = None  # of a service: how far its newest version is
     changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
     count: int = 1
     priority: int = 50
@@ -282,6 +283,17 @@ class Server:
     started_at_ms: int | None = None
     jobs: int = 0
     nodes: int = 0
+    role: str = "leader"
+    leader: str | None = None
+    lag_ms: int = 0
+    store_median_ms: float | None = None
+    store_worst_ms: float | None = None
+    store_problem: str | None = None
+    is_short_of_disk: bool = False
+    waits_for_accept: bool = False
+    opens_in_ms: int = 0
+    restored_from_ms: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
     raw: Mapping[str, Any] = _raw()
 
 
@@ -308,6 +320,15 @@ class Token:
     made_at_ms: int | None = None
     expires_at_ms: int | None = None
     token: str | None = field(default=None, repr=False)
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Nodes may follow a server: with which epoch, and how long work under leases makes them wait."""
+
+    epoch: int
+    open_in_ms: int = 0
     raw: Mapping[str, Any] = _raw()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
 from rota.config.keys import ConfigError as ConfigError
 from rota.config.keys import Key as Key
 from rota.config.keys import Sourced as Sourced
@@ -98,6 +99,7 @@ class ServerConfig:
     placement: Placement = field(default_factory=Placement)
     report_seconds: ReportSeconds = ReportSeconds()
     retention: Retention = Retention()
+    etcd: Etcd = field(default_factory=Etcd)
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
@@ -220,8 +222,7 @@ def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ)
 
 def check_server(config: ServerConfig) -> None:
     """Values that are each well formed but cannot be used, or not together."""
-    if config.store not in STORES:
-        raise ConfigError("store", f"{config.store!r} is no store", f"write one of {', '.join(STORES)}")
+    check_store(config)
     if not config.name.strip():
         raise ConfigError("name", "is empty", "leave it out or give the cluster a name")
     if not 1 <= config.lost_seconds <= 86400:
@@ -244,6 +245,15 @@ def check_server(config: ServerConfig) -> None:
     check_address("agent_server.addr", config.agent_server.addr)
 
 
+def check_store(config: ServerConfig) -> None:
+    for endpoint in endpoints(config.store):
+        check_address("store", endpoint)
+    if config.store not in STORES and not config.store.startswith(SCHEME):
+        known = f"write one of {', '.join(STORES)}, or {SCHEME}host:port,host:port,host:port"
+        raise ConfigError("store", f"{config.store!r} is no store", known)
+    check_etcd(config.etcd)
+
+
 def check_reports(said: ReportSeconds) -> None:
     low, high = said.least, said.most
     for name, seconds in (("least", low), ("most", high)):
@@ -261,8 +271,8 @@ def check_agent(config: AgentConfig) -> None:
         raise ConfigError(
             "join", "is not a join line", "`rota node token` prints one: rota://host:port?token=…&ca=…"
         )
-    if config.server_addr is not None:
-        check_address("server_addr", config.server_addr)
+    for addr in [] if config.server_addr is None else config.server_addr.split(","):
+        check_address("server_addr", addr)
     for name, amount in config.resources.items():
         if name in ("cpu", "memory", "disk") or not amount.isdecimal():
             raise ConfigError(

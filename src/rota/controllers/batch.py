@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rota.controllers import hold, service
+from rota.controllers.carried import carried
 from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
@@ -90,7 +91,7 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     if not positions and asked.losses == task.losses:
         return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
-    reasons, downed = dict(task.reasons), dict(task.downed)
+    reasons, blame = dict(task.reasons), hold.Blame(task, now)
     again: list[int] = []
     held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
@@ -98,7 +99,7 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     draft["failures"][_lasted(job.spec, status, positions)] = 0
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
-        end = hold.blamed(_end_of(attempt, status, position), attempt, position, downed)
+        end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)
         word = asked.words.get(position)
         verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, end)
         settled = _settle_one(job, draft, index, verdict, now)
@@ -106,14 +107,14 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
         if settled.event is TaskEvent.AGAIN:
             again.append(index)
         elif settled.event is TaskEvent.SUSPECTED:
-            reason = hold.suspicion(view, downed[position])
+            reason = hold.suspicion(view, blame.nodes[position])
             held.setdefault(reason, []).append(index)
         if reason is not None:
             reasons[position] = reason
     events = [] if not again else [_again_event(job, again)]
     events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
     return Plan(
-        (draft.done(reasons=reasons, downed=downed, losses=asked.losses),),
+        (draft.done(reasons=reasons, downed=blame.nodes, downed_ms=blame.times_ms, losses=asked.losses),),
         events=(*asked.events, *events),
         why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
         wake_at_ms=asked.wake_at_ms,
@@ -158,12 +159,13 @@ def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
     return [at for at in positions if ran_us[at] >= least_us]
 
 
-def _end_of(attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
+def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     """What had to give way was stopped, even if its node never knew of it."""
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
     if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
         return End(AttemptState.STOPPED)
-    return End(state, code, status.signal[position], status.causes.get(position))
+    outdated = status.versions.get(position, 1) < spec.version
+    return End(state, code, status.signal[position], status.causes.get(position), is_outdated=outdated)
 
 
 def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, end: End) -> Verdict:
@@ -214,8 +216,13 @@ def _begin(spec: JobSpec, now: Instant) -> Plan:
     why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
     if spec.kind is Kind.SYSTEM:
         why = f"a task of job {spec.id} wanted on every node that fits"
+    done = sum(last - first + 1 for first, last in spec.carried)
+    if done:
+        why = (
+            f"{spec.count - done} of {spec.count} tasks of job {spec.id} wanted: {done} have succeeded before"
+        )
     status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
-    return Plan((status,), events=(Event("job.active", why, job=spec.id),), why=why)
+    return Plan((status, *carried(spec)), events=(Event("job.active", why, job=spec.id),), why=why)
 
 
 def _wait(spec: JobSpec) -> Plan:

@@ -56,7 +56,7 @@ def look(view: View, cron: Cron, offset: Offset, now: Instant) -> Plan:
     """
     schedule = parse(cron.schedule)
     last_ms = status_of(view, cron).last_ms
-    if view.unfinished >= JOBS_WAITING_MAX:
+    if view.unfinished >= JOBS_WAITING_MAX or view.is_short:
         return look_again(now.ms + CRON_LOOK_MS)
     forgotten_ms = max(last_ms, now.wall_ms - CRON_MISSED_MS)
     due = between(schedule, offset, forgotten_ms // MINUTE_MS, now.wall_ms // MINUTE_MS)

@@ -7,7 +7,7 @@ from rota.model.attempt import AttemptBlock
 from rota.model.columns import Draft, Ranges, ints
 from rota.model.ids import NodeId
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
-from rota.model.limits import BLOCK_TASKS, HELD_MS, SUSPECT_NODES
+from rota.model.limits import BLAME_MS, BLOCK_TASKS, HELD_MS, SUSPECT_NODES
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.retry import Cause
 from rota.model.task import TaskBlock
@@ -17,13 +17,24 @@ _HELD = int(TaskState.HELD)
 _DAY_MS = 24 * 3600 * 1000
 
 
-def blamed(end: End, attempt: AttemptBlock, position: int, downed: dict[int, tuple[NodeId, ...]]) -> End:
-    """A node that went down with it is noted; with the last of too many it is suspect."""
-    if end.cause != Cause.NODE_DOWN:
-        return end
-    node = attempt.nodes[ints(attempt, "node")[position]]
-    downed[position] = tuple(dict.fromkeys((*downed.get(position, ()), node)))
-    return end._replace(is_suspect=len(downed[position]) >= SUSPECT_NODES)
+class Blame:
+    """Nodes that went down with tasks of a block lately, by position."""
+
+    def __init__(self, task: TaskBlock, now: Instant) -> None:
+        self.nodes, self.times_ms = dict(task.downed), dict(task.downed_ms)
+        self._now_ms = now.ms
+
+    def on(self, end: End, attempt: AttemptBlock, position: int) -> End:
+        """A node that went down with it is noted; with the last of too many it is suspect."""
+        if end.cause != Cause.NODE_DOWN:
+            return end
+        known, times_ms = self.nodes.get(position, ()), self.times_ms.get(position, ())
+        unknown = (self._now_ms,) * (len(known) - len(times_ms))  # of an older release's records
+        both = zip(known, (*unknown, *times_ms), strict=True)
+        lately = {node: at_ms for node, at_ms in both if at_ms > self._now_ms - BLAME_MS}
+        lately[attempt.nodes[ints(attempt, "node")[position]]] = self._now_ms
+        self.nodes[position], self.times_ms[position] = tuple(lately), tuple(lately.values())
+        return end._replace(is_suspect=len(lately) >= SUSPECT_NODES)
 
 
 def suspicion(view: View, downed: tuple[NodeId, ...]) -> str:
@@ -70,16 +81,18 @@ class _Held:
         return [self._task.block * BLOCK_TASKS + at for at in positions]
 
     def changed(self) -> TaskBlock:
-        draft, reasons, downed = Draft(self._task), dict(self._task.reasons), dict(self._task.downed)
+        draft, reasons = Draft(self._task), dict(self._task.reasons)
+        downed, downed_ms = dict(self._task.downed), dict(self._task.downed_ms)
         for at in self.released:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.RELEASED)
             draft["not_before"][at] = self._now.ms
             downed.pop(at, None)  # it begins again, and with it the suspicion
+            downed_ms.pop(at, None)
             reasons.pop(at, None)
         for at in self.unclaimed:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.UNCLAIMED)
             reasons[at] = f"{reasons.get(at, 'suspected')}; {_waited()}"
-        return draft.done(reasons=reasons, downed=downed)
+        return draft.done(reasons=reasons, downed=downed, downed_ms=downed_ms)
 
 
 def _blocks(job: JobView) -> Iterator[TaskBlock]:

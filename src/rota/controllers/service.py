@@ -16,7 +16,7 @@ def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
         return Verdict(TaskEvent.STOPPED)
     match end.state:
         case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
-            return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
+            return Verdict(TaskEvent.AGAIN, spends_a_retry=not end.is_outdated)
         case AttemptState.STOPPED | AttemptState.LOST:
             return Verdict(TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN)
         case _:

@@ -12,6 +12,7 @@ class End(NamedTuple):
     signal: int = 0
     cause: str | None = None
     is_suspect: bool = False  # too many nodes went down while its task ran on them
+    is_outdated: bool = False  # a newer version of its job's spec takes its place
 
 
 class Verdict(NamedTuple):

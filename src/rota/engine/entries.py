@@ -11,10 +11,11 @@ from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, 
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
 from rota.model.phase import AFTER_ENDS, FIRST_END, Hold, Phase
 from rota.model.pins import PinBlock, grown
 from rota.model.recovery import JobAnswers
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.task import TaskBlock
 
 _PENDING = int(Phase.PENDING)
@@ -90,6 +91,8 @@ class JobEntry:
         self.status: JobStatus | None = None
         self.verdict: JobVerdict | None = None
         self.answers: JobAnswers | None = None
+        self.former: JobFormer | None = None
+        self.rollout: JobRollout | None = None
         self.tasks: dict[int, TaskBlock] = {}
         self.attempts: dict[int, AttemptBlock] = {}
         self.statuses: dict[int, StatusBlock] = {}
@@ -113,11 +116,19 @@ class JobEntry:
         match record:
             case TaskBlock():
                 self.tasks[record.block] = widened(record, size)
+                self._note_pauses(self.tasks[record.block])
             case AttemptBlock():
                 self.attempts[record.block] = widened(record, size)
             case StatusBlock():
                 self._note_starts(record)
                 self.statuses[record.block] = widened(record, size)
+
+    def _note_pauses(self, new: TaskBlock) -> None:
+        """Of what is pending: a pause may have been cut short."""
+        again = self.again.get(new.block)
+        if again:
+            not_before = ints(new, "not_before")
+            again.update({index: not_before[index % BLOCK_TASKS] for index in again})
 
     def _note_starts(self, new: StatusBlock) -> None:
         old = self.statuses.get(new.block)
@@ -224,7 +235,7 @@ def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> I
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
     sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
-    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.cancel_tasks, *sent)})
+    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.killed, *now.cancel_tasks, *sent)})
 
 
 class NodeEntry:
@@ -240,6 +251,10 @@ class NodeEntry:
         self.load: Load | None = None
         self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
+        self.refused: Unwelcome | None = None  # it calls, and may not come in
+
+    def refuse(self, why: Unwelcome | None) -> None:
+        self.refused = why
 
     def paced(self, report_ms: int) -> None:
         self.report_ms = report_ms

@@ -10,12 +10,21 @@ from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers
+from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 
 def load_order(record: Record) -> tuple[int, int]:
-    return _turn(record), record.block if isinstance(record, PinBlock) else 0
+    """Jobs by their numbers, as they came: whoever lists them relies on it."""
+    match record:
+        case PinBlock():
+            return _turn(record), record.block
+        case JobSpec():
+            return _turn(record), int(record.id)
+        case _:
+            return _turn(record), 0
 
 
 def _turn(record: Record) -> int:
@@ -25,6 +34,7 @@ def _turn(record: Record) -> int:
             | NodeSpec()
             | Counters()
             | ReportPace()
+            | Restored()
             | Cluster()
             | Namespace()
             | Subscriber()
@@ -39,6 +49,8 @@ def _turn(record: Record) -> int:
             | JobStatus()
             | JobVerdict()
             | JobAnswers()
+            | JobFormer()
+            | JobRollout()
             | SubmitKey()
             | JobGone()
             | NodeWish()

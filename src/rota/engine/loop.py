@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Keys, Reconciler
 from rota.engine.workqueue import Due, WorkQueue
-from rota.model.errors import Bug, Rejected, RotaError, Unsettled, WrongOwner
+from rota.model.errors import Bug, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
 from rota.model.ids import Key
 from rota.model.limits import BATCH_KEYS_MAX, DECIDE_AGAIN_MAX, STALL_MS
 from rota.model.plan import OWNERS, Event, Instant, Plan, Record
@@ -157,7 +157,7 @@ class Loop:
         """A bug in one decision parks its key and is told; the others go on."""
         try:
             return decide()
-        except Rejected as refusal:
+        except (Rejected, StoreFull) as refusal:
             return refusal
         except Exception as error:
             self.parked.append(Parked(due, error))

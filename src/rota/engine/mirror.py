@@ -32,6 +32,7 @@ from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers, Presence
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -59,6 +60,7 @@ class Mirror(Standing):
         self.unfinished = 0
         self.now_ms = 0
         self.read_at_ms = 0
+        self.is_short = False  # of disk space, as far as its store says
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
         self._lines = Lines()
         self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
@@ -69,6 +71,8 @@ class Mirror(Standing):
             JobStatus: self._set_job_status,
             JobVerdict: self._set_job_verdict,
             JobAnswers: self._set_job_answers,
+            JobFormer: self._set_job_former,
+            JobRollout: self._set_job_rollout,
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
@@ -154,10 +158,12 @@ class Mirror(Standing):
         But not the silence: who could not write could not greet anybody, so all count as heard just now.
         """
         self.presence = before.presence
+        self.is_short = before.is_short
         for node, entry in before.nodes.items():
             if node in self.nodes:
                 self.connect(node, entry.link)
                 self.nodes[node].paced(entry.report_ms)
+                self.nodes[node].refuse(entry.refused)
                 if entry.load is not None:
                     self.measure(node, entry.load)
 
@@ -201,6 +207,12 @@ class Mirror(Standing):
 
     def _set_job_answers(self, record: JobAnswers) -> None:
         self.jobs[record.id].answers = record
+
+    def _set_job_former(self, record: JobFormer) -> None:
+        self.jobs[record.id].former = record
+
+    def _set_job_rollout(self, record: JobRollout) -> None:
+        self.jobs[record.id].rollout = record
 
     def _set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         job = self.jobs[record.job]

@@ -1,6 +1,7 @@
 """The one asynchronous driver of the loop: persist, then speak. [I/O]"""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,18 +10,23 @@ import structlog
 from rota.engine.clock import Clock
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
+from rota.engine.pulse import Pulse
 from rota.engine.reconciler import Command, Reconciler
 from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
 from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
-from rota.store.protocol import Batch, Store
+from rota.store.protocol import Batch, Snapshot, Store
 
 T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
 
 _FORGET_EVENTS_MS = 10 * 60 * 1000
+_ROOM_LOOK_MS = 5_000
+_PROOF_MS = 5_000  # a commit proves for so long that the store works
+_PROOF_SECONDS = 2.0
+_LOADED_AT_ONCE = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
 _PAUSE_SECONDS = 1.0  # after a commit that did not go through
 
 
@@ -55,8 +61,33 @@ class Engine:
         self._over: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
         self._forgot_events_at_ms = 0
+        self._looked_for_room_at_ms = 0
+        self.pulse = Pulse()
+        self._rising: list[tuple[int, asyncio.Future[int]]] = []  # epochs that somebody has seen elsewhere
 
     # ---- for the faces
+
+    async def check(self) -> None:
+        """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
+        if not self.healthy:
+            raise Unavailable(self.pulse.problem or "this server does not lead")
+        last_ms = self.pulse.last_at_ms
+        if last_ms is not None and self.now_ms() - last_ms < _PROOF_MS:
+            return
+        try:
+            async with asyncio.timeout(_PROOF_SECONDS):
+                await self.ask("engine", prove)
+        except TimeoutError:
+            raise Unavailable("the store does not answer") from None
+
+    async def rise(self, above: int) -> int:
+        """Lead with an epoch above that number, between two commits; it is on disk when this returns."""
+        if self._over is not None:
+            raise self._over
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._rising.append((above, future))
+        self._woken.set()
+        return await future
 
     async def ask(self, owner: str, command: Command) -> Any:
         """Decide it, make it durable, return its answer; raises what the command was refused with."""
@@ -123,10 +154,12 @@ class Engine:
         self.epoch = await self.store.lead()
         await self._reload()
         self.healthy = True
+        await self._look_for_room(now=True)
         log.info("leads", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
 
     async def run(self) -> None:
         while True:
+            await self._rise()
             decided = self._loop.decide(self._clock.now())
             self._tell_parked()
             if decided is None:
@@ -140,10 +173,24 @@ class Engine:
                 self._give_up(decided, error)
                 raise
 
+    async def _rise(self) -> None:
+        while self._rising:
+            above, future = self._rising.pop(0)
+            try:
+                if self.epoch <= above:
+                    self.epoch = await self.store.lead(above)
+            except (Unavailable, StoreFull) as error:
+                _refuser(future)(error)
+            else:
+                if not future.done():
+                    future.set_result(self.epoch)
+
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
             self._ahead = True
+            began = time.monotonic()
             self.revision = await self.store.commit(batch_of(decided, self.epoch, self.revision))
+            self.pulse.went((time.monotonic() - began) * 1000, self._clock.now().ms)
             self._ahead = False
         self._speak(decided)
 
@@ -167,6 +214,7 @@ class Engine:
         next_at = self._loop.next_at()
         delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(0, next_at - self._clock.now().ms))
         await self._forget_events()
+        await self._look_for_room()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(delay_ms / 1000, self._woken.set)
         await self._woken.wait()
@@ -182,10 +230,28 @@ class Engine:
             except (Unavailable, StoreFull) as error:
                 log.warning("old events are still there", error=str(error))
 
+    async def _look_for_room(self, *, now: bool = False) -> None:
+        """Whether there is disk space for new work; when that changes, whoever places work shall look."""
+        at_ms = self._clock.now().ms
+        if not now and at_ms - self._looked_for_room_at_ms < _ROOM_LOOK_MS:
+            return
+        self._looked_for_room_at_ms = at_ms
+        try:
+            is_short = not await self.store.has_room()
+        except (Unavailable, StoreFull) as error:
+            log.warning("nobody knows whether there is room", error=str(error))
+            return
+        if is_short != self.mirror.is_short:
+            log.warning("the disk is nearly full" if is_short else "there is room again")
+            self.mirror.is_short = is_short
+            self._loop.look_at_everything()
+            self._woken.set()
+
     async def _start_over(self, decided: Decided, error: RotaError) -> None:
         """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
+        self.pulse.failed(str(error))
         decided.fail(error)
         while not self.healthy:
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -194,8 +260,10 @@ class Engine:
                 self.healthy = True
             except (Unavailable, StoreFull) as again:
                 log.error("cannot read the store", error=str(again))
+                self.pulse.failed(str(again))
                 self._refuse_all(again)
         self._ahead = False
+        await self._look_for_room(now=True)
         self._let_read()
         self._loop.ask(Request("engine", prove, self._tell_again, lambda _: None))
 
@@ -229,11 +297,13 @@ class Engine:
     async def _reload(self) -> None:
         snapshot = await self.store.read()
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
-        before = self._loop.mirror
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
-        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
-        mirror.inherit(before)
+        if len(snapshot.records) > _LOADED_AT_ONCE:
+            await asyncio.to_thread(_load, mirror, snapshot)
+        else:
+            _load(mirror, snapshot)
+        mirror.inherit(self._loop.mirror)
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
         self._loop = Loop(mirror, self._reconcilers)
@@ -252,6 +322,10 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+
+
+def _load(mirror: Mirror, snapshot: Snapshot) -> None:
+    mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
 
 
 def prove(view: View, now: Instant) -> Plan:

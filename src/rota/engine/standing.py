@@ -10,6 +10,7 @@ from rota.model.job import Counters, JobGone, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.pace import ReportPace
 from rota.model.past import Past
+from rota.model.restored import Restored
 from rota.model.subscriber import Subscriber
 
 
@@ -18,6 +19,7 @@ class Standing:
         self.namespaces: dict[str, Namespace] = {}
         self.counters = Counters()
         self.pace = ReportPace()
+        self.restored: Restored | None = None
         self.clusters: dict[str, Cluster] = {}
         self.subscribers: dict[str, Subscriber] = {}
         self.past = Past()
@@ -33,6 +35,7 @@ class Standing:
         return {
             Counters: self._set_counters,
             ReportPace: self._set_pace,
+            Restored: self._set_restored,
             Cluster: lambda record: self.clusters.update({record.name: record}),
             Namespace: lambda record: self.namespaces.update({record.name: record}),
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
@@ -65,3 +68,6 @@ class Standing:
 
     def _set_pace(self, record: ReportPace) -> None:
         self.pace = record
+
+    def _set_restored(self, record: Restored) -> None:
+        self.restored = record

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from rota.identity import files, tokens
 from rota.identity.errors import JoinRefused, Refused, Unsafe
 from rota.identity.tokens import ApiToken, JoinToken, Role
 
+FILE = "vault.json"
+Publish = Callable[[bytes], None]
 VERSION = 1
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -41,14 +43,16 @@ class _Snapshot:
 class Vault:
     """Safe to share between threads, and between processes on one machine. Changes wait for the disk."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, publish: Publish | None = None) -> None:
         self._path = path
+        self._publish = publish
         self._snapshot = _read(path)
 
     @classmethod
-    def open(cls, directory: Path) -> "Vault":
+    def open(cls, directory: Path, publish: Publish | None = None) -> "Vault":
+        """`publish`: puts each change where other servers have it from, before it counts here."""
         files.own_directory(directory)
-        return cls(directory / "vault.json")
+        return cls(directory / FILE, publish)
 
     def make_join_token(
         self, now_ms: int, *, labels: Mapping[str, str], cluster: str, valid_ms: int = JOIN_TOKEN_LIFE_MS
@@ -134,7 +138,10 @@ class Vault:
             yield change
             after = change.contents()
             if after != before:
-                files.write_private(self._path, msgspec.json.format(msgspec.json.encode(after)))
+                content = msgspec.json.format(msgspec.json.encode(after))
+                if self._publish is not None:
+                    self._publish(content)
+                files.write_private(self._path, content)
             self._snapshot = _read(self._path)
 
 

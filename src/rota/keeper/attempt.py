@@ -1,13 +1,12 @@
 """One attempt between its start and its result, what the kernel does for it, and the row that tells it."""
 
-import contextlib
 import os
-import resource
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from rota.keeper import quick
 from rota.keeper.boxes import Box
 from rota.keeper.limits.cgroups import Group
 from rota.keeper.output.index import Extent
@@ -15,6 +14,7 @@ from rota.keeper.output.segments import Segment
 from rota.keeper.process import trees
 from rota.keeper.process.cells import Cell
 from rota.keeper.rules import Key
+from rota.keeper.sandbox import Report
 from rota.keeper.service.life import Life
 from rota.keeper.steps import Mark
 from rota.keeper.stops import How
@@ -64,8 +64,10 @@ class Kernel:
         return time.time_ns() // 1_000_000
 
     def signal_group(self, group: int, signum: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left to signal
+        try:
             os.killpg(group, signum)
+        except (ProcessLookupError, PermissionError):  # nobody left to signal
+            return
 
     def has_members(self, group: int) -> bool:
         return trees.has_members(group)
@@ -84,17 +86,14 @@ class Kernel:
 
     def bury(self, pid: int, started_ns: int) -> Outcome:
         """Take the end of a child that is a zombie."""
-        _, status, usage = os.wait4(pid, 0)
-        return self._outcome(status, usage, started_ns)
-
-    def _outcome(self, status: int, usage: resource.struct_rusage, started_ns: int) -> Outcome:
-        code = os.waitstatus_to_exitcode(status)
+        buried = quick.bury(pid)
+        code = os.waitstatus_to_exitcode(buried.status)
         return Outcome(
             exit_code=code if code >= 0 else None,
             signum=-code if code < 0 else None,
             ran_us=(self.now_ns() - started_ns) // 1000,
-            cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),
-            peak_kib=self._peak_kib(usage.ru_maxrss),
+            cpu_us=buried.cpu_us,
+            peak_kib=self._peak_kib(buried.peak_kib),
         )
 
     def _peak_kib(self, peak_kib: int) -> int:
@@ -129,6 +128,7 @@ class Running:
     box: Box | None = None  # the container it runs in
     cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
     kill_by_ns: int | None = None  # a second before its lease ends
+    report: Report | None = None  # of its sandbox
     group: Group | None = None  # where it has limits and the machine has groups
     excess: Excess | None = None  # it went beyond a limit, and dies of that
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
@@ -165,8 +165,9 @@ class Running:
 
     def has_left_cell(self) -> bool:
         """Nobody of it lives on, if it has a cell and goes no further; who stays longest is asked to go."""
-        goes_on = self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0
-        if self.cell is None or goes_on:
+        if self.cell is None:
+            return True
+        if self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0:
             return True
         self.cell.kill()
         return self.cell.is_empty()
@@ -183,11 +184,12 @@ class Running:
 
     def deadline_ns(self) -> int | None:
         """When its time is up, or that of its step."""
-        limits = [(self.started_ns, self.spec.timeout_ms)]
-        if self.marks:
-            limits.append((self.step_ns, self.spec.steps[len(self.marks) - 1].timeout_ms))
-        ends_ns = [start + ms * 1_000_000 for start, ms in limits if ms is not None]
-        return min([*ends_ns, *([] if self.kill_by_ns is None else [self.kill_by_ns])], default=None)
+        ends_ns = [] if self.kill_by_ns is None else [self.kill_by_ns]
+        if (whole_ms := self.spec.timeout_ms) is not None:
+            ends_ns.append(self.started_ns + whole_ms * 1_000_000)
+        if self.marks and (step_ms := self.spec.steps[len(self.marks) - 1].timeout_ms) is not None:
+            ends_ns.append(self.step_ns + step_ms * 1_000_000)
+        return min(ends_ns, default=None)
 
     def is_late(self, now_ns: int) -> bool:
         deadline_ns = self.deadline_ns()

@@ -81,6 +81,10 @@ class Book:
         self._journal.later(lines.end_line(told))
         self.tell(key, told)
 
+    def refuse(self, key: Key, reason: str) -> None:
+        """It never began: there is no record of it."""
+        self._outbox.refused(key, reason)
+
     def tell(self, key: Key, told: str) -> None:
         self._tell_more(key)
         self._outbox.ended(key, told, is_last=self._is_idle())
@@ -104,7 +108,11 @@ class Book:
         """It is on record as started, and was not."""
         self._memory.started.pop(key, None)
         self._drop(key)
-        self._journal.later(lines.ack_line([key]))
+        self.take_back([key])
+
+    def take_back(self, keys: Sequence[Key]) -> None:
+        """That they are about to start may be on record already."""
+        self._journal.later(lines.ack_line(keys))
 
     def state(self, here: Mapping[str, object], live: list[list[object]]) -> bytes:
         """What is to be said of this node, and everything that lives or waits to be acknowledged."""

@@ -5,25 +5,35 @@ from collections.abc import Callable, Iterable
 
 from rota.keeper.attempt import Kernel, Running
 from rota.keeper.book import Book
+from rota.keeper.boxes import last_line
 from rota.keeper.container.argv import Verdict
 from rota.keeper.looks import LAST_LOOK_NS
 from rota.keeper.output.segments import Measure, Outputs
+from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
+from rota.keeper.sandbox import CANNOT_BEGIN, Report
 from rota.keeper.service.life import UNHEALTHY
-from rota.keeper.spawn import Spawner
+from rota.keeper.spawn import Around, Short, Spawner
 
 
 def spawn(spawner: Spawner, attempt: Running) -> int:
     """Start it, in a container if it has an image."""
-    key, output = attempt.key, attempt.segment.path
-    attempt.box = spawner.pack(key, attempt.to_start(), attempt.gpus)
+    key, output, spec = attempt.key, attempt.segment.path, attempt.to_start()
+    attempt.box = spawner.pack(key, spec, attempt.gpus)
     if attempt.box:
         return spawner.send(key, attempt.box, output)
-    attempt.group = attempt.group or spawner.enclose(key, attempt.spec)
+    attempt.group = group = attempt.group or spawner.enclose(key, attempt.spec)
     attempt.cell = attempt.cell or spawner.confine(attempt.spec)
-    spec, group, cell = attempt.to_start(), attempt.group, attempt.cell
-    pid = spawner.spawn(key, spec, attempt.gpus, output, group=group, cell=cell)
-    spawner.revise(group, attempt.spec)  # it may have changed since the group was made
+    report = Report() if spec.sandbox else None
+    try:
+        pid = spawner.spawn(key, spec, attempt.gpus, output, Around(group, attempt.cell, report))
+    except (Short, CannotRun):
+        if report:
+            report.close()
+        raise
+    attempt.report = report
+    if group:
+        spawner.revise(group, attempt.spec)  # it may have changed since the group was made
     return pid
 
 
@@ -57,6 +67,18 @@ def clear(attempt: Running, lock: threading.Lock, look: Callable[[], None]) -> N
 
     code = -outcome.signum if outcome.signum else outcome.exit_code or 0
     box.clear(code, attempt.segment.path + b".err", attempt.segment.at.err_bytes, tell)
+
+
+def look_inside(attempt: Running) -> None:
+    """Who watches a sandbox has ended: by itself, if the command had not even begun."""
+    outcome, report = attempt.outcome, attempt.report
+    if report is None:
+        return
+    attempt.report, has_begun = None, report.close()
+    if not has_begun and outcome and outcome.exit_code and outcome.reason is None:
+        words = last_line(attempt.segment.path + b".err", attempt.segment.at.err_bytes)
+        outcome.exit_code = CANNOT_BEGIN
+        outcome.reason = f"its sandbox cannot be made here: {words.removeprefix('bwrap: ')}"
 
 
 def may_be_there(attempt: Running) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rota.keeper import quick
 from rota.keeper.output import holes
 from rota.keeper.reading import Malformed
 from rota.keeper.rules import Key
@@ -172,7 +173,7 @@ class Journal:
         written = 0
         self._reserve(len(text))
         try:
-            written = os.write(self._fd, text)
+            written = quick.write(self._fd, text)
             if written < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:

@@ -1,6 +1,6 @@
 """Run leases: the last word the control plane has heard + an attempt's lease -> when it is killed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rota.keeper.attempt import Running
 from rota.keeper.looks import Looks
@@ -37,7 +37,7 @@ class Leases:
             attempt.outcome.reason = f"its run lease of {lease} ran out: the control plane did not answer"
 
 
-def check(attempt: Running, now_ns: int) -> None:
+def check(attempt: Running, now_ns: Callable[[], int]) -> None:
     """Right before it is started."""
-    if attempt.has_lost_lease(now_ns):
+    if attempt.kill_by_ns is not None and attempt.has_lost_lease(now_ns()):
         raise Short("its run lease ran out before it could start")

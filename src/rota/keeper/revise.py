@@ -13,7 +13,8 @@ def apply(
     running: Iterable[Running], job: str, spec: Spec, spawner: Spawner, look: Callable[[Running, int], None]
 ) -> None:
     for attempt in changed(running, job, spec):
-        spawner.revise(attempt.group, attempt.spec)
+        if attempt.group:
+            spawner.revise(attempt.group, attempt.spec)
         deadline_ns = attempt.deadline_ns()
         if deadline_ns is not None and attempt.ending is None:
             look(attempt, deadline_ns)

@@ -11,6 +11,9 @@ from rota.keeper.process.users import renounce
 PROGRAM = "bwrap"
 OWN_PROCESSES = 2  # that watch over the command, and count where processes are counted
 PROBE_SECONDS = 10.0
+REPORT_FD = 3  # its number for bubblewrap, which does not hand it on
+REPORT_BYTES = 4096
+CANNOT_BEGIN = 126
 NOBODY = 65534
 ROOT = 0
 DEVICES = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
@@ -35,6 +38,20 @@ class Place:
     has_gpus: bool = False
 
 
+class Report:
+    """What bubblewrap tells about the command beside its output; in memory, until it is looked at."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("report")
+
+    def close(self) -> bool:
+        """Whether the command had begun: only of one that had is its code told."""
+        try:
+            return b'"exit-code"' in os.pread(self.fd, REPORT_BYTES, 0)
+        finally:
+            os.close(self.fd)
+
+
 def find() -> str | None:
     """The program, if it works here for whoever the work may run as; None: it does not."""
     program = shutil.which(PROGRAM)
@@ -44,13 +61,14 @@ def find() -> str | None:
     return program if all(_works(program, user) for user in users) else None
 
 
-def wrap(program: str, sandbox: Sandbox, place: Place) -> list[str]:
+def wrap(program: str, sandbox: Sandbox, place: Place, *, reports: bool) -> list[str]:
     """What stands before the command. Later words lie over earlier ones."""
     writable = list(dict.fromkeys((place.work, place.cwd, *sandbox.writable)))
     inner = [path for path in writable if path.startswith(f"{place.root}/")]
     outer = [path for path in writable if path not in inner]  # of these some may be around the node's own
     return [
         *_walls(program),
+        *(("--json-status-fd", str(REPORT_FD)) if reports else ()),
         *(() if sandbox.network else ("--unshare-net",)),
         *(word for path in _seen(sandbox) for word in ("--ro-bind-try", path, path)),
         *(word for path in outer for word in ("--bind", path, path)),

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rota.keeper import sandbox
 from rota.keeper.boxes import Box, Boxes, Place
@@ -22,12 +23,14 @@ from rota.keeper.process.commands import CannotRun, explain, find, why_not
 from rota.keeper.process.posix import strings
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
+from rota.keeper.sandbox import Report
 from rota.keeper.wire import Configure, Spec
 
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 A_CHECK = -1  # stands for a step
+OUTSIDE = contextlib.nullcontext()  # of any cell
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
@@ -36,6 +39,17 @@ class Short(Exception):
 
 
 NO_PROCESS = Short("its end came before this node had a process to spare")
+
+
+class Around(NamedTuple):
+    """What an attempt is in, where it is in anything."""
+
+    group: Group | None = None
+    cell: Cell | None = None
+    report: Report | None = None  # of a sandbox
+
+
+IN_NOTHING = Around()
 
 
 @dataclass(slots=True)
@@ -48,6 +62,7 @@ class Recipe:
     cwd: str
     user: User | None  # None: the keeper's own
     program: bytes | None = None  # found at the first start
+    has_gpus: bool = False
 
 
 class Spawner:
@@ -91,10 +106,10 @@ class Spawner:
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
 
-    def revise(self, group: Group | None, spec: Spec) -> None:
-        """Limits of what runs become those of the spec; where it has no group they are watched."""
+    def revise(self, group: Group, spec: Spec) -> None:
+        """Limits of what runs become those of the spec."""
         limits = _around(spec)
-        if group and group.limits != limits:
+        if group.limits != limits:
             self._groups.revise(group, limits)
 
     def forget(self, job: str) -> None:
@@ -135,9 +150,7 @@ class Spawner:
         spec: Spec,
         gpus: Sequence[str],
         output: bytes,
-        *,
-        group: Group | None = None,
-        cell: Cell | None = None,
+        around: Around = IN_NOTHING,
     ) -> int:
         """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
         job, index, attempt = key
@@ -150,13 +163,13 @@ class Spawner:
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             env = type(recipe.env).from_buffer_copy(recipe.env)
             env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
-            if spec.asks_for(GPU):
+            if recipe.has_gpus:
                 devices = os.fsencode(",".join(gpus))
                 env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
             if spec.restart:
-                env[-6 if spec.asks_for(GPU) else -4] = b"ROTA_RESTART=%d" % spec.restarts
-            with cell.entered() if cell else contextlib.nullcontext():
-                pid, error = self._start(recipe, env, output, group)
+                env[-6 if recipe.has_gpus else -4] = b"ROTA_RESTART=%d" % spec.restarts
+            with around.cell.entered() if around.cell else OUTSIDE:
+                pid, error = self._start(recipe, env, output, around)
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
@@ -174,16 +187,18 @@ class Spawner:
             raise explain(error, spec.argv[0], recipe.cwd)
 
     def _start(
-        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, group: Group | None
+        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, around: Around
     ) -> tuple[int, int]:
+        group = around.group
+        passed = {sandbox.REPORT_FD: around.report.fd} if around.report else {}
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
         if group and group.entrance:
-            return forked.start(_program(recipe, env), output, group.entrance)
+            return forked.start(_program(recipe, env), output, group.entrance, passed)
         try:
             self._groups.enter(group)
-            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user)
+            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user, passed)
             return posix.start(launch, output, self._attributes)
         finally:
             self._groups.leave(group)
@@ -195,7 +210,7 @@ class Spawner:
             return self._check_inside(key, spec, box)
         env = {**spec.env, "ROTA_CHECK": "1"}
         return self.spawn(
-            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", group=group
+            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", Around(group)
         )
 
     def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
@@ -235,7 +250,7 @@ class Spawner:
         argv = strings([os.fsencode(part) for part in words])
         program = os.fsencode(box.engine.program)
         recipe = Recipe(argv, "", strings(env), "/", user=None, program=program)
-        pid, error = self._start(recipe, recipe.env, output, None)
+        pid, error = self._start(recipe, recipe.env, output, IN_NOTHING)
         if error:
             raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
         return pid
@@ -254,7 +269,8 @@ class Spawner:
         needs = dict(spec.needs)
         env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec, work), "ROTA_GPUS": ""}
         varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
-        if gpu := needs.get(GPU):
+        gpu = needs.get(GPU)
+        if gpu:
             varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
         if spec.restart:
@@ -263,7 +279,7 @@ class Spawner:
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = strings([os.fsencode(part) for part in spec.argv])
-        recipe = Recipe(argv, path, strings(encoded), cwd, user)
+        recipe = Recipe(argv, path, strings(encoded), cwd, user, has_gpus=bool(gpu))
         if spec.sandbox:
             self._enclose_in_sandbox(recipe, spec, work)
         self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
@@ -281,7 +297,8 @@ class Spawner:
             if path := sandbox.missing(spec.sandbox):
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
         place = sandbox.Place(self._root, work, recipe.cwd, has_gpus=spec.asks_for(GPU))
-        words = [*sandbox.wrap(self._bwrap, spec.sandbox, place), command, *spec.argv[1:]]
+        around = sandbox.wrap(self._bwrap, spec.sandbox, place, reports=spec.step != A_CHECK)
+        words = [*around, command, *spec.argv[1:]]
         recipe.argv, recipe.program = strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
 
     def _make_work(self, job: str) -> str:

@@ -1,5 +1,6 @@
 """Signals trees whose time is up; once a second sweeps up orphans, more often looks who breaks a limit."""
 
+import contextlib
 import signal
 import time
 from collections import defaultdict
@@ -10,11 +11,12 @@ from rota.keeper import patrol
 from rota.keeper.attempt import Excess, Kernel, Running
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.process import trees
-from rota.keeper.process.trees import Child
+from rota.keeper.process.trees import Child, Marked
 from rota.keeper.rules import Key
 from rota.keeper.work import Work
 
 SWEEP_SECONDS = 1.0
+LOOK_SECONDS = 0.5  # at many processes that rest takes a tenth of it
 CROWD = 8  # fewer are killed one by one
 PASSES = 100
 
@@ -32,6 +34,7 @@ class Warden:
         busy, sweep_at = True, 0.0
         while True:
             if time.monotonic() >= sweep_at:
+                self._groups.step_aside()
                 busy, sweep_at = self._sweep(), time.monotonic() + SWEEP_SECONDS
                 self._work.keep_up()
                 for prepare in self._stock_up:
@@ -92,8 +95,22 @@ class Warden:
             running = {key: self._work.running[key] for key in due if key in self._work.running}
         self._work.strike(due)
         groups = {key: attempt.group for key, attempt in running.items() if attempt.group}
+        with contextlib.ExitStack() as stillness:
+            marked = self._find(stillness) if len(groups) < len(due) else []
+            self._carry_on(due, groups, marked)
+        self._work.fill()
+
+    def _find(self, stillness: contextlib.ExitStack) -> list[Marked]:
+        """Whoever cannot be looked at in time is held still for that, and until it has its signal."""
+        try:
+            return trees.find_marked(self._mark, LOOK_SECONDS)
+        except TimeoutError:
+            stillness.enter_context(self._groups.still())
+            return trees.find_marked(self._mark)
+
+    def _carry_on(self, due: dict[Key, bool], groups: dict[Key, Group], marked: Sequence[Marked]) -> None:
         found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-        for process in trees.find_marked(self._mark) if len(groups) < len(due) else ():
+        for process in marked:
             if process.key in due:
                 found[process.key].append((process.pid, process.group))
         for key, was_gone in due.items():
@@ -109,7 +126,6 @@ class Warden:
             else:
                 for pid in pids if signum else ():
                     trees.signal_marked(pid, self._mark, signum)
-        self._work.fill()
 
     def _kill_crowd(self, key: Key) -> None:
         """Of those who fork all the time some are always missed; each one frozen makes no more of them."""
@@ -147,10 +163,13 @@ class Warden:
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
             checks = self._work.lives.commands()
         before, suspects = self._suspects, {}
+        give_up_at = time.monotonic() + LOOK_SECONDS  # the others are looked at next time
         for child in children:
-            if child.pid not in by_pid:
-                owners = before.get(child)
-                suspects[child] = self._owners(child, by_pid, live) if owners is None else owners
+            owners = before.get(child)
+            if owners is None and child.pid not in by_pid and time.monotonic() < give_up_at:
+                owners = self._owners(child, by_pid, live)
+            if owners is not None and child.pid not in by_pid:
+                suspects[child] = owners
         self._suspects = suspects
         for child, owners in suspects.items():
             is_left = not owners & live or (

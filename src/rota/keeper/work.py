@@ -1,6 +1,5 @@
 """All this node was asked to run and not told to forget: orders in, processes started, events out."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -11,14 +10,14 @@ from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running, row
 from rota.keeper.book import Book
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.leases import Leases, check
+from rota.keeper.line import Line
 from rota.keeper.lives import Lives
 from rota.keeper.looks import Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
 from rota.keeper.process.commands import CannotRun
-from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
-from rota.keeper.service.life import Life
+from rota.keeper.rules import Key
 from rota.keeper.spawn import NO_PROCESS, Short, Spawner
 from rota.keeper.stops import How, Signal
 
@@ -47,11 +46,11 @@ class Work:
         self._journal = journal
         self._spawner = spawner
         self._outputs = outputs
-        self._room = Room()
         self.running: dict[Key, Running] = {}
         self.by_pid: dict[int, Running] = {}
         self._spawned = threading.Condition(self.lock)
         self._spawning = 0
+        self._is_awaited = False  # somebody waits for one that is being spawned
         self._onward: list[Running] = []  # whose next step is to be started
         self._kernel = kernel
         self._book = Book(memory, journal, self.outbox, self._is_idle, kernel)
@@ -59,6 +58,8 @@ class Work:
         self.lives = Lives(self.running, self._book, kernel)
         self.lives.look, self.lives.go_on = self._look, self._go_on
         self._leases = Leases()
+        self._line = Line(memory, outputs, self._book, self._leases, kernel)
+        self._room = self._line.room
         self.warden_idles = False
         self.is_unswept = False  # something was started since the warden last went to wait
 
@@ -68,8 +69,7 @@ class Work:
         with self.lock:
             self._spawner.configure(order)
             self._outputs.keeping = order.keeping
-            for refusal in self._room.configure(order.amounts, order.gpus):
-                self.outbox.refused(refusal.key, refusal.reason)
+            self._line.configure(order)
         self.fill()
 
     def start(self, order: wire.Start) -> None:
@@ -79,7 +79,7 @@ class Work:
                 self._revise(order.job)
             for wanted in order.tasks:
                 key = (order.job, wanted.index, wanted.attempt)
-                if refusal := reason or self._accept(key, wanted):
+                if refusal := reason or (key not in self.running and self._line.accept(key, wanted)):
                     self.outbox.refused(key, refusal)
         self.fill()
 
@@ -142,6 +142,7 @@ class Work:
         """Bury a child that has ended; True if this left room for something else."""
         with self.lock:
             while pid not in self.by_pid and self._spawning:
+                self._is_awaited = True
                 self._spawned.wait()  # it may have ended before its spawner could write it down
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:
@@ -152,7 +153,9 @@ class Work:
                 if not attempt.may_go_on:
                     attempt.kill_all()
             attempt.outcome = judged(attempt, self._kernel.bury(pid, attempt.started_ns))
-            boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
+            boxed.look_inside(attempt)
+            if attempt.box:
+                boxed.clear(attempt, self.lock, lambda: self._look(attempt, self._kernel.now_ns()))
             if attempt.ending is None:
                 if written := boxed.written(attempt, self._outputs, self._kernel):
                     self._finish(attempt, written)
@@ -219,80 +222,44 @@ class Work:
             self._kernel.signal_group(attempt.pid, signum)
         return signum, rest
 
-    def _accept(self, key: Key, wanted: wire.Wanted) -> str | None:
-        """Put it in line, or say why not. An order that came before is no new one."""
-        if key in self.running:
-            return None
-        if told := self.memory.ended.get(key):
-            self._book.tell(key, told)
-            return None
-        job, index, attempt = key
-        highest = self.memory.highest.get(job, {}).get(index, -1)
-        if attempt <= highest and not self._room.waits(key):
-            return f"attempt {attempt} is not newer than {highest}"
-        refusal = self._room.offer(key, Ask(self.memory.specs[job].needs, wanted.gpus), firm=wanted.firm)
-        if refusal is None:
-            self.memory.raise_highest(key)
-        return refusal
-
     def _reserve(self) -> list[Running] | None:
-        """Take room for what starts now, and write down what is pending and that these are about to start.
-
-        None: they were refused, because it cannot be written; so must be those behind them in the line.
-        """
-        turns = list(iter(self._room.next, None))
-        grants = [turn for turn in turns if isinstance(turn, Grant)]
-        for refusal in (turn for turn in turns if isinstance(turn, Refusal)):
-            self.outbox.refused(refusal.key, refusal.reason)
-        started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
-        try:
-            self._book.begin([grant.key for grant in grants], started_ms)
-            segments = self._outputs.take([grant.key for grant in grants])
-        except OSError as error:
-            for grant in grants:
-                self._drop(grant.key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
-            if grants:  # they may be on record and have to be taken back
-                self._journal.later(lines.ack_line([grant.key for grant in grants]))
-            return None if grants else []
-        attempts = []
-        for grant, segment in zip(grants, segments, strict=True):
-            spec = self.memory.specs[grant.key[0]]
-            attempt = Running(grant.key, spec, grant.gpus, started_ms, started_ns, segment)
-            self._leases.begin(attempt)
-            if spec.restart:
-                attempt.life = Life()
-            self._book.open(attempt)
-            attempts.append(attempt)
-            self.running[grant.key] = attempt
-        self._spawning += len(attempts)
+        attempts = self._line.reserve()
+        for attempt in attempts or ():
+            self.running[attempt.key] = attempt
+        self._spawning += len(attempts or ())
         return attempts
 
     def _launch(self, attempt: Running) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            check(attempt, self._kernel.now_ns())
+            check(attempt, self._kernel.now_ns)
             attempt_pid = boxed.spawn(self._spawner, attempt)
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
             return False
         with self.lock:
-            self._spawning -= 1
-            self._spawned.notify_all()
+            self._end_spawning()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
             self.lives.begin(attempt)
             boxed.tell_start(attempt, self.lock, self._book)
-            self.has_children.notify_all()
+            if len(self.by_pid) == 1:
+                self.has_children.notify_all()
             self.is_unswept = True
             if self.looks.begin(attempt) or self.warden_idles or attempt.spec.limits:
                 self.something_due.notify()  # it sweeps while there is work, and watches limits
         return True
 
+    def _end_spawning(self) -> None:
+        self._spawning -= 1
+        if self._is_awaited:
+            self._is_awaited = False
+            self._spawned.notify_all()
+
     def _fail(self, attempt: Running, error: Short | CannotRun) -> None:
         key = attempt.key
-        self._spawning -= 1
-        self._spawned.notify_all()
+        self._end_spawning()
         if attempt.is_under_way:
             self._fail_under_way(attempt, error)
             return
@@ -308,7 +275,7 @@ class Work:
                 self._book.close(key, "exited", attempt.outcome, attempt.started_ms)
             case Short():
                 self._outputs.mend(key[0])
-                self._drop(key, str(error))
+                self._line.drop(key, str(error))
                 self._book.strike(key)
 
     def _fail_under_way(self, attempt: Running, error: Short | CannotRun) -> None:
@@ -333,10 +300,6 @@ class Work:
             self._spawning += 1
             self._fail(attempt, NO_PROCESS)
         return True
-
-    def _drop(self, key: Key, reason: str) -> None:
-        self._room.release(key)
-        self.outbox.refused(key, reason)
 
     def _revise(self, job: str) -> None:
         """What runs of it gets what can be changed while it does."""
@@ -381,7 +344,7 @@ class Work:
         self._spawner.release(attempt.group, attempt.cell)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         if reason:
-            self._drop(attempt.key, reason)
+            self._line.drop(attempt.key, reason)
             self._book.strike(attempt.key)
             return
         self._room.release(attempt.key)

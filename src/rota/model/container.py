@@ -7,6 +7,7 @@ import msgspec
 from rota.model.shape import Constraint, Op
 
 RUNTIME = Constraint("container", Op.EXISTS)  # the label of nodes that have a runtime is its name
+ROOTLESS = ("podman", "rootless")  # the label of nodes that have one which only a root agent could use
 
 
 class Network(StrEnum):

@@ -4,7 +4,7 @@ RotaError
   Rejected          the user's: says what would be accepted
     BadField · NotFound · Conflict · QueueFull · NotAllowed
   Transient         the world's: pause and look again
-    Unavailable (Outdated) · StoreFull · Deposed
+    Unavailable (Outdated · Damaged) · StoreFull · Deposed
   Bug               ours: park the key, or end and read everything again
     IllegalTransition · Unsettled · WrongOwner
 """
@@ -73,6 +73,16 @@ class Unavailable(Transient):
 
 class Outdated(Unavailable):
     """What was decided on is no longer what is on disk: read again, decide anew."""
+
+
+class Damaged(Unavailable):
+    """What is on disk is not what was written; `hint` says what to do about it."""
+
+    code = "store_damaged"
+
+    def __init__(self, detail: str, *, hint: str | None = None) -> None:
+        super().__init__(detail)
+        self.hint = hint
 
 
 class StoreFull(Transient):

@@ -19,7 +19,7 @@ from rota.model.limits import (
 from rota.model.recovery import Absence
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
-from rota.model.service import SIGTERM, Check, Restart
+from rota.model.service import SIGTERM, Check, Restart, Rollout
 from rota.model.shape import (
     LEASES,
     NO_RULES,
@@ -113,9 +113,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     stop_signal: int = SIGTERM  # by which it is asked to end
     restart: Restart = Restart()  # of a service
     check: Check | None = None  # of a service; none: that it runs is enough
+    rollout: Rollout = Rollout()  # of a service
     sandbox: Sandbox | None = None
     lease_seconds: float | None = None  # of one_at_a_time; None: as usual
     lease_margin_seconds: float | None = None
+    rerun_of: str = ""  # the job that it runs once more
+    carried: tuple[tuple[int, int], ...] = ()  # tasks, from .. to, that had succeeded there
     controller: str = ""  # where that recovers it: the subscriber, of the same user
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
@@ -226,6 +229,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
+    killed: dict[int, int] = {}  # the same without grace, of what is kept running
     release: dict[int, int] = {}  # index -> the try that is held, and may be placed
     kill: bool = False  # canceled without grace
     cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
@@ -234,10 +238,17 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: tuple[Sent, ...] = ()  # signals, the newest last
     replace: int = 0  # attempts of an older version of the spec than this are replaced
     max_parallel: int = 1  # so many of them at one time
+    spare: tuple[tuple[int, int], ...] = ()  # but not those from .. to: they are as good as the newest
+    back_from: int = 0  # the version that failed and is taken back by this
+    back_why: str | None = None
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/wish")
+
+    def makes_way(self, version: int) -> bool:
+        """What runs by this version of the spec is to be replaced."""
+        return version < self.replace and not any(first <= version <= last for first, last in self.spare)
 
 
 class JobCluster(msgspec.Struct, frozen=True):

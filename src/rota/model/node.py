@@ -108,6 +108,13 @@ class Link(StrEnum):
     DOWN = "down"
 
 
+class Unwelcome(msgspec.Struct, frozen=True):
+    """A node that calls and is not greeted, and why: an observation, never stored."""
+
+    reason: str
+    epoch_seen: int
+
+
 class Disk(msgspec.Struct, frozen=True):
     """A file system of a node."""
 

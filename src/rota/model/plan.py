@@ -14,6 +14,8 @@ from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
+from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -24,10 +26,13 @@ Record = (
     | JobStatus
     | JobVerdict
     | JobAnswers
+    | JobFormer
+    | JobRollout
     | SubmitKey
     | JobGone
     | Counters
     | ReportPace
+    | Restored
     | TaskBlock
     | PinBlock
     | AttemptBlock
@@ -46,9 +51,11 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobSpec: "apiserver",
     JobWish: "apiserver",
     JobAnswers: "apiserver",
+    JobFormer: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
     ReportPace: "apiserver",
+    Restored: "apiserver",
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",
@@ -58,6 +65,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobCluster: "clusters",
     Cluster: "clusters",
     JobStatus: "controllers",
+    JobRollout: "controllers",
     JobGone: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",

@@ -45,6 +45,23 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"tcp :{self.port}" if self.http is None else f"http :{self.port}{self.http}"
 
 
+class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a newer version takes the place of what runs: when the next makes way, when it goes back."""
+
+    max_parallel: int = 1  # tasks that may be away at one time
+    healthy_seconds: float = 10.0  # so long a new one has to be well before it counts
+    deadline_seconds: float = 600.0  # within which one more has to
+    rollback: bool = True  # to the former version, when a new task fails or none becomes well in time
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Since when a process of the newer version is well, without an end in between."""
+
+    attempt: int
+    restarts: int
+    since_ms: int  # cluster time
+
+
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How an attempt of a service lives on its node."""
 

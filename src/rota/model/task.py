@@ -8,6 +8,7 @@ import msgspec
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.recovery import Loss
+from rota.model.service import Proof
 
 
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,8 +29,10 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before: bytes  # cluster time from which the wanted try may be placed; of a held one, given up
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
+    downed_ms: dict[int, tuple[int, ...]] = {}  # the same: in cluster time, when that was
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
     renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
+    proofs: dict[int, Proof] = {}  # position -> since when that is well, while it takes the others' place
 
     @property
     def key(self) -> Key:
@@ -39,8 +42,8 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         return len(self.state)
 
-    def making_way(self, renew: dict[int, int]) -> Self:
-        return msgspec.structs.replace(self, renew=renew)
+    def making_way(self, renew: dict[int, int], proofs: dict[int, Proof] | None = None) -> Self:
+        return msgspec.structs.replace(self, renew=renew, proofs=proofs or {})
 
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:

@@ -16,6 +16,8 @@ from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
 from rota.model.past import Past
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers, Presence
+from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
 from rota.model.task import TaskBlock
@@ -52,6 +54,10 @@ class JobView(Protocol):
     def verdict(self) -> JobVerdict | None: ...
     @property
     def answers(self) -> JobAnswers | None: ...
+    @property
+    def former(self) -> JobFormer | None: ...
+    @property
+    def rollout(self) -> JobRollout | None: ...
     @property
     def tasks(self) -> Mapping[int, TaskBlock]: ...
     @property
@@ -113,6 +119,14 @@ class View(Protocol):
         """When all this was read from disk: what happened before, somebody else may have seen."""
 
     @property
+    def restored(self) -> Restored | None:
+        """That it was read from a backup, once."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the store has no room but for how that ends which runs already."""
+
+    @property
     def jobs(self) -> Mapping[JobId, JobView]: ...
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
@@ -170,7 +184,7 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
 def keys_of(job: JobView) -> list[Key]:
     """Of all its records but its submit key."""
     name = job.spec.id
-    parts = ("spec", "wish", "cluster", "status", "verdict", "answers")
+    parts = ("spec", "wish", "cluster", "status", "verdict", "answers", "former", "rollout")
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{name}/{part}" for part in parts]
     keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]

@@ -56,6 +56,12 @@ def why(
         return missing_on(view, job, _doing(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.tally.pending == 0:
         return Why(waits=job.tally.unresolved > 0, sentence=_doing(view, job))
+    if view.is_short:
+        return Why(
+            waits=True,
+            sentence="waits: the server's disk is full",
+            changes=("make room on the server's disk",),
+        )
     told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
     return told.with_words(*_held(job), *_braked(view, job))
 

@@ -1,11 +1,11 @@
 """One job, held against every node: where it fits now, and each reason for which it does not elsewhere."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rota.model.container import RUNTIME
+from rota.model.container import ROOTLESS, RUNTIME
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import NODE_TASKS_MAX
@@ -121,7 +121,7 @@ def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
         text += f"{'it has' if count == 1 else 'they have'} {they}"
         obstacle = scene.obstacle("constraint", on, text, _has_instead(constraint, said))
         if constraint == RUNTIME and scene.spec.container is not None:
-            text = f"{of_nodes(count, len(labels), 'has', 'have')} no container runtime"
+            text = f"{of_nodes(count, len(labels), 'has', 'have')} no container runtime{_rootless(labels)}"
             obstacle = scene.obstacle("container", on, text, "no container runtime")
         elif constraint == SANDBOX and scene.spec.sandbox is not None:
             text = f"{of_nodes(count, len(labels), 'has', 'have')} no bubblewrap that works"
@@ -130,6 +130,13 @@ def _unlabelled(scene: Scene) -> Iterator[Obstacle]:
             text = f"{of_nodes(count, len(labels), 'holds', 'hold')} no run leases"
             obstacle = scene.obstacle("leases", on, text, "holds no run leases")
         yield obstacle._replace(cost=1.0, change=without(_field(constraint)), lasting=True)
+
+
+def _rootless(labels: Sequence[Mapping[str, str]]) -> str:
+    """Why not, of nodes that look as if they had one."""
+    name, value = ROOTLESS
+    count = sum(one.get(name) == value for one in labels)
+    return f"; {count} with a podman that only a root agent could use" if count else ""
 
 
 def _field(constraint: Constraint) -> str:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from rota.engine.reconciler import Reconciler
+from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import JobStatus
+from rota.model.job import JobSpec, JobStatus
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
@@ -22,14 +22,18 @@ _WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Na
 
 
 def reconciler(settings: Settings | None = None) -> Reconciler:
-    return Reconciler(
-        "place", "scheduler", dict.fromkeys(_WAKING, _wakes), Scheduler(settings or Settings()).decide, _start
-    )
+    wakes: Wakes = {**dict.fromkeys(_WAKING, _wakes), JobSpec: _grown}
+    return Reconciler("place", "scheduler", wakes, Scheduler(settings or Settings()).decide, _start)
 
 
 def _wakes(record: Record) -> Iterable[str]:
     del record
     return (ROUND,)
+
+
+def _grown(spec: JobSpec) -> Iterable[str]:
+    """Tasks may have been added."""
+    return (ROUND,) if spec.version > 1 else ()
 
 
 def _start(view: View) -> Iterable[str]:
@@ -50,6 +54,8 @@ class Scheduler:
             self._room = view.room
             self._memory = Memory(view, self._settings)
         self._memory.forget_lapsed(view, now)
+        if view.is_short:  # of disk space: what is left is for the ends of what runs
+            return NOTHING
         if view.systems:
             self._memory.seating.begin(view)
             pinned = pin(view, self._memory.seating, self._memory.pinned)

@@ -54,6 +54,7 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     for job in mirror.jobs.values():
         one: tuple[Record | None, ...] = (
             *(begun(job.spec), job.wish, job.cluster, job.status, job.verdict, job.answers),
+            *(job.former, job.rollout),
         )
         yield from (record for record in one if record is not None)
         yield from job.pins.values()
@@ -73,6 +74,8 @@ def _records(mirror: Mirror) -> Iterable[Record]:
         yield mirror.counters
     if mirror.pace != ReportPace():
         yield mirror.pace
+    if mirror.restored is not None:
+        yield mirror.restored
 
 
 def _derived(mirror: Mirror) -> dict[str, Any]:

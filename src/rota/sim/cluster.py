@@ -9,6 +9,7 @@ from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
 from rota.scheduler.round import Settings
+from rota.sim import shortage
 from rota.sim.checks import Checks
 from rota.sim.election import TTL_MS, Election
 from rota.sim.events import Events
@@ -124,6 +125,7 @@ class Cluster:
     def _committed(self, batch: Batch, revision: int) -> None:
         leader = self.election.leader
         knows = leader is not None and leader.epoch == batch.epoch and leader.revision == revision - 1
+        shortage.look(self.medium, self.checks.known, batch)
         self.checks.committed(batch, leader if knows else None)
         if self.subscribers:
             self._events.committed(batch, revision)

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
+from rota.engine.leadership import Act as Step
+from rota.engine.leadership import Tenure, due, surely_leads
+from rota.model.limits import LEADER_TTL_SECONDS
 from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.server import RESTART_MS, Server
 from rota.sim.world import Act, World
 
-TTL_MS = 10_000
-RENEW_MS = 2_000
-STEP_DOWN_MS = 8_000  # by its own clock, before the lease can have run out by the store's
+TTL_MS = LEADER_TTL_SECONDS * 1000
+TENURE = Tenure(TTL_MS)
 CAMPAIGN_MS = 1_000
 
 
@@ -25,6 +27,7 @@ class Election:
         self._holder_life = 0
         self._expires_at_ms = 0
         self._renewed_at_ms: dict[str, int] = {}
+        self._tried_at_ms: dict[str, int] = {}
         for server in servers:
             server.deposed = self._restarts(server)
             server.may_renew = self._surely_leads(server)
@@ -59,11 +62,11 @@ class Election:
     def _surely_leads(self, server: Server) -> Callable[[], bool]:
         """By its own clock nobody else can have taken over."""
 
-        def surely_leads() -> bool:
+        def surely() -> bool:
             alone = len(self.servers) == 1
-            return alone or server.clock.boot_ms() - self._renewed_at_ms[server.name] < STEP_DOWN_MS
+            return alone or surely_leads(TENURE, self._renewed_at_ms[server.name], server.clock.boot_ms())
 
-        return surely_leads
+        return surely
 
     def _campaign(self, server: Server) -> None:
         free = self._holder is None or self.world.now_ms >= self._expires_at_ms
@@ -72,25 +75,34 @@ class Election:
                 self.world.count("election: another server took over")
             self._holder, self._holder_life = server, server.life
             self._expires_at_ms = self.world.now_ms + TTL_MS
-            self._renewed_at_ms[server.name] = server.clock.boot_ms()
+            self._renewed_at_ms[server.name] = self._tried_at_ms[server.name] = server.clock.boot_ms()
             server.lead()
-            server.after(RENEW_MS, lambda: self._renew(server))
+            self._hold(server)
         else:
             server.after(CAMPAIGN_MS, lambda: self._campaign(server))
 
-    def _renew(self, server: Server) -> None:
-        now_ms = server.clock.boot_ms()
+    def _hold(self, server: Server) -> None:
+        name, now_ms = server.name, server.clock.boot_ms()
+        what = due(TENURE, self._renewed_at_ms[name], self._tried_at_ms[name], now_ms)
+        match what.act:
+            case Step.STEP_DOWN:
+                self._step_down(server, "it cannot reach the store")
+            case Step.RENEW:
+                self._tried_at_ms[name] = now_ms
+                self._renew(server, now_ms)
+            case Step.REST:
+                server.after(what.within_ms, lambda: self._hold(server))
+
+    def _renew(self, server: Server, now_ms: int) -> None:
         holds = self._holder is server and self._holder_life == server.life
-        if self._reaches(server) and not (holds and self.world.now_ms < self._expires_at_ms):
-            self._step_down(server, "its lease has run out")
-        elif self._reaches(server):
+        if not self._reaches(server):
+            self._hold(server)
+        elif holds and self.world.now_ms < self._expires_at_ms:
             self._expires_at_ms = self.world.now_ms + TTL_MS
             self._renewed_at_ms[server.name] = now_ms
-            server.after(RENEW_MS, lambda: self._renew(server))
-        elif now_ms - self._renewed_at_ms[server.name] > STEP_DOWN_MS:
-            self._step_down(server, "it cannot reach the store")
+            self._hold(server)
         else:
-            server.after(CAMPAIGN_MS, lambda: self._renew(server))
+            self._step_down(server, "its lease has run out")
 
     def _step_down(self, server: Server, reason: str) -> None:
         self.world.count("election: a leader stepped down")

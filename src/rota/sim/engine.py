@@ -105,6 +105,7 @@ class Engine(Process):
         if not self.leads or self._busy:
             return
         now = self.now()
+        self._look_for_room()
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
         decided = self.loop.decide(now)
@@ -123,6 +124,12 @@ class Engine(Process):
             )
         else:
             self._speak(decided)
+
+    def _look_for_room(self) -> None:
+        is_short = not self.medium.has_room()
+        if is_short != self.mirror.is_short:
+            self.mirror.is_short = is_short
+            self.loop.look_at_everything()
 
     def _rest(self) -> None:
         next_at = self.loop.next_at()

@@ -59,9 +59,9 @@ def _kills(cluster: Cluster, fault: Fault) -> Act:
     if job is None:
         return nothing
     spec = cluster.checks.known[f"job/{job}/spec"]
-    alone = fault.how < 0.6 and spec.kind is Kind.BATCH  # what stays would go on for ever without it
+    alone = fault.how < 0.6 and spec.kind is not Kind.SYSTEM  # of which nobody knows how many there are
     indices = [fault.for_ms % spec.count] if alone else None
-    cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None)
+    cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None, ends=not (alone and spec.stays))
     return nothing
 
 

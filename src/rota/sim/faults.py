@@ -10,6 +10,7 @@ from rota.sim import (
     fault_subscribers,
     fault_users,
     fault_wishes,
+    rollouts,
 )
 from rota.sim.cluster import Cluster
 from rota.sim.demands import LIMITED, TAINTED
@@ -24,6 +25,7 @@ KINDS: dict[str, Befall] = {
     **fault_subscribers.KINDS,
     **fault_operators.KINDS,
     **fault_wishes.KINDS,
+    **rollouts.KINDS,
 }
 LENGTHS_MS = ((1, 300), (1, 3_000), (1, 12_000), (1, 45_000), (35_000, 90_000))  # the last: a node is lost
 OF_DEMANDS = (LIMITED, TAINTED)  # where somebody asks for it
@@ -33,7 +35,7 @@ OF_SEVERAL_SERVERS = ("cut off from the leader", "two servers lead")
 def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
     """A mix of its own for every seed: a few kinds, each more or less often."""
     kinds = [kind for kind in KINDS if servers > 1 or kind not in OF_SEVERAL_SERVERS]
-    kinds = [kind for kind in kinds if kind not in (*OF_DEMANDS, *fault_wishes.KINDS)]
+    kinds = [kind for kind in kinds if kind not in (*OF_DEMANDS, *fault_wishes.KINDS, *rollouts.KINDS)]
     chosen = luck.sample(kinds, luck.randint(1, min(8, len(kinds))))
     faults = []
     for kind in chosen:

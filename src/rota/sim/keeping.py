@@ -14,7 +14,7 @@ from rota.keeper.output.segments import Measure, Outputs, Segment
 from rota.keeper.process.cells import Cell
 from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
-from rota.keeper.spawn import Short, Spawner
+from rota.keeper.spawn import IN_NOTHING, Around, Short, Spawner
 from rota.keeper.wire import Configure, Spec
 from rota.sim.world import Clock
 
@@ -190,11 +190,9 @@ class SimSpawner(Spawner):
         spec: Spec,
         gpus: Sequence[str],
         output: bytes,
-        *,
-        group: Group | None = None,
-        cell: Cell | None = None,
+        around: Around = IN_NOTHING,
     ) -> int:
-        del output, group, cell
+        del output, around
         if self._is_short():
             raise Short("no process to spare on this node")
         habit = self._habit(key, spec)

@@ -20,6 +20,9 @@ class Kind(StrEnum):
     BURST = "burst"  # many at once, at equal distances
 
 
+VERSION, BAD = "VERSION", "bad"  # a variable of a service, and the value with which it fails
+
+
 class Behaviour(NamedTuple):
     """How the tasks of one job behave. An attempt that fails does so at its end, with exit code 1."""
 

@@ -21,7 +21,7 @@ class Trouble(NamedTuple):
     kills: float = 0.0  # the server dies right after the commit, before it hears
     tears: float = 0.0  # the server dies while it is being written: it may be there or not
     stale: float = 0.0  # reads what was true a while ago
-    full: bool = False
+    full: bool = False  # but for a reserve: the first commit fails, what comes then must be needed
     slow_ms: int = 0
 
 
@@ -42,6 +42,7 @@ class Medium:
         self.events: list[tuple[int, EventRow]] = []  # each with the wall clock's time
         self.kill: Callable[[Process], None] = lambda _: None
         self.committed: Callable[[Batch, int], None] = lambda *_: None
+        self.short_since_ms: int | None = None
         self._luck = world.luck("store")
         self._old: list[Snapshot] = []
 
@@ -75,8 +76,9 @@ class Medium:
     def commit(self, server: Process, batch: Batch, done: Done) -> None:
         luck, trouble = self._luck.random(), self.trouble
         hear = self._hearing(server, done)
-        if trouble.full:
+        if trouble.full and self.has_room():  # from here on its reserve is used, by whoever knows
             self.world.count("store: full")
+            self.short_since_ms = self.world.now_ms
             self._answer(StoreFull("the disk of the store is full"), hear)
         elif (luck := luck - trouble.refuses) < 0:
             self.world.count("store: refused")
@@ -96,6 +98,11 @@ class Medium:
             self.kill(server)
         else:
             self._serve(server, lambda: self._apply(batch), done)
+
+    def has_room(self) -> bool:
+        if not self.trouble.full:
+            self.short_since_ms = None
+        return self.short_since_ms is None
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.revision, self.epoch, self.time_ms, dict(self.records))

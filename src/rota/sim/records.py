@@ -22,8 +22,9 @@ from rota.model.lifecycle import (
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
 from rota.model.recovery import JobAnswers
+from rota.model.rollout import JobRollout
 from rota.model.task import TaskBlock
-from rota.sim import owners, turns
+from rota.sim import floors, owners, turns
 from rota.sim.brakes import Brakes
 from rota.sim.broken import Broken
 from rota.sim.deadlines import Deadlines
@@ -81,9 +82,8 @@ class Records:
         )  # it may have ended since
         for key in placed_first:
             record = fresh[key]
-            if isinstance(record, JobAnswers):
-                owners.look_at_answers(self.known.get(key), record)
             self._compare(self.known.get(key), record, fresh)
+            self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
         for key in batch.deletes:
             gone = self.known.pop(key, None)
@@ -133,6 +133,16 @@ class Records:
             case _:
                 pass
 
+    def _compare_rarer(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+        match now:
+            case JobAnswers():
+                owners.look_at_answers(before, now)
+            case JobRollout():
+                wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
+                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
+            case _:
+                pass
+
     def _made_once(self, name: str, job: JobId) -> None:
         if self._made.setdefault(name, job) != job:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
@@ -140,6 +150,7 @@ class Records:
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
         before = before or TaskBlock.new(now.job, now.block, now.size)
         old = before.state
+        floors.look_at_floor(self.known, fresh, before, now)
         for at, number in now.renew.items():
             if before.renew.get(at) != number:
                 self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number))

@@ -43,6 +43,7 @@ BRANCHES = (
     "store: an outdated view was refused",
     "store: done, and said to have failed",
     "store: full",
+    "store: short, and written to",
     "store: no answer",
     "store: refused",
     "store: the server died during a commit",

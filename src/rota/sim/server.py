@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rota.clusters import assign
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -56,6 +56,7 @@ class Server(Engine):
             system.RECONCILER,
             cron.reconciler(_utc),
             rollout.RECONCILER,
+            rollback.RECONCILER,
             expire.reconciler(),
             scheduler.reconciler(placement),
             deadline.RECONCILER,

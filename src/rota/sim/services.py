@@ -10,6 +10,7 @@ from rota.sim.broken import Broken
 from rota.sim.chances import can_run
 from rota.sim.cluster import Cluster
 from rota.sim.load import Arrival, Behaviour
+from rota.sim.rollouts import is_bad
 
 SHARE = 1 / 6  # of seeds
 WAIT_MS = 1_800_000  # the longest pause of the controllers several times over
@@ -37,15 +38,21 @@ def end_services(cluster: Cluster) -> None:
     """Wait until each task of those that nobody canceled was seen to run; then they are canceled."""
     missing = {(spec.id, index) for spec in _wanted(cluster) for index in range(spec.count)}
     until_ms = cluster.world.now_ms + WAIT_MS
-    while missing and cluster.world.now_ms < until_ms:
+    while (missing or _bad(cluster)) and cluster.world.now_ms < until_ms:
         cluster.world.run(cluster.world.now_ms + STEP_MS)
         missing -= cluster.checks.live_tasks()
     if missing and _has_room(cluster):
         job, index = min(missing)
         raise Broken(f"task {index} of job {job}, a service, was not started again")
+    for spec in _bad(cluster):
+        raise Broken(f"job {spec.id}, a service, fails as version {spec.version} and was not taken back")
     for spec in _wanted(cluster):
         cluster.world.count("user: ended a service")
         cluster.users.cancel(spec.id)
+
+
+def _bad(cluster: Cluster) -> list[JobSpec]:
+    return [spec for spec in _wanted(cluster) if is_bad(spec)]
 
 
 def _wanted(cluster: Cluster) -> list[JobSpec]:

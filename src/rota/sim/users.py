@@ -27,7 +27,7 @@ from rota.model.shape import RunMode
 from rota.model.view import View
 from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
-from rota.sim.load import Arrival, Behaviour
+from rota.sim.load import BAD, VERSION, Arrival, Behaviour
 from rota.sim.network import Network
 from rota.sim.server import Server
 from rota.sim.witness import MISSING
@@ -97,10 +97,10 @@ class Users(Process):
         self.canceled[job] = None
         self.insist(lambda view, now: admit_wishes.cancel(view, job, {}, ADMIN, now), lambda _: None)
 
-    def kill(self, job: JobId, indices: list[int] | None, signal: str | None) -> None:
-        """The job or a task of it; or send it a signal of which it does not die."""
+    def kill(self, job: JobId, indices: list[int] | None, signal: str | None, *, ends: bool) -> None:
+        """The job or a task of it; or send it a signal of which it does not die. `ends`: it ends by that."""
         body = {"indices": indices, "signal": signal, "key": f"{self.world.now_ms}"}
-        if signal is None:
+        if signal is None and ends:
             self.canceled[job] = None
         self.insist(lambda view, now: admit_wishes.kill(view, job, body, ADMIN, now), lambda _: None)
 
@@ -123,7 +123,7 @@ class Users(Process):
 
         self.insist(say, lambda _: None)
 
-    def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int) -> None:
+    def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int | None) -> None:
         def say(view: View, now: Instant) -> Plan:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             wanted = Update(body, None, replace and not once, max_parallel)
@@ -224,6 +224,8 @@ class Users(Process):
         behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
         which = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}{which}")
+        if spec.env.get(VERSION) == BAD:
+            return Habit(luck.randint(100, 3_000), 1)
         run_ms = behaviour.run_ms(luck)
         still_fails = spec.restart is not None or key[2] <= behaviour.fail_attempts
         fails = luck.random() < behaviour.fail_share and still_fails

@@ -14,6 +14,8 @@ from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
 from rota.model.recovery import JobAnswers
+from rota.model.restored import Restored
+from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -24,6 +26,8 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "status"): JobStatus,
     ("job", "verdict"): JobVerdict,
     ("job", "answers"): JobAnswers,
+    ("job", "former"): JobFormer,
+    ("job", "rollout"): JobRollout,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,
@@ -40,6 +44,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
     ("pace", ""): ReportPace,
+    ("restored", ""): Restored,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {

@@ -8,6 +8,9 @@ from pathlib import Path
 class AlreadyRunning(RuntimeError):
     """Somebody else holds the directory: the process `pid`."""
 
+    code = "already_running"
+    exit_code = 75  # it may be gone the next time
+
     def __init__(self, directory: Path, pid: int) -> None:
         super().__init__(f"{directory} is in use by process {pid}")
         self.pid = pid

@@ -1,9 +1,11 @@
 """A store that keeps records in memory; only the epoch is on disk, so that it never goes back."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rota.model.errors import Deposed, Outdated
+from rota.store.codec import decode_events
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 
@@ -17,14 +19,9 @@ class MemoryStore:
         self._revision = 0
         self._time_ms = 0
 
-    async def lead(self) -> int:
-        epoch = self._epoch() + 1
-        partial = self._epoch_file.with_suffix(".new")
-        with partial.open("w") as file:
-            file.write(f"{epoch}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._epoch_file)
+    async def lead(self, above: int = 0) -> int:
+        epoch = max(self._epoch(), above) + 1
+        self._write_epoch(epoch)
         return epoch
 
     async def read(self) -> Snapshot:
@@ -51,6 +48,17 @@ class MemoryStore:
     async def forget_events(self, before_wall_ms: int) -> None:
         self._events = [(wall_ms, row) for wall_ms, row in self._events if wall_ms >= before_wall_ms]
 
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        if self._revision:
+            raise Outdated(f"there are {self._revision} commits already")
+        self._write_epoch(max(self._epoch(), snapshot.epoch))
+        self._records = dict(snapshot.records)
+        self._events = [(decode_events(one.row)[0], one) for one in events]
+        self._revision, self._time_ms = snapshot.revision, snapshot.time_ms
+
+    async def has_room(self) -> bool:
+        return True
+
     async def close(self) -> None:
         """Nothing is open."""
 
@@ -59,3 +67,11 @@ class MemoryStore:
             return int(self._epoch_file.read_text())
         except FileNotFoundError:
             return 0
+
+    def _write_epoch(self, epoch: int) -> None:
+        partial = self._epoch_file.with_suffix(".new")
+        with partial.open("w") as file:
+            file.write(f"{epoch}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._epoch_file)

@@ -1,6 +1,6 @@
 """Store: the medium below the engine. Keys, bytes and fenced transactions; no rules of the domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -34,12 +34,12 @@ class EventRow(NamedTuple):
 
 
 class Store(Protocol):
-    """Six verbs. Failures are `Unavailable` (or its `Outdated`), `StoreFull` or `Deposed`, never another."""
+    """Eight verbs. Failures are `Unavailable` (`Outdated`, `Damaged`), `StoreFull` or `Deposed`, no other."""
 
     name: str
 
-    async def lead(self) -> int:
-        """Raise the epoch and return it; who led before can write nothing from here on."""
+    async def lead(self, above: int = 0) -> int:
+        """Raise the epoch, above that number too, and return it; who led before can write nothing more."""
 
     async def read(self) -> Snapshot: ...
 
@@ -50,5 +50,11 @@ class Store(Protocol):
         """Rows of the revisions above `after`, oldest first."""
 
     async def forget_events(self, before_wall_ms: int) -> None: ...
+
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        """Of a store without commits: become this or stay empty. Rows are as `encode_events` makes them."""
+
+    async def has_room(self) -> bool:
+        """Whether more may be written than how that ended which runs already."""
 
     async def close(self) -> None: ...

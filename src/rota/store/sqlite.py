@@ -1,28 +1,41 @@
-"""The embedded store: SQLite, write-ahead log, full sync, one writer thread."""
+"""The embedded store: SQLite, write-ahead log, full sync, one writer thread, checksums over everything."""
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
+from rota.model.limits import STORE_RESERVE_BYTES
+from rota.store.codec import decode_events
+from rota.store.mark import Mark
 from rota.store.protocol import Batch, EventRow, Snapshot
-
-_FORMAT = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS records (key TEXT NOT NULL UNIQUE, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS events (revision INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL, row BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS head (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    format INTEGER NOT NULL, epoch INTEGER NOT NULL, revision INTEGER NOT NULL, time_ms INTEGER NOT NULL
-);
-"""
-_PUT = "INSERT INTO records VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_HEAD = (
-    "UPDATE head SET revision = revision + 1, time_ms = ? WHERE epoch = ? AND revision = ? RETURNING revision"
+from rota.store.reserve import Reserve
+from rota.store.sqlite_file import (
+    MODULUS,
+    Head,
+    damaged,
+    event_sum,
+    open_file,
+    read_head,
+    read_records,
+    record_sum,
+    write_head,
 )
+
+_PUT = (
+    "INSERT INTO records VALUES (?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET sum = excluded.sum, value = excluded.value"
+)
+_SUM_OF = (
+    "SELECT coalesce(sum(records.sum), 0) FROM json_each(?) AS one"
+    " CROSS JOIN records ON records.key = one.value"
+)
+_EVENTS = "SELECT revision, wall_ms, row, sum FROM events WHERE revision > ? ORDER BY revision LIMIT ?"
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 T = TypeVar("T")
 
@@ -32,17 +45,21 @@ class SqliteStore:
 
     name = "sqlite"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, reserve_bytes: int = STORE_RESERVE_BYTES) -> None:
         self._path = directory / "rota.db"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._reserve = Reserve(directory / "rota.reserve", reserve_bytes)
         try:
             self._db = self._thread.submit(self._open).result()
         except sqlite3.DatabaseError as error:
             self._thread.shutdown()
             raise self._meant(error) from error
+        except BaseException:
+            self._thread.shutdown()
+            raise
 
-    async def lead(self) -> int:
-        return await self._run(self._lead)
+    async def lead(self, above: int = 0) -> int:
+        return await self._run(lambda: self._lead(above))
 
     async def read(self) -> Snapshot:
         return await self._run(self._read)
@@ -51,14 +68,19 @@ class SqliteStore:
         return await self._run(lambda: self._commit(batch))
 
     async def events(self, after: int, most: int) -> list[EventRow]:
-        query = "SELECT revision, row FROM events WHERE revision > ? ORDER BY revision LIMIT ?"
-        return await self._run(lambda: [EventRow(*row) for row in self._db.execute(query, (after, most))])
+        return await self._run(lambda: self._events(after, most))
 
     async def forget_events(self, before_wall_ms: int) -> None:
-        await self._run(lambda: self._db.execute("DELETE FROM events WHERE wall_ms < ?", (before_wall_ms,)))
+        await self._run(lambda: self._forget_events(before_wall_ms))
+
+    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        await self._run(lambda: self._fill(snapshot, events))
+
+    async def has_room(self) -> bool:
+        return await self._run(self._reserve.take)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -68,59 +90,126 @@ class SqliteStore:
             raise self._meant(error) from error
 
     def _meant(self, error: sqlite3.DatabaseError) -> Transient:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
             return StoreFull(f"the disk of {self._path} is full")
+        if code in _DAMAGE:
+            return damaged(self._path, str(error))
         return Unavailable(f"{self._path}: {error}")
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None)
-        self._path.chmod(0o600)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.executescript(_SCHEMA)
-        db.execute("INSERT OR IGNORE INTO head VALUES (1, ?, 0, 0, 0)", (_FORMAT,))
-        (found,) = db.execute("SELECT format FROM head").fetchone()
-        if found != _FORMAT:
+        db = open_file(self._path)
+        try:
+            self._mark = Mark(self._path.with_suffix(".mark"))
+            head, said = read_head(self._path, db), self._mark.at_start
+            if head.revision < said.revision or head.epoch < said.epoch:
+                ends = f"it ends with revision {head.revision} in epoch {head.epoch}"
+                lost = f"revision {said.revision} in epoch {said.epoch} was acknowledged"
+                raise damaged(self._path, f"{ends}, and {lost}: its last commits are lost")
+        except BaseException:
             db.close()
-            raise Unavailable(f"{self._path} has format {found}, this program knows {_FORMAT}")
+            raise
         return db
 
-    def _lead(self) -> int:
-        ((epoch,),) = self._db.execute("UPDATE head SET epoch = epoch + 1 RETURNING epoch").fetchall()
-        return int(epoch)
+    def _close(self) -> None:
+        self._db.close()
+        self._mark.close()
+
+    def _write(self, change: Callable[[Head], Head]) -> Head:
+        """One transaction: from the head that is there to another."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            head = change(read_head(self._path, self._db))
+            write_head(self._db, head)
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.DatabaseError) and isinstance(self._meant(error), StoreFull):
+                self._reserve.give_up()
+            raise
+        self._mark.write(head.epoch, head.revision)
+        return head
+
+    def _lead(self, above: int) -> int:
+        self._reserve.take()
+        return self._write(lambda head: head._replace(epoch=max(head.epoch, above) + 1)).epoch
 
     def _read(self) -> Snapshot:
         self._db.execute("BEGIN")
         try:
-            ((revision, epoch, time_ms),) = self._db.execute("SELECT revision, epoch, time_ms FROM head")
-            return Snapshot(
-                revision, epoch, time_ms, dict(self._db.execute("SELECT key, value FROM records"))
-            )
+            head = read_head(self._path, self._db)
+            records = read_records(self._path, self._db, head)
+            return Snapshot(head.revision, head.epoch, head.time_ms, records)
         finally:
             self._db.execute("COMMIT")
 
-    def _overtaken(self, batch: Batch) -> Transient:
-        ((epoch, revision),) = self._db.execute("SELECT epoch, revision FROM head")
-        if epoch != batch.epoch:
-            return Deposed(f"epoch {batch.epoch} is over, {epoch} leads")
-        return Outdated(f"revision {batch.after} is not the last, {revision} is")
-
     def _commit(self, batch: Batch) -> int:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            head = self._db.execute(_HEAD, (batch.time_ms, batch.epoch, batch.after)).fetchall()
-            if not head:
-                raise self._overtaken(batch)
-            revision = int(head[0][0])
-            self._db.executemany(_PUT, batch.puts)
-            self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])
+        def change(head: Head) -> Head:
+            if head.epoch != batch.epoch:
+                raise Deposed(f"epoch {batch.epoch} is over, {head.epoch} leads")
+            if head.revision != batch.after:
+                raise Outdated(f"revision {batch.after} is not the last, {head.revision} is")
+            revision = head.revision + 1
+            events_sum = head.events_sum
             if batch.events is not None:
-                self._db.execute(
-                    "INSERT INTO events VALUES (?, ?, ?)", (revision, batch.wall_ms, batch.events)
-                )
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-        return revision
+                events_sum += self._add_event(revision, batch.wall_ms, batch.events)
+            return head._replace(
+                revision=revision,
+                time_ms=batch.time_ms,
+                records_sum=(head.records_sum + self._change_records(batch)) % MODULUS,
+                events_sum=events_sum % MODULUS,
+            )
+
+        return self._write(change).revision
+
+    def _change_records(self, batch: Batch) -> int:
+        """By how much the sum of all records has grown."""
+        puts = [(key, record_sum(key, value), value) for key, value in batch.puts]
+        if not puts and not batch.deletes:
+            return 0
+        deleted = frozenset(batch.deletes)
+        keys = json.dumps([*(key for key, _, _ in puts), *deleted])
+        ((before,),) = self._db.execute(_SUM_OF, (keys,))
+        self._db.executemany(_PUT, puts)
+        self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])
+        return sum(said for key, said, _ in puts if key not in deleted) - int(before)
+
+    def _add_event(self, revision: int, wall_ms: int, row: bytes) -> int:
+        said = event_sum(revision, wall_ms, row)
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (revision, wall_ms, said, row))
+        return said
+
+    def _events(self, after: int, most: int) -> list[EventRow]:
+        found = []
+        for revision, wall_ms, row, said in self._db.execute(_EVENTS, (after, most)):
+            if not isinstance(row, bytes) or event_sum(revision, wall_ms, row) != said:
+                raise damaged(self._path, f"the events of revision {revision} are not what was written")
+            found.append(EventRow(revision, row))
+        return found
+
+    def _forget_events(self, before_wall_ms: int) -> None:
+        def change(head: Head) -> Head:
+            forgotten = self._db.execute(
+                "DELETE FROM events WHERE wall_ms < ? RETURNING sum", (before_wall_ms,)
+            )
+            return head._replace(events_sum=(head.events_sum - sum(said for (said,) in forgotten)) % MODULUS)
+
+        self._write(change)
+
+    def _fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        def change(head: Head) -> Head:
+            if head.revision:
+                raise Outdated(f"there are {head.revision} commits already")
+            puts = [(key, record_sum(key, value), value) for key, value in snapshot.records.items()]
+            self._db.executemany(_PUT, puts)
+            rows = (self._add_event(one.revision, decode_events(one.row)[0], one.row) for one in events)
+            return Head(
+                max(head.epoch, snapshot.epoch),
+                snapshot.revision,
+                snapshot.time_ms,
+                sum(said for _, said, _ in puts) % MODULUS,
+                sum(rows) % MODULUS,
+            )
+
+        self._write(change)

@@ -222,8 +222,13 @@ class LocalCluster:
         """One HTTP request, with the admin's token unless another `authorization` is given."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
-        with contextlib.closing(HTTPConnection(self.http, timeout=_ANSWER_SECONDS)) as connection:
-            connection.request(method, path, payload, {name: value for name, value in said.items() if value})
+        return self._ask(self.http, method, path, payload, {name: v for name, v in said.items() if v})
+
+    def _ask(
+        self, address: str, method: str, path: str, payload: bytes | None, headers: dict[str, str]
+    ) -> Answer:
+        with contextlib.closing(HTTPConnection(address, timeout=_ANSWER_SECONDS)) as connection:
+            connection.request(method, path, payload, headers)
             response = connection.getresponse()
             text = response.read()
         return Answer(response.status, json.loads(text) if text else None)

@@ -15,7 +15,7 @@ from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.recovery import Absence
-from rota.model.service import Life
+from rota.model.service import Check, Life
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.model.view import state_of
@@ -132,6 +132,17 @@ class _Story:
                     machine.end(task, int(code), _ms(ran))
         self._stage.settle()
 
+    def do_update(self, job: str, *settings: str) -> None:
+        """The next version of its spec, which replaces what runs: entries of its tables, env.COLOUR=red."""
+        given = dict(setting.split("=", 1) for setting in settings)
+        most = given.pop("max_parallel", None)
+        changes: dict[str, Any] = {}
+        for name, value in given.items():
+            table, _, entry = name.partition(".")
+            said = {"true": True, "false": False}.get(value, value)
+            changes.setdefault(table, {})[entry] = said
+        self._stage.update(JobId(job), changes, None if most is None else int(most))
+
     def do_life(self, ref: str, *settings: str) -> None:
         """A node's word on a task of a service: restarts=2 code=1 health=down."""
         job, _, index = ref.partition(".")
@@ -247,8 +258,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
             case "after":
                 fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
-            case "controller":
-                fields["user"], _, fields[key] = value.partition(":")
+            case "controller" | "check":
+                fields |= _owner(value) if key == "controller" else {key: Check(command=(value,))}
             case _ if key in _CHOICES:
                 fields[key] = _CHOICES[key](value)
             case "where":
@@ -257,6 +268,12 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case _:
                 assert key in _TIMES or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
     return job_spec(number, **fields)
+
+
+def _owner(value: str) -> dict[str, object]:
+    """user:name"""
+    user, _, name = value.partition(":")
+    return {"user": user, "controller": name}
 
 
 def _time(key: str, value: str) -> dict[str, object]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rota.apiserver import admit_brake, admit_loss, admit_release
+from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
 from rota.clusters import assign
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -18,7 +18,7 @@ from rota.model.limits import TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Instant, Plan, Record
 from rota.model.service import Life
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said
+from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said, Work
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.store import codec
@@ -35,6 +35,8 @@ class Held(NamedTuple):
     attempt: int
     said: Said
     needs: Mapping[str, int]
+    version: int = 1  # of its job's spec
+    lease_ms: int | None = None
 
 
 class Machine:
@@ -51,13 +53,17 @@ class Machine:
         self.told: Told | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
         self.deaf = False  # it is heard, and does nothing that it is told
+        self.heard_ms = 0  # when its last word was heard: its leases are counted from then
         self.inbox: list[JobOrders] = []
-        self._needs: dict[JobId, Mapping[str, int]] = {}
+        self._works: dict[JobId, Work] = {}
 
     def hello(self) -> Hello:
         """Everything it holds, and every end it could not tell yet."""
         said, self.unsaid = self.unsaid, []
-        live = [(job, Claim(index, held.attempt, held.said)) for (job, index), held in self.held.items()]
+        live = [
+            (job, Claim(index, held.attempt, held.said, version=held.version))
+            for (job, index), held in self.held.items()
+        ]
         ends = [(job, claim) for job, claim in said if claim.said >= Said.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
@@ -83,7 +89,7 @@ class Machine:
         orders, self.inbox = self.inbox, []
         for one in orders:
             if one.work is not None:
-                self._needs[one.job] = one.work.needs
+                self._works[one.job] = one.work
             for start in one.start:
                 self._start((one.job, start.index), start.attempt, firm=start.firm)
             for stop in one.stop:
@@ -91,13 +97,21 @@ class Machine:
         self._use_room()
 
     def end(self, task: tuple[JobId, int], code: int, ran_ms: int) -> None:
-        held = self.held.pop(task)
+        held = self.held[task]
         self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
+        del self.held[task]
         self._use_room()
 
     def tell_life(self, task: tuple[JobId, int], life: Life) -> None:
         if held := self.held.get(task):
             self._say(task, held.attempt, held.said, life=life)
+
+    def lapse(self, now_ms: int) -> None:
+        """What runs under a lease is killed a second before that ends."""
+        for task, held in list(self.held.items()):
+            if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
+                self._say(task, held.attempt, Said.LOST)
+                del self.held[task]
 
     def crash(self) -> None:
         """All it held is gone with its boot."""
@@ -109,9 +123,10 @@ class Machine:
         if self.refuses is not None:
             self._say(task, attempt, Said.REFUSED, reason=self.refuses)
             return
-        needs = self._needs[task[0]]
-        runs = firm or self._fits(needs)
-        self.held[task] = Held(attempt, Said.RUNNING if runs else Said.QUEUED, needs)
+        work = self._works[task[0]]
+        runs = firm or self._fits(work.needs)
+        said = Said.RUNNING if runs else Said.QUEUED
+        self.held[task] = Held(attempt, said, work.needs, work.version, work.lease_ms)
         self._say(task, attempt, self.held[task].said)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
@@ -119,8 +134,8 @@ class Machine:
         if held is None or held.attempt != attempt:
             self._say(task, attempt, Said.UNKNOWN)
             return
-        del self.held[task]
         self._say(task, attempt, Said.WITHDRAWN if held.said is Said.QUEUED else Said.STOPPED)
+        del self.held[task]
 
     def _use_room(self) -> None:
         for task, held in list(self.held.items()):
@@ -134,7 +149,9 @@ class Machine:
         return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
 
     def _say(self, task: tuple[JobId, int], attempt: int, said: Said, **more: object) -> None:
-        self.unsaid.append((task[0], Claim(task[1], attempt, said, **more)))  # type: ignore[arg-type]
+        version = self.held[task].version if task in self.held else 1
+        claim = Claim(task[1], attempt, said, version=version, **more)  # type: ignore[arg-type]
+        self.unsaid.append((task[0], claim))
 
 
 class Stage:
@@ -164,6 +181,13 @@ class Stage:
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+
+    def update(self, job: JobId, changes: dict[str, object], max_parallel: int | None) -> None:
+        """What runs an older version makes way."""
+        wanted = admit_update.Update(changes, None, True, max_parallel)
+        caller = Caller("user", Role.ADMIN, ("*",))
+        self.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, caller, now))
+        self.settle()
 
     def release(self, job: JobId) -> None:
         """All that is held of it."""
@@ -213,7 +237,7 @@ class Stage:
     def call(self, machine: Machine) -> None:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
-        machine.silent = False
+        machine.silent, machine.heard_ms = False, self.now_ms
         machine.told = Told(word.inventory)
         self.mirror.now_ms = self.now_ms
         self.mirror.connect(node, Link.UP)
@@ -263,6 +287,8 @@ class Stage:
     def stall(self, ms: int) -> None:
         """It sleeps, hears nothing and decides nothing."""
         self.now_ms += ms
+        for machine in self.machines.values():
+            machine.lapse(self.now_ms)
         self.settle()
 
     def wait(self, ms: int) -> None:
@@ -275,6 +301,8 @@ class Stage:
                 if machine.told is not None and not machine.silent:
                     self.mirror.hear(NodeId(machine.name))
                     self.loop.wake(liveness.NAME, machine.name)
+                    machine.heard_ms = self.now_ms
+                machine.lapse(self.now_ms)
             self.settle()
 
     def settle(self) -> None:
@@ -336,6 +364,7 @@ class Stage:
             assign.RECONCILER,
             batch.RECONCILER,
             rollout.RECONCILER,
+            rollback.RECONCILER,
             expire.reconciler(),
             after.RECONCILER,
             system.RECONCILER,

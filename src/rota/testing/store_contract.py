@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from rota.model.errors import Deposed, Outdated
+from rota.model.plan import Event
+from rota.store.codec import encode_events
 from rota.store.protocol import Batch, EventRow, Snapshot, Store
 
 
@@ -190,6 +192,11 @@ class StoreContract:
             assert await is_deposed(store, batch(epoch + 1, puts={"k": b"v"}))
             assert (await store.read()).records == {}
 
+    async def test_before_anybody_led_nothing_is_written(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            assert await is_deposed(store, batch(1, puts={"k": b"v"}))
+            assert await store.read() == Snapshot(0, 0, 0, {})
+
     async def test_who_leads_goes_on_after_a_refused_batch(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             old, new = await store.lead(), await store.lead()
@@ -217,6 +224,50 @@ class StoreContract:
                 assert all([await is_deposed(store, batch(old)) for old in epochs[:-1]])
 
         assert epochs == sorted(set(epochs))
+
+    async def test_an_epoch_can_be_raised_above_a_number(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            first = await store.lead()
+            high = await store.lead(above=first + 40)
+
+            assert high > first + 40
+            assert await store.lead(above=first) > high
+            assert await is_deposed(store, batch(high))
+
+    # ---- taking over what another store had
+
+    async def test_an_empty_store_becomes_what_it_is_filled_with(self, tmp_path: Path) -> None:
+        rows = [event_row(3, 1000), event_row(7, 2000)]
+        async with self.opened(tmp_path) as store:
+            await store.fill(Snapshot(9, 4, 77, {"a": b"1", "b": b""}), iter(rows))
+            snapshot = await store.read()
+
+            assert (snapshot.revision, snapshot.time_ms) == (9, 77)
+            assert snapshot.records == {"a": b"1", "b": b""}
+            assert await store.events(0, 10) == rows
+            epoch = await store.lead()
+            assert epoch > 4
+            assert await store.commit(batch(epoch, after=9, puts={"c": b"3"})) == 10
+            await store.forget_events(1500)
+            assert await store.events(0, 10) == rows[1:]
+
+    async def test_a_store_with_commits_is_not_filled(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await commit(store, batch(await store.lead(), puts={"k": b"v"}))
+            before = await store.read()
+
+            try:
+                await store.fill(Snapshot(9, 4, 77, {"a": b"1"}), [])
+                refused = False
+            except Outdated:
+                refused = True
+
+            assert refused
+            assert await store.read() == before
+
+    async def test_a_store_says_whether_it_has_room(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            assert await store.has_room()
 
     # ---- events
 
@@ -277,6 +328,10 @@ def batch(
     events: bytes | None = None,
 ) -> Batch:
     return Batch(epoch, after, time_ms, wall_ms, list((puts or {}).items()), deletes, events)
+
+
+def event_row(revision: int, wall_ms: int) -> EventRow:
+    return EventRow(revision, encode_events(wall_ms, (Event("job.submitted", f"of revision {revision}"),)))
 
 
 async def commit(store: Store, what: Batch) -> int:

@@ -26,7 +26,10 @@ def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
         node = NodeId(key)
         if node not in view.nodes:
             return NOTHING
-        judged = judge(view, node, now, lost_ms, lambda: hush.of(view, now))
+        if view.restored is not None and view.restored.closed(now.ms - lost_ms):  # it may call all the time
+            judged = look_again(now.ms + BRAKE_LOOK_MS)
+        else:
+            judged = judge(view, node, now, lost_ms, lambda: hush.of(view, now))
         return _both(judged, expire(view, node, now, ttl_ms))
 
     return Reconciler(

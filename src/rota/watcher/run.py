@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -13,14 +13,15 @@ import structlog
 from rota.engine.run import Committed, Engine
 from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
-from rota.model.errors import Conflict, NotFound, RotaError, Unavailable
+from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
-from rota.model.node import Link, Load
+from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
+from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
 from rota.watcher.told import Told
@@ -58,6 +59,7 @@ class Session:
     stored_n: int = 0
     stored_told: int = 0
     report_ms: int = 0  # how often it was told to say how busy it is
+    servers: list[str] = field(default_factory=list)  # of which it was told
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
@@ -98,11 +100,10 @@ class AgentDoor(pb_grpc.AgentServicer):
         pace: Bounds = BOUNDS,
         tails: TailStore | None = None,
         *,
-        may_renew: Callable[[], bool] = lambda: True,
+        leading: Leading = ALONE,
     ) -> None:
-        """`may_renew`: whether nobody else can lead by now; a server alone always does."""
         self._engine = engine
-        self._may_renew = may_renew
+        self._leading = leading
         self._pace = pace
         self._authority = authority
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
@@ -215,8 +216,14 @@ class AgentDoor(pb_grpc.AgentServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
-            self._engine.mirror, node, word, epoch=self._engine.epoch, now_ms=self._engine.now_ms()
+            self._engine.mirror,
+            node,
+            word,
+            epoch=self._engine.epoch,
+            now_ms=self._engine.now_ms(),
+            ttl_ms=self._leading.ttl_ms,
         )
+        self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
         if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
@@ -239,14 +246,18 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
 
+    def _note_refusal(self, node: NodeId, why: Unwelcome | None) -> None:
+        """For the operator: nodes call again and again, so it is logged when it changes."""
+        if why is not None and why != self._engine.mirror.nodes[node].refused:
+            log.error("a node is refused", node=self._name(node), reason=why.reason)
+        self._engine.observe(lambda mirror: mirror.nodes[node].refuse(why))
+
     async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
         node = session.node
         async for word in words:
             self._notice(node)
             session.hear(word)
-            if self._set_pace(session):
-                pace = pb.Pace(report_interval_ms=session.report_ms)
-                session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+            self._tell_news(session)
             match word.WhichOneof("word"):
                 case "report":
                     await self._report(session, word)
@@ -263,6 +274,15 @@ class AgentDoor(pb_grpc.AgentServicer):
                     log.warning("unexpected word", node=node)
         raise _Over
 
+    def _tell_news(self, session: Session) -> None:
+        """What has changed for it: told when it says something, so that thousands are not at one moment."""
+        if self._set_pace(session):
+            pace = pb.Pace(report_interval_ms=session.report_ms)
+            session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+        if session.servers != (servers := self._leading.servers()):
+            session.servers = servers
+            session.say(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
+
     def _notice(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
         status = self._engine.mirror.nodes[node].status
@@ -277,7 +297,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._measure(node, report.load)
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
-        except Unavailable:
+        except (Unavailable, StoreFull):
             raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
         session.stored_n = word.n
@@ -312,7 +332,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 stored=session.stored_n,
                 jobs=[wire.orders_to_wire(one) for one in orders],
                 forget=forget,
-                renews=self._may_renew(),
+                renews=self._leading.may_renew(),
             ),
         )
 
@@ -326,7 +346,6 @@ class AgentDoor(pb_grpc.AgentServicer):
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
     def _set_pace(self, session: Session) -> bool:
-        """Looked at when the node says something, so that thousands are not told at one moment."""
         node = session.node
         mirror = self._engine.mirror
         wanted = report_ms(mirror, node, bounds_now(mirror.pace, self._pace))
@@ -340,7 +359,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
         status = self._engine.mirror.nodes[node].status
         if status is not None and status.shortage != load.shortage:
-            with contextlib.suppress(Unavailable):  # not stored: it says so again
+            with contextlib.suppress(Unavailable, StoreFull):  # not stored: it says so again
                 await self._engine.ask(
                     "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
                 )

@@ -6,6 +6,7 @@ from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, No
 from rota.model.limits import SUSPECT_MS
 from rota.model.node import Eligibility, Link, NodeStatus
 from rota.model.plan import Event, Instant, Plan
+from rota.model.restored import Restored
 from rota.model.retry import Cause
 from rota.model.shape import RunMode
 from rota.model.sync import SAID_FIRST_END, Claim, Hello, JobClaims, Report, Said
@@ -14,6 +15,7 @@ from rota.watcher.claims import Ledger
 from rota.watcher.leases import holds_any
 from rota.watcher.told import state_of
 
+_ACCEPT = "`rota store accept` lets nodes follow it, if no other server leads them"
 _BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -25,7 +27,9 @@ def unwelcome(
     A session is a machine and its boot: while the one that was greeted answers, no other is.
     """
     if word.epoch_seen > epoch:
-        return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
+        return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}: {_ACCEPT}"
+    if view.restored is not None and view.restored.closed(now_ms):
+        return _closed(view.restored, now_ms)
     entry = view.nodes[node]
     before = entry.status
     if before is not None and before.boot_id != word.boot_id and holds_any(view, node, now_ms, ttl_ms):
@@ -40,6 +44,13 @@ def unwelcome(
     ):
         return None
     return f"node {entry.spec.name} is connected from elsewhere"
+
+
+def _closed(restored: Restored, now_ms: int) -> str:
+    if not restored.accepted:
+        return f"this server was restored from a backup: {_ACCEPT}"
+    left_ms = restored.open_at_ms - now_ms
+    return f"work under a lease may still run somewhere, for {left_ms // 1000 + 1} s at most"
 
 
 def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:

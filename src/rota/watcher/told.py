@@ -129,6 +129,8 @@ def stopped(job: JobView, index: int, attempt: int) -> How | None:
     wish = job.wish
     if wish is None:
         return None
+    if wish.killed.get(index) == attempt:
+        return How.AT_ONCE
     if wish.restart.get(index) == attempt or wish.halted or _makes_way(job, index, attempt):
         return How.GRACEFULLY
     if wish.paused and state_of(job, index, attempt) in _WAITING:

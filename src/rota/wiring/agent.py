@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from rota import __version__
+from rota.agent import servers
 from rota.agent.join import join
 from rota.agent.run import Agent, Settings
 from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config, drain_seconds
@@ -98,14 +99,14 @@ def _join(config: AgentConfig, directory: Path) -> NodeIdentity:
     assert config.join is not None
     name = config.name or platform.node()
     joined = join(JoinLine.parse(config.join), directory, name, _labels(config))
-    (directory / "server").write_text(joined.agent_address + "\n")
+    servers.write(directory / servers.FILE, joined.agent_addresses)
     return joined.identity
 
 
 def settings_of(config: AgentConfig, directory: Path) -> Settings:
     return Settings(
         directory=directory,
-        address=config.server_addr or (directory / "server").read_text().strip(),
+        addresses=_addresses(config) or servers.read(directory / servers.FILE),
         name=config.name or platform.node(),
         version=__version__,
         labels=_labels(config),
@@ -116,6 +117,10 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         mounts=tuple(config.mounts),
         container_root=config.container_root,
     )
+
+
+def _addresses(config: AgentConfig) -> tuple[str, ...]:
+    return tuple(config.server_addr.split(",")) if config.server_addr else ()
 
 
 def _labels(config: AgentConfig) -> dict[str, str]:

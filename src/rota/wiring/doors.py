@@ -10,9 +10,8 @@ from pathlib import Path
 
 import grpc
 import uvicorn
+from starlette.applications import Starlette
 
-from rota.apiserver.api import Api
-from rota.apiserver.http import make_app
 from rota.config import ConfigError, HttpServer, ServerConfig
 from rota.identity.authority import KeyPair
 from rota.identity.token_files import write_token
@@ -64,7 +63,7 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(api: Api, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
+def web_server(app: Starlette, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
     """Plain text on loopback only; else with the files given, or a certificate of the cluster's CA."""
     crt_file, key_file = door.crt_file, door.key_file
     if is_loopback(host_of(door.addr)) and not door.use_tls:
@@ -76,7 +75,7 @@ def web_server(api: Api, directory: Path, door: HttpServer, keys: KeyPair) -> "W
     logging.getLogger("uvicorn.error").addFilter(_is_an_error)
     return Web(
         uvicorn.Config(
-            make_app(api),
+            app,
             http="httptools",
             ws="none",
             lifespan="off",

@@ -26,7 +26,7 @@ def guarded(main: Coroutine[Any, Any, None]) -> int:
     try:
         uvloop.run(main)
     except BaseExceptionGroup as group:
-        return _explain(_first(group))
+        return _explain(first_of(group))
     except _TOLD as error:
         return _explain(error)
     return 0
@@ -81,17 +81,15 @@ def tell(line: str) -> None:
 def _explain(error: BaseException) -> int:
     if not isinstance(error, _TOLD):
         raise error
-    code = "already_running" if isinstance(error, AlreadyRunning) else getattr(error, "code", "failed")
+    code = getattr(error, "code", "failed")
     tell(f"error: {code}: {error}")
     hint = getattr(error, "hint", None)
     if hint:
         tell(f"hint: {hint}")
-    if isinstance(error, AlreadyRunning):
-        return TRY_AGAIN
     return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

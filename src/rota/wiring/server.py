@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,20 +13,21 @@ from pathlib import Path
 from rota import __version__
 from rota.apiserver.api import Addresses, Api
 from rota.apiserver.fanout import Shared
+from rota.apiserver.http import make_app
 from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
 from rota.apiserver.watch import Changes
 from rota.clusters import assign
 from rota.config import ServerConfig, ServerOptions, server_config
-from rota.controllers import after, batch, cron, expire, rollout, system
+from rota.config.etcd import endpoints
+from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
-from rota.identity.token_files import read_token, write_token
-from rota.identity.tokens import Role
 from rota.identity.vault import Vault
+from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.model.job import Counters
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -40,17 +39,21 @@ from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
-from rota.store.protocol import Store
-from rota.store.sqlite import SqliteStore
 from rota.store.tails import Tails
 from rota.watcher import ages, brake, liveness
+from rota.watcher.leading import Leading
 from rota.watcher.pace import Bounds
 from rota.watcher.run import AgentDoor
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
-from rota.wiring.process import Interruption, guarded, log_to, tell
+from rota.wiring.context import Context
+from rota.wiring.elected import look_at_etcd
+from rota.wiring.keepsakes import read_keepsakes
+from rota.wiring.post import Post, post_of
+from rota.wiring.process import Interruption, first_of, guarded, log_to, tell
 
 _HANG_UP_SECONDS = 0.5
+_STAND_AGAIN_SECONDS = 0.5
 _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
 
 
@@ -60,11 +63,34 @@ def run_server(options: ServerOptions) -> int:
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
-        async with running(config) as server:
-            tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
-            await interruption.wait()
+        if endpoints(config.store):
+            await look_at_etcd(config)
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(_lead_again_and_again(config))
+                await interruption.wait()
+                serving.cancel()
+        else:
+            async with running(config) as server:
+                _tell_ready(server)
+                await interruption.wait()
 
     return guarded(main())
+
+
+async def _lead_again_and_again(config: ServerConfig) -> None:
+    """Where others may lead, one that does not stands by: everything is read again when it does."""
+    while True:
+        try:
+            async with running(config) as server:
+                _tell_ready(server)
+                await asyncio.Event().wait()
+        except* (Deposed, Unavailable, StoreFull) as reasons:
+            tell(f"Rota server does not lead: {first_of(reasons)}")
+        await asyncio.sleep(_STAND_AGAIN_SECONDS)
+
+
+def _tell_ready(server: "Server") -> None:
+    tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
 
 
 @dataclass(frozen=True)
@@ -83,22 +109,21 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
-        store = _store(config.store, directory)
-        closing.push_async_callback(store.close)
+        post = await closing.enter_async_context(post_of(config, directory))
         authority = Authority.open(directory / "ca", datetime.now(UTC))
-        vault = Vault.open(directory / "vault")
         settings = placement.settings(config.placement)
-        engine = Engine(store, _reconcilers(config, settings))
-        await engine.lead()
-        async with _doors(config, engine, authority, vault, settings) as server:
+        engine = Engine(post.store, _reconcilers(config, settings, post.ttl_ms))
+        await post.lead(engine, authority)
+        async with _doors(config, engine, authority, post, settings) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
 async def _doors(
-    config: ServerConfig, engine: Engine, authority: Authority, vault: Vault, settings: Settings
+    config: ServerConfig, engine: Engine, authority: Authority, post: Post, settings: Settings
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
+    vault = post.open_vault()
     keys = authority.server_identity(doors.host_names(config), datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
     agent_server, controller_server = doors.grpc_server(), doors.grpc_server()
@@ -108,7 +133,8 @@ async def _doors(
         controller=doors.open_controller_door(controller_server, config, keys),
     )
     tails = Tails(directory / "tails")
-    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails)
+    leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
+    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails, leading=leading)
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -123,19 +149,24 @@ async def _doors(
         displace=partial(displace, settings=settings),
         addresses=addresses,
         version=__version__,
+        keepsakes=partial(read_keepsakes, directory),
+        agent_addresses=leading.servers,
+        controller_addresses=lambda: [card.controller for card in post.servers()],
     )
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(  # type: ignore[no-untyped-call]  # generated
         ControllerDoor(api), controller_server
     )
-    web = doors.web_server(api, directory, config.http_server, keys)
+    web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
-    _write_context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    await asyncio.to_thread(context.write, _urls(url, post))
     await agent_server.start()
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
+        keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
         try:
             yield Server(engine, vault, authority, addresses, url)
@@ -145,14 +176,31 @@ async def _doors(
             await controller_server.stop(_HANG_UP_SECONDS)
             tails.close()
             await serving
+            keeping.cancel()
             driving.cancel()
 
 
-def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
+def _urls(own: str, post: Post) -> list[str]:
+    return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
+
+
+async def _keep_context(context: Context, post: Post) -> None:
+    """The command line of this user is to know every server."""
+    written: list[str] = []
+    while True:
+        if (urls := _urls(context.url, post)) != written:
+            written = urls
+            with contextlib.suppress(Unavailable):
+                await asyncio.to_thread(context.write, urls)
+        await post.servers_told()
+
+
+def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
     return [
         assign.RECONCILER,
         batch.RECONCILER,
         rollout.RECONCILER,
+        rollback.RECONCILER,
         expire.reconciler(_retention(config)),
         after.RECONCILER,
         system.RECONCILER,
@@ -160,7 +208,7 @@ def _reconcilers(config: ServerConfig, settings: Settings) -> list[Reconciler]:
         scheduler.reconciler(settings),
         deadline.RECONCILER,
         drain.RECONCILER,
-        liveness.reconciler(_lost_ms(config)),
+        liveness.reconciler(_lost_ms(config), ttl_ms),
         brake.reconciler(),
         ages.reconciler(),
     ]
@@ -180,10 +228,6 @@ def _pace(config: ServerConfig) -> Bounds:
     return Bounds(round(said.least * 1000), round(said.most * 1000))
 
 
-def _store(name: str, directory: Path) -> Store:
-    return MemoryStore(directory) if name == "memory" else SqliteStore(directory)
-
-
 async def _seed(engine: Engine, store: str) -> None:
     """Without records, numbers go on from where no earlier epoch can have come."""
     first = engine.epoch * _MEMORY_NUMBERS_PER_EPOCH
@@ -194,26 +238,3 @@ async def _seed(engine: Engine, store: str) -> None:
 
     if store == MemoryStore.name:
         await engine.ask("apiserver", seed)
-
-
-def _write_context(vault: Vault, directory: Path, url: str, ca_pem: bytes | None) -> None:
-    """The token, and the file by which the command line of this user finds this server."""
-    token_file = directory / "token"
-    now_ms = time.time_ns() // 1_000_000
-    try:
-        known = vault.who(read_token(token_file), now_ms) is not None
-    except (OSError, ValueError):
-        known = False
-    if not known:
-        write_token(token_file, vault.make_api_token("local", Role.ADMIN, ("*",), now_ms))
-    lines = [f'addr = "{url}"', f'token_file = "{token_file}"']
-    if ca_pem is not None:
-        (directory / "ca.crt").write_bytes(ca_pem)
-        lines.append(f'ca = "{directory / "ca.crt"}"')
-    write_token(_context_file(), "\n".join(lines))
-
-
-def _context_file() -> Path:
-    said = os.environ.get("ROTA_CONFIG")
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "rota"
-    return (Path(said).parent if said else home) / "contexts" / "local.toml"

@@ -3,16 +3,19 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterator, Sequence
 
-from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
+from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, entries, numbers, write
 from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
 from rota.keeper.rules import Key
 
 UNIFIED = "unified"
 REST = "rota-rest"  # the leaf for whoever was in the group that the keeper was started in
-OWN = "own"  # that of the keeper itself, and of work without limits, which begins where it was made
+OWN = "own"  # of the keeper itself, and of work without limits, which begins where it was made; in leaves
+CROWD = 32  # so many processes of such work beside the keeper, and it goes on to the next leaf
 WEIGHT, WEIGHT_MOST = 100, 10_000  # of one core, and the kernel's bound
 EMPTY_SECONDS = 1.0
+STILL_SECONDS = 2.0  # at most, for all to come to rest: some may wait for a disk
 _FIELDS = {MEMORY: "memory_bytes", PIDS: "pids", CPU: "cpu_milli"}
 
 
@@ -51,21 +54,57 @@ class GroupsV2(Groups):
         super().__init__()
         self._home = home
         self._parent = f"{home}/{name}"
+        self._own = f"{self._parent}/{OWN}"
+        self._leaf = 0
         self._lock_fd = claim(self._parent)
         try:
             if not is_root(home):
                 _empty(home)
             _share_out(home)
-            os.makedirs(f"{self._parent}/{OWN}", exist_ok=True)
-            write(f"{self._parent}/{OWN}/cgroup.procs", str(os.getpid()))
+            self._leave_behind()
             self.controllers = _share_out(self._parent)
         except OSError:
             self.close()
             raise
         if CPU in self.controllers:  # all the work together counts as a process on each core
             weight = str(min(WEIGHT_MOST, WEIGHT * (os.cpu_count() or 1)))
-            for path in (self._parent, f"{self._parent}/{OWN}"):
+            for path in (self._parent, self._own):
                 write(f"{path}/cpu.weight", weight)
+            with contextlib.suppress(OSError):  # then leaves are equal to each other by their processes only
+                write(f"{self._own}/cgroup.subtree_control", f"+{CPU}")
+
+    def step_aside(self) -> None:
+        """Where the keeper was one of many who never rest, it would hardly get to run."""
+        if len(numbers(f"{self._own}/{self._leaf}/cgroup.procs")) > CROWD:
+            with contextlib.suppress(OSError):
+                self._leave_behind()
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Whoever forks all the time is in a crowd, as its children are: others are left alone."""
+        self.step_aside()
+        leaves = [leaf.path for leaf in entries(self._own) if leaf.name != str(self._leaf)]
+        crowded = [path for path in leaves if len(numbers(f"{path}/cgroup.procs")) > CROWD]
+        try:
+            _freeze(crowded)
+            yield
+        finally:
+            for path in crowded:
+                with contextlib.suppress(OSError):
+                    write(f"{path}/cgroup.freeze", "0")
+
+    def _leave_behind(self) -> None:
+        """Into a leaf of its own, with what is started from now on; earlier ones go when they are empty."""
+        os.makedirs(f"{self._own}/{self._leaf + 1}", exist_ok=True)
+        write(f"{self._own}/{self._leaf + 1}/cgroup.procs", str(os.getpid()))
+        self._leaf += 1
+
+    def bury(self) -> None:
+        super().bury()
+        for leaf in entries(self._own):
+            if leaf.name != str(self._leaf):
+                with contextlib.suppress(OSError):  # somebody is in it
+                    os.rmdir(leaf.path)
 
     def limit_all(self, pids: int) -> None:
         if PIDS in self.controllers:
@@ -103,7 +142,7 @@ class GroupsV2(Groups):
         back = self._home if is_root(self._home) else f"{self._home}/{REST}"
         with contextlib.suppress(OSError):
             write(f"{back}/cgroup.procs", str(os.getpid()))
-        for path in (f"{self._parent}/{OWN}", self._parent):
+        for path in (f"{self._own}/{self._leaf}", self._own, self._parent):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         os.close(self._lock_fd)
@@ -135,6 +174,18 @@ def words_of(path: str) -> list[str]:
             return file.read().split()
     except OSError:
         return []
+
+
+def _freeze(paths: Sequence[str]) -> None:
+    """Each ends first what it is asking of the kernel, and holds no lock of it any more."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            write(f"{path}/cgroup.freeze", "1")
+    give_up_at = time.monotonic() + STILL_SECONDS
+    while time.monotonic() < give_up_at and not all(
+        counter(f"{path}/cgroup.events", "frozen") for path in paths
+    ):
+        time.sleep(0.005)
 
 
 def _share_out(path: str) -> tuple[str, ...]:

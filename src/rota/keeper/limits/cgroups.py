@@ -88,6 +88,13 @@ class Groups:
     def limit_all(self, pids: int) -> None:
         """So many processes at most for all the work of this keeper."""
 
+    def step_aside(self) -> None:
+        """Leave a crowd of work without limits behind, if the keeper is among one."""
+
+    def still(self) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile crowds of work without limits do nothing, where that can be had; who is killed dies."""
+        return contextlib.nullcontext()
+
     def make(self, key: Key, limits: Limits) -> Group | None:
         """For an attempt that has limits."""
         del key, limits

@@ -1,9 +1,7 @@
 """Where output goes: segments, each two files that consecutive attempts of one job append to in turn."""
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import os
 import threading
 import time
@@ -11,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rota.keeper import quick
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line, time_line
 from rota.keeper.output.spares import Spares
 from rota.keeper.rules import Key
@@ -21,7 +20,6 @@ OPEN_FILES = 256  # kept open; others are opened again when it is their turn
 OURS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a link or a pipe put in a file's place does no harm
 INDEX = OURS | os.O_RDWR | os.O_CREAT | os.O_APPEND
 OUTPUT = OURS | os.O_RDONLY
-_quick = ctypes.PyDLL(None)  # calls keep the interpreter's lock: they take less time than handing it over
 TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
 
 
@@ -75,7 +73,8 @@ class Outputs:
             taken.extend(map(self._take, keys))
             for job in dict.fromkeys(key[0] for key in keys):
                 self._write(job)
-            self.taken.set()
+            if not self.taken.is_set():
+                self.taken.set()
         except OSError:
             for key, segment in zip(keys, taken, strict=False):
                 self.give_back(key, segment, Measure(segment.at, is_final=True))
@@ -183,7 +182,7 @@ class Outputs:
         shelf = self._shelves[job]
         text = b"".join((time_line(time.time_ns() // 1_000_000), *shelf.unwritten))
         fd = self._files.get(shelf.index) or self._open_index(shelf.index)
-        written = os.write(fd, text)
+        written = quick.write(fd, text)
         if written < len(text):  # half a line in the middle would garble the next one
             os.ftruncate(fd, os.fstat(fd).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -207,11 +206,11 @@ class Outputs:
             fd = self._files.get(path) or self._files.open(path, OUTPUT)
         except OSError:
             return _size(path), False
-        is_final = _quick.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
-        found = os.fstat(fd)
+        is_final = quick.lease(fd)
+        found = quick.stat(fd)
         if is_final:
-            _quick.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        return found.st_size, is_final and found.st_nlink == 1
+            quick.release(fd)
+        return found.size, is_final and found.links == 1
 
     def _clear(self, shelf: Shelf) -> None:
         self._files.close(shelf.index)

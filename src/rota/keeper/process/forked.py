@@ -19,6 +19,7 @@ from rota.keeper.process.users import User
 
 ERROR = struct.Struct("i")
 NOWHERE = b"/dev/null"
+NONE: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,13 @@ class Program:
     defaults: Sequence[signal.Signals]  # signals that it is not to ignore
 
 
-def start(program: Program, output: bytes, entrance: str) -> tuple[int, int]:
-    """The new pid and 0, or 0 and the number of the error, as a spawn would give them."""
+def start(
+    program: Program, output: bytes, entrance: str, passed: Mapping[int, int] = NONE
+) -> tuple[int, int]:
+    """The new pid and 0, or 0 and the number of the error, as a spawn would give them.
+
+    `passed`: descriptors that it is given besides, by its own numbers.
+    """
     with contextlib.ExitStack() as files:
         opened = []
         for path, flags in (
@@ -47,7 +53,7 @@ def start(program: Program, output: bytes, entrance: str) -> tuple[int, int]:
         try:
             pid = _fork()
             if pid == 0:
-                _become(program, opened, write_fd)
+                _become(program, opened, write_fd, passed)
         finally:
             os.close(write_fd)
         said = os.read(read_fd, ERROR.size)  # nothing: the exec has closed it
@@ -64,7 +70,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become(program: Program, opened: Sequence[int], write_fd: int) -> NoReturn:
+def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapping[int, int]) -> NoReturn:
     code = errno.EIO
     try:
         entrance_fd, out_fd, err_fd = opened
@@ -72,6 +78,8 @@ def _become(program: Program, opened: Sequence[int], write_fd: int) -> NoReturn:
         os.setsid()
         os.dup2(out_fd, 1)
         os.dup2(err_fd, 2)
+        for number, fd in passed.items():
+            os.dup2(fd, number)
         if program.user:
             os.setgroups(program.user.groups)
             os.setresgid(program.user.gid, program.user.gid, program.user.gid)

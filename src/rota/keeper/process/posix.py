@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rota.keeper.process.users import User, worn
@@ -37,6 +37,7 @@ class Launch:
     env: ctypes.Array[ctypes.c_char_p]
     cwd: str
     user: User | None  # None: the keeper's own
+    passed: Mapping[int, int]  # descriptors that it is given besides: its number -> ours
 
 
 def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]) -> tuple[int, int]:
@@ -45,6 +46,8 @@ def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
     pid = ctypes.c_int(0)
     _quick.posix_spawn_file_actions_init(actions)
     _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(launch.cwd))
+    for number, fd in launch.passed.items():
+        _quick.posix_spawn_file_actions_adddup2(actions, fd, number)
     given = (launch.program, actions, attributes, launch.argv, launch.env)
     try:
         if not output:

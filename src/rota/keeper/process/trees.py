@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import time
@@ -48,10 +49,16 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(child subreaper)")
 
 
-def find_marked(mark: str) -> list[Marked]:
-    """One look at every process of the machine. Zombies have no environment and so are not among them."""
+def find_marked(mark: str, patience_seconds: float = math.inf) -> list[Marked]:
+    """One look at every process of the machine. Zombies have no environment and so are not among them.
+
+    Who forks all the time holds a lock that the look at its environment has to wait for: TimeoutError.
+    """
     found = []
+    give_up_at = time.monotonic() + patience_seconds
     for pid in _pids():
+        if time.monotonic() > give_up_at:
+            raise TimeoutError
         environ = _environ(pid)
         if _carries(environ, mark):
             stat = _stat(pid)

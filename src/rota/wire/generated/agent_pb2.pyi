@@ -238,13 +238,14 @@ class Gpu(_message.Message):
     def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "open_outputs")
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "servers", "open_outputs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_LOG_FIELD_NUMBER: _ClassVar[int]
     CLOSE_LOG_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
@@ -252,8 +253,9 @@ class ToNode(_message.Message):
     open_log: OpenLog
     close_log: CloseLog
     pace: Pace
+    servers: Servers
     open_outputs: OpenOutputs
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "heartbeat_ms", "report_interval_ms")
@@ -270,6 +272,12 @@ class Pace(_message.Message):
     REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     report_interval_ms: int
     def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
+
+class Servers(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("echo", "stored", "jobs", "forget", "renews")

@@ -1,0 +1,150 @@
+"""How long a server with many finished tasks takes to be ready, beside merely reading its file.
+
+python bench/ready.py [--jobs 1000] [--tasks 1000] [--dir DIR]
+"""
+
+import argparse
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus
+from rota.model.lifecycle import AttemptState, JobState, TaskState
+from rota.model.node import NodeSpec
+from rota.model.plan import Event, Record
+from rota.model.task import TaskBlock
+from rota.store import codec
+from rota.store.protocol import EventRow, Snapshot
+from rota.store.sqlite import SqliteStore
+from rota.testing.records import decided, job, node, placed, reported
+
+NODES = 20
+READY_SECONDS = 120
+ANY = "127.0.0.1:0"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--tasks", type=int, default=1000, help="of each job")
+    parser.add_argument("--dir", help="where to write; default: a temporary directory")
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=said.dir) as name:
+        directory = Path(name)
+        snapshot = made(said.jobs, said.tasks)
+        (directory / "server").mkdir(mode=0o700)
+        asyncio.run(fill(directory / "server", snapshot, said.jobs))
+        size = (directory / "server" / "rota.db").stat().st_size
+        print(
+            f"{said.jobs * said.tasks} finished tasks of {said.jobs} jobs: {len(snapshot.records)} records,"
+        )
+        print(f"{size / 2**20:.0f} MiB on disk")
+        raw = timed((directory / "server" / "rota.db").read_bytes)
+        read = timed(lambda: asyncio.run(read_all(directory / "server")))
+        ready, peak_mib = start(directory)
+    print(f"read the file                 {raw:8.2f} s")
+    print(f"open, check and read the store{read:8.2f} s")
+    print(f"rota server until /readyz     {ready:8.2f} s   {peak_mib:.0f} MiB")
+
+
+def made(jobs: int, tasks: int) -> Snapshot:
+    records: list[Record] = [Counters(jobs, NODES)]
+    for number in range(1, NODES + 1):
+        records += [NodeSpec(node(f"n{number}").id, f"node-{number}"), node(f"n{number}")]
+    for number in range(1, jobs + 1):
+        records += finished(job(number, count=tasks, needs={"cpu": 1000}))
+    return Snapshot(jobs * 10, 1, 1_000_000, {str(one.key): codec.encode(one) for one in records})
+
+
+def finished(spec: JobSpec) -> Iterator[Record]:
+    yield spec
+    yield JobCluster(spec.id, "default")
+    yield JobStatus(spec.id, JobState.SUCCEEDED, "all tasks succeeded", 1000, 9000, 0, ended_ms=900_000)
+    for block in range(spec.blocks):
+        size = spec.block_size(block)
+        attempts = AttemptBlock.new(spec.id, block, size)
+        for at in range(NODES):
+            attempts = placed(attempts, range(at, size, NODES), f"n{at + 1}", at_ms=1_700_000_000_000 + at)
+        yield attempts
+        status = StatusBlock.new(spec.id, block, size)
+        yield reported(
+            status,
+            range(size),
+            AttemptState.SUCCEEDED,
+            started_at_ms=1_700_000_001_000,
+            ended_at_ms=1_700_000_009_000,
+            ran_us=8_000_000,
+            cpu_us=7_000_000,
+            peak_kib=40_000,
+        )
+        yield decided(TaskBlock.new(spec.id, block, size), range(size), state=TaskState.SUCCEEDED)
+
+
+async def fill(directory: Path, snapshot: Snapshot, jobs: int) -> None:
+    store = SqliteStore(directory)
+    text = codec.encode_events(
+        time.time_ns() // 1_000_000, (Event("job.ended", "all of its tasks succeeded"),) * 20
+    )
+    await store.fill(snapshot, (EventRow(revision, text) for revision in range(1, jobs * 10)))
+    await store.close()
+
+
+async def read_all(directory: Path) -> None:
+    store = SqliteStore(directory)
+    await store.read()
+    await store.close()
+
+
+def start(directory: Path) -> tuple[float, float]:
+    """Seconds until it is ready, and its largest memory in MiB."""
+    began = time.monotonic()
+    addresses = ("--http-addr", ANY, "--grpc-addr", ANY, "--agent-addr", ANY)
+    environment = {**os.environ, "ROTA_CONFIG": str(directory / "config.toml")}
+    line = [
+        sys.executable,
+        "-m",
+        "rota.cli.main",
+        "server",
+        "--data-dir",
+        str(directory / "server"),
+        *addresses,
+    ]
+    with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            while not is_ready(directory):
+                if server.poll() is not None or time.monotonic() - began > READY_SECONDS:
+                    raise SystemExit("the server did not get ready")
+                time.sleep(0.02)
+            took = time.monotonic() - began
+        finally:
+            server.terminate()
+    return took, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+
+
+def is_ready(directory: Path) -> bool:
+    """It writes down where it is."""
+    try:
+        where = tomllib.loads((directory / "contexts" / "local.toml").read_text())["addr"]
+        with urllib.request.urlopen(f"{where}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (KeyError, OSError):
+        return False
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()

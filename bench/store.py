@@ -1,0 +1,143 @@
+"""How many durable changes a second each store takes, and how long one lasts.
+
+python bench/store.py [--seconds 3] [--records 1,100,1000]
+
+One commit after the other, as the engine does it, of records of 300 bytes. Beside each store stands what
+its medium gives at best in the same run: for SQLite plain appends with fdatasync to a file that has its room
+already, for etcd bare guarded transactions of the same bytes. `ratio` is the share of that which is left.
+etcd's members and the client share this machine.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from rota.store.etcd import layout
+from rota.store.etcd.client import Access, Client
+from rota.store.etcd.generated import etcd_pb2 as pb
+from rota.store.etcd.packing import PIECE_BYTES
+from rota.store.etcd.store import EtcdStore
+from rota.store.protocol import Store
+from rota.store.sqlite import SqliteStore
+from rota.testing.etcd import LocalEtcd
+from rota.testing.store_contract import batch
+
+RECORD_BYTES = 300
+KEYS = 10_000
+ROOM_BYTES = 64 * 2**20
+Once = Callable[[int], Awaitable[None]]
+
+
+class Figures(NamedTuple):
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--records", default="1,100,1000")
+    options = parser.parse_args()
+    sizes = [int(size) for size in options.records.split(",")]
+    uvloop.run(compare(options.seconds, sizes))
+
+
+async def compare(seconds: float, sizes: list[int]) -> None:
+    print(f"{'':28}{'records':>8}{'commits/s':>11}{'changes/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'ratio':>8}")
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        for size in sizes:
+            limit = await measured(appends(place / f"plain-{size}", size), seconds)
+            show("fdatasync append", size, limit, limit)
+            store = SqliteStore(place)
+            show("SQLite", size, await measured(await commits(store, size), seconds), limit)
+            await store.close()
+            (place / "rota.db").unlink()
+        for members in (1, 3):
+            with LocalEtcd(place / f"etcd-{members}", members) as etcd:
+                await compare_etcd(etcd, seconds, sizes)
+
+
+async def compare_etcd(etcd: LocalEtcd, seconds: float, sizes: list[int]) -> None:
+    access = Access(tuple(etcd.endpoints))
+    for size in sizes:
+        name = f"etcd x {len(etcd.endpoints)}"
+        client = Client(access)
+        limit = await measured(transactions(client, size), seconds)
+        await client.close()
+        show(f"{name}, bare transactions", size, limit, limit)
+        store = EtcdStore(access, f"{size}/", 300)
+        show(name, size, await measured(await commits(store, size), seconds), limit)
+        await store.close()
+
+
+async def measured(once: Once, seconds: float) -> Figures:
+    took_ms: list[float] = []
+    end = time.perf_counter() + seconds
+    began = time.perf_counter()
+    while (now := time.perf_counter()) < end:
+        await once(len(took_ms))
+        took_ms.append((time.perf_counter() - now) * 1000)
+    per_second = len(took_ms) / (time.perf_counter() - began)
+    took_ms.sort()
+    return Figures(per_second, took_ms[len(took_ms) // 2], took_ms[len(took_ms) * 99 // 100])
+
+
+def changes(number: int, size: int) -> dict[str, bytes]:
+    """Other keys each time, out of so many, as jobs come and go."""
+    return {f"task/{(number * size + n) % KEYS}": os.urandom(RECORD_BYTES) for n in range(size)}
+
+
+def appends(path: Path, size: int) -> Once:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(file, bytes(ROOM_BYTES))
+    os.fsync(file)
+
+    async def once(number: int) -> None:
+        os.pwrite(file, b"".join(changes(number, size).values()), number * size * RECORD_BYTES % ROOM_BYTES)
+        os.fdatasync(file)
+
+    return once
+
+
+async def commits(store: Store, size: int) -> Once:
+    epoch = await store.lead()
+
+    async def once(number: int) -> None:
+        await store.commit(batch(epoch, after=number, time_ms=number, puts=changes(number, size)))
+
+    return once
+
+
+def transactions(client: Client, size: int) -> Once:
+    """The same bytes in as few operations as etcd takes, compared with one key, as a fence would."""
+
+    async def once(number: int) -> None:
+        value = b"".join(changes(number, size).values())
+        for start in range(0, len(value), PIECE_BYTES):
+            key = b"bare/%d/%d" % (number % KEYS, start)
+            put = layout.put(key, value[start : start + PIECE_BYTES])
+            answer = await client.write(pb.TxnRequest(compare=[layout.absent(b"fence")], success=[put]))
+            assert answer.succeeded
+
+    return once
+
+
+def show(name: str, size: int, figures: Figures, limit: Figures) -> None:
+    ratio = figures.per_second / limit.per_second
+    print(
+        f"{name:28}{size:8,}{figures.per_second:11,.0f}{figures.per_second * size:11,.0f}"
+        f"{figures.p50_ms:9.2f}{figures.p99_ms:9.2f}{ratio:8.2f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

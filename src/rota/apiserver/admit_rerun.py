@@ -1,0 +1,92 @@
+"""The wish that an ended job runs once more, or only what of it has not succeeded: as a new job."""
+
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from rota.apiserver import access, fields
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
+from rota.apiserver.finding import find_job
+from rota.model.errors import Conflict
+from rota.model.ids import JobId
+from rota.model.job import Counters, JobSpec, Kind, SubmitKey
+from rota.model.limits import BLOCK_TASKS, CARRIED_MAX
+from rota.model.phase import Phase
+from rota.model.plan import Event, Instant, Plan
+from rota.model.view import JobView, View
+
+_SUCCEEDED = int(Phase.SUCCEEDED)
+
+
+class Wanted(NamedTuple):
+    body: object
+    key: str | None = None  # for which there is one new job only
+
+
+def rerun(view: View, ref: str, wanted: Wanted, caller: Caller, now: Instant) -> Plan:
+    """Its tasks keep their indices; what succeeded is carried over. An ended job itself never changes."""
+    said, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
+    job = find_job(view, ref, caller)
+    access.require(caller, Action.SUBMIT, job.spec.namespace)
+    if job.status is None or not job.status.ended:
+        raise Conflict(f"job {job.spec.id} has not ended", hint=f"wait for it: rota wait {job.spec.id}")
+    carried = _succeeded(job) if fields.flag("failed", said.get("failed", False)) else ()
+    wish = _once_more(job.spec, carried, now)
+    before = submitted_before(view, wish, key)
+    if before is not None:
+        return Plan(answer=Submitted(before, new=False))
+    require_room(view)
+    number = view.counters.jobs + 1
+    spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
+    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, digest(wish)),)
+    what = f"what has not succeeded of job {job.spec.id}" if carried else f"job {job.spec.id}"
+    why = f"{caller.name} lets {what} run once more, as job {spec.id}"
+    return Plan(
+        (spec, Counters(number, view.counters.nodes), *keys),
+        events=(Event("job.submitted", why, job=spec.id),),
+        why=why,
+        answer=Submitted(spec.id, new=True),
+    )
+
+
+def _once_more(old: JobSpec, carried: tuple[tuple[int, int], ...], now: Instant) -> JobSpec:
+    """What it waited for has ended; a deadline that has passed is none."""
+    deadline = old.deadline_at_ms
+    return msgspec.structs.replace(
+        old,
+        id=JobId(""),
+        submitted_at_ms=0,
+        user="",
+        version=1,
+        count=0 if old.kind is Kind.SYSTEM else old.count,
+        after=(),
+        deadline_at_ms=deadline if deadline is not None and deadline > now.wall_ms else None,
+        rerun_of=old.id,
+        carried=carried,
+    )
+
+
+def _succeeded(job: JobView) -> tuple[tuple[int, int], ...]:
+    """From .. to, rising."""
+    spec = job.spec
+    if spec.kind is not Kind.BATCH or spec.gang:
+        what = "its tasks start together" if spec.gang else f"a {spec.kind} has no tasks that succeed"
+        raise Conflict(f"{what}: there is no part of job {spec.id} to run", hint=f"rota rerun {spec.id}")
+    found: list[tuple[int, int]] = []
+    for block in sorted(job.phases):
+        at = block * BLOCK_TASKS
+        for phase, group in groupby(job.phases[block]):
+            length = len(list(group))
+            if phase == _SUCCEEDED:
+                joins = found and found[-1][1] == at - 1
+                first = found.pop()[0] if joins else at
+                found.append((first, at + length - 1))
+            at += length
+    if found == [(0, spec.count - 1)]:
+        raise Conflict(f"all tasks of job {spec.id} succeeded", hint=f"run all again: rota rerun {spec.id}")
+    if len(found) > CARRIED_MAX:
+        problem = f"what succeeded of job {spec.id} is in more than {CARRIED_MAX} parts"
+        raise Conflict(problem, hint=f"run all again: rota rerun {spec.id}")
+    return tuple(found)

@@ -1,0 +1,55 @@
+"""Routes of the store itself: a backup, and the word after a restore; one function each, no rules. [I/O]"""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, answers, restoring
+from rota.apiserver.access import Action
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.api import wall_ms
+from rota.apiserver.fields import known_fields
+from rota.engine.mirror import Mirror
+from rota.store import backup
+
+
+async def back_up(request: Request) -> Response:
+    """Everything at one revision, while work goes on."""
+    api = api_of(request)
+    access.require_everywhere(caller_of(request), Action.BACK_UP)
+    kept = await asyncio.to_thread(api.keepsakes)
+    origin = backup.Origin(wall_ms(), api.version, kept)
+
+    async def run(write: answers.Write) -> bytes:
+        async for piece in backup.written(api.engine.store, origin):
+            await write(piece)
+        return b""
+
+    noted(request, "store")
+    return answers.Stream(run, "application/octet-stream")
+
+
+async def accept_nodes(request: Request) -> Response:
+    """On disk first; then the epoch passes all that refused nodes have seen: they come in when they call."""
+    api, caller = api_of(request), caller_of(request)
+    known_fields(await json_body(request), ())
+    access.require_everywhere(caller, Action.RESTORE)
+    seen = await api.engine.read(_highest_epoch)
+    noted(request, "store")
+    accepted = await api.engine.ask(
+        "apiserver", lambda view, now: restoring.accept(view, caller, seen, api.engine.epoch, now)
+    )
+    epoch = await api.engine.rise(seen)
+    left_ms = max(0, accepted.open_at_ms - api.engine.now_ms())
+    return answer({"epoch": epoch, "open_in_ms": left_ms})
+
+
+def _highest_epoch(mirror: Mirror) -> int:
+    return max((node.refused.epoch_seen for node in mirror.nodes.values() if node.refused), default=0)
+
+
+ROUTES = [
+    answers.route("GET", "/v1/store/backup", back_up),
+    answers.route("POST", "/v1/store/accept", accept_nodes),
+]

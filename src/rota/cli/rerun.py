@@ -1,0 +1,28 @@
+"""`rota rerun`: an ended job once more, or what of it has not succeeded."""
+
+import click
+
+from rota.cli.output import emit_one, output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+
+
+@click.command("rerun")
+@click.argument("job")
+@click.option("--failed", is_flag=True, help="Only the tasks that have not succeeded; they keep their index.")
+@click.option("--key", help="Asking twice with the same key gives one job.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def command(cluster: Cluster, job: str, failed: bool, key: str | None, output: str) -> None:
+    """Run an ended job once more, as a new one; do not wait.
+
+    JOB is an id, the start of one, a name or `last`.
+    """
+    old = cluster.job(job)
+    again = old.rerun(failed=failed, key=key)
+    left = again.status.count - again.status.counts.get("succeeded", 0)
+    what = f"{left} of the {again.status.count} tasks of job {old.id}" if failed else f"job {old.id}"
+    name = clean(again.status.name)
+    tell(f"job {again.id} “{name}” runs {what} once more; wait for it: rota wait {again.id}")
+    emit_one(output, again.status, again.id, lambda: iter((again.id,)))

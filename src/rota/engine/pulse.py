@@ -1,0 +1,29 @@
+"""How long the last commits took: what the store is like now, as its only user sees it."""
+
+from collections import deque
+from statistics import median
+
+_KEPT = 200
+
+
+class Pulse:
+    def __init__(self) -> None:
+        self._took_ms: deque[float] = deque(maxlen=_KEPT)
+        self.last_at_ms: int | None = None  # cluster time of the last commit that went through
+        self.problem: str | None = None  # of the last one, if it did not
+
+    def went(self, took_ms: float, now_ms: int) -> None:
+        self._took_ms.append(took_ms)
+        self.last_at_ms = now_ms
+        self.problem = None
+
+    def failed(self, why: str) -> None:
+        self.problem = why
+
+    @property
+    def median_ms(self) -> float | None:
+        return round(median(self._took_ms), 3) if self._took_ms else None
+
+    @property
+    def worst_ms(self) -> float | None:
+        return round(max(self._took_ms), 3) if self._took_ms else None

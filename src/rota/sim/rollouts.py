@@ -1,0 +1,66 @@
+"""Services that users of some seeds update, also to versions that fail."""
+
+from random import Random
+from typing import Any, NamedTuple
+
+from rota.model.job import JobSpec
+from rota.sim.cluster import Cluster
+from rota.sim.fault import Befall, Fault, nothing
+from rota.sim.load import BAD, VERSION, Arrival, Behaviour
+from rota.sim.world import Act
+
+SHARE = 1 / 4  # of seeds
+NAME = "rolled"
+FOR_EVER_MS = 10**9
+
+
+class Rolled(NamedTuple):
+    arrivals: list[Arrival]
+    faults: list[Fault]
+
+
+def roll_out(seed: int, length_ms: int) -> Rolled:
+    """From a chance of its own: all else of the seed stays as it was drawn."""
+    luck = Random(f"{seed}/rollouts")
+    if luck.random() >= SHARE:
+        return Rolled([], [])
+    arrivals = [_service(luck, number, length_ms) for number in range(luck.randint(1, 2))]
+    times = [luck.randrange(length_ms // 4, length_ms) for _ in range(luck.randint(1, 5))]
+    faults = [Fault(at_ms, ROLLS, luck.randrange(1000), 1, luck.random()) for at_ms in times]
+    return Rolled(arrivals, faults)
+
+
+def _service(luck: Random, number: int, length_ms: int) -> Arrival:
+    """It would never end by itself."""
+    spec: dict[str, Any] = {"name": f"{NAME}-{number}", "command": ["work"], "kind": "service", "cpu": 0.05}
+    spec |= {"count": luck.randint(2, 6), "priority": 95, "grace": luck.choice(("1s", "10s"))}
+    spec["restart"] = {"attempts": luck.choice((0, 1, 3)), "delay": "1s", "delay_max": "2s"}
+    spec["rollout"] = {
+        "max_parallel": luck.choice((1, 1, 2, 3)),
+        "healthy": luck.choice(("4s", "8s")),
+        "deadline": luck.choice(("20s", "2m")),
+    }
+    return Arrival(
+        luck.randrange(length_ms // 4), spec, Behaviour(FOR_EVER_MS, 0.0, 0.0, luck.choice((0, 1)))
+    )
+
+
+def _rolls(cluster: Cluster, fault: Fault) -> Act:
+    """To a version that fails soon after each start, or to one that does not."""
+    known, users = cluster.checks.known, cluster.users
+    specs = [known.get(f"job/{job}/spec") for job in users.acknowledged.values()]
+    ours = [spec for spec in specs if spec is not None and spec.name.startswith(NAME)]
+    if ours:
+        spec = ours[fault.who % len(ours)]
+        version = BAD if fault.how < 0.6 else f"good-{fault.at_ms}"
+        cluster.world.count(f"user: rolled out a {version.partition('-')[0]} version")
+        users.update(spec.id, {"env": {VERSION: version}}, replace=True, max_parallel=None)
+    return nothing
+
+
+ROLLS = "user rolls out"
+KINDS: dict[str, Befall] = {ROLLS: _rolls}
+
+
+def is_bad(spec: JobSpec) -> bool:
+    return spec.env.get(VERSION) == BAD

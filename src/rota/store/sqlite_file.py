@@ -1,0 +1,171 @@
+"""The database file: its tables, its checksums, and what is wrong with it.
+
+Each row has a checksum of its own; the head has the sum of all of them, and one of itself. So a row that was
+changed, lost, doubled or left from before is noticed when everything is read, and events when they are.
+"""
+
+import sqlite3
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rota.model.errors import Damaged, Unavailable
+
+FORMAT = 2
+MODULUS = 1 << 62  # sums stay within SQLite's integers
+NAMED_MAX = 3  # of damaged rows
+# The sums stand before what they are of: they are read without it.
+_SCHEMA = """
+CREATE TABLE records (key TEXT NOT NULL UNIQUE, sum INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE TABLE events (
+    revision INTEGER PRIMARY KEY, wall_ms INTEGER NOT NULL, sum INTEGER NOT NULL, row BLOB NOT NULL
+);
+CREATE TABLE head (
+    one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL, sum INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, revision INTEGER NOT NULL, time_ms INTEGER NOT NULL,
+    records_sum INTEGER NOT NULL, events_sum INTEGER NOT NULL
+);
+"""
+_TABLES = ("records", "events", "head")
+
+
+class Head(NamedTuple):
+    """Where the store stands, and what all its rows add up to."""
+
+    epoch: int
+    revision: int
+    time_ms: int
+    records_sum: int = 0
+    events_sum: int = 0
+
+    @property
+    def sum(self) -> int:
+        return zlib.crc32(repr(tuple(self)).encode())
+
+
+def record_sum(key: str, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(key.encode()))
+
+
+def event_sum(revision: int, wall_ms: int, row: bytes) -> int:
+    return zlib.crc32(row, zlib.crc32(b"%d %d" % (revision, wall_ms)))
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Made if there is none; brought to this format if it has an older one."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        path.chmod(0o600)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'").fetchone() is None:
+            _make(db)
+        ((found,),) = db.execute("SELECT format FROM head").fetchall() or ((0,),)
+        if found == 1:
+            _upgrade(db)
+        elif found != FORMAT:
+            raise Unavailable(f"{path} has format {found}, this program knows {FORMAT}")
+        _check_structure(path, db)
+        read_head(path, db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def read_head(path: Path, db: sqlite3.Connection) -> Head:
+    query = "SELECT sum, epoch, revision, time_ms, records_sum, events_sum FROM head"
+    rows = db.execute(query).fetchall()
+    try:
+        ((said, *columns),) = rows
+    except ValueError:
+        raise damaged(path, "its head is missing") from None
+    head = Head(*columns)
+    if head.sum != said:
+        raise damaged(path, "its head is not what was written")
+    return head
+
+
+def write_head(db: sqlite3.Connection, head: Head) -> None:
+    db.execute(
+        "UPDATE head SET epoch = ?, revision = ?, time_ms = ?, records_sum = ?, events_sum = ?, sum = ?",
+        (*head, head.sum),
+    )
+
+
+def read_records(path: Path, db: sqlite3.Connection, head: Head) -> dict[str, bytes]:
+    """All of them, if they are what was written."""
+    rows = db.execute("SELECT key, value FROM records").fetchall()
+    found = dict(rows)
+    try:
+        total = sum(record_sum(key, value) for key, value in rows) % MODULUS
+    except (TypeError, AttributeError):  # a value of another kind
+        total = -1
+    if total != head.records_sum or len(found) != len(rows):
+        raise damaged(path, _what_is_wrong(db))
+    return found
+
+
+def damaged(path: Path, what: str) -> Damaged:
+    hint = "begin again from a backup, in another directory: rota store restore FILE --data-dir NEW"
+    return Damaged(f"{path} is damaged: {what}", hint=hint)
+
+
+def _make(db: sqlite3.Connection, *before: str) -> None:
+    """All of it or nothing, from what these statements leave of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in (*before, *filter(str.strip, _SCHEMA.split(";"))):
+            db.execute(statement)
+        empty = Head(0, 0, 0)
+        db.execute("INSERT INTO head VALUES (1, ?, ?, ?, ?, ?, ?, ?)", (FORMAT, empty.sum, *empty))
+        if before:
+            _take_over(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """From format 1, which had no sums."""
+    _make(db, *(f"ALTER TABLE {name} RENAME TO old_{name}" for name in _TABLES))
+
+
+def _take_over(db: sqlite3.Connection) -> None:
+    db.create_function("record_sum", 2, record_sum, deterministic=True)
+    db.create_function("event_sum", 3, event_sum, deterministic=True)
+    db.execute("INSERT INTO records SELECT key, record_sum(key, value), value FROM old_records")
+    db.execute(
+        "INSERT INTO events SELECT revision, wall_ms, event_sum(revision, wall_ms, row), row FROM old_events"
+    )
+    ((epoch, revision, time_ms),) = db.execute("SELECT epoch, revision, time_ms FROM old_head")
+    ((records,),) = db.execute("SELECT coalesce(sum(sum), 0) FROM records")
+    ((events,),) = db.execute("SELECT coalesce(sum(sum), 0) FROM events")
+    write_head(db, Head(epoch, revision, time_ms, records % MODULUS, events % MODULUS))
+    for name in _TABLES:
+        db.execute(f"DROP TABLE old_{name}")
+
+
+def _check_structure(path: Path, db: sqlite3.Connection) -> None:
+    """The index of keys against the rows: through it a row could be missed, or written twice."""
+    found = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({NAMED_MAX})")]
+    if found != ["ok"]:
+        raise damaged(
+            path, "; ".join(line for one in found for line in one.splitlines() if not line.startswith("***"))
+        )
+
+
+def _what_is_wrong(db: sqlite3.Connection) -> str:
+    rows: list[tuple[Any, Any, Any]] = db.execute("SELECT key, value, sum FROM records").fetchall()
+    wrong = [str(key) for key, value, said in rows if not is_as_written(key, value, said)]
+    if not wrong:
+        return "records are missing, or are left from before"
+    more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
+    are = "is" if len(wrong) == 1 else "are"
+    return f"{', '.join(map(repr, wrong[:NAMED_MAX]))}{more} {are} not what was written"
+
+
+def is_as_written(key: Any, value: Any, said: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, bytes) and record_sum(key, value) == said

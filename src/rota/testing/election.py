@@ -1,0 +1,130 @@
+"""Several servers on one etcd, each a real process, for tests that take the leader away. [I/O]"""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rota.testing.cluster import Answer, LocalCluster, free_ports
+from rota.testing.etcd import LocalEtcd
+from rota.testing.processes import until
+
+_START_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is."""
+
+    http: str
+    grpc: str
+    agent: str
+
+
+class ElectedCluster(LocalCluster):
+    """Servers and nodes are numbered from 1."""
+
+    def __init__(
+        self, directory: Path, etcd: LocalEtcd, *, servers: int = 3, nodes: int = 2, ttl_seconds: int = 2
+    ) -> None:
+        said = {"ROTA_ETCD_TTL_SECONDS": str(ttl_seconds), "ROTA_ETCD_PREFIX": f"{directory}/"}
+        super().__init__(directory, nodes, settings=said)
+        self.etcd = etcd
+        self.places = {
+            number: Place(*(f"127.0.0.1:{port}" for port in free_ports(3)))
+            for number in range(1, servers + 1)
+        }
+        self.servers: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def addr(self) -> str:
+        """As ROTA_ADDR takes it."""
+        return ",".join(f"http://{place.http}" for place in self.places.values())
+
+    def start_server(self) -> None:
+        for number in self.places:
+            self.launch(number)
+        self.wait_for_leader()
+
+    def wait_for_nodes(self) -> None:
+        """Until each is ready, and knows of every server."""
+        super().wait_for_nodes()
+
+        def all_know() -> bool:
+            files = [self.node_directory(number) / "server" for number in self._agents]
+            return all(len(file.read_text().split()) == len(self.places) for file in files)
+
+        until(all_know, "every node knows every server", _START_SECONDS)
+
+    def launch(self, number: int) -> None:
+        before = self.servers.get(number)
+        assert before is None or before.poll() is not None, "the server runs"
+        place = self.places[number]
+        addresses = ("--http-addr", place.http, "--grpc-addr", place.grpc, "--agent-addr", place.agent)
+        given = ("--data-dir", str(self.directory / f"server-{number}"), "--store", self.etcd.address)
+        self.servers[number] = self._start(f"server-{number}", "server", *given, *addresses)
+
+    def kill(self, number: int, signum: int = signal.SIGKILL) -> int:
+        self.servers[number].send_signal(signum)
+        return self.servers[number].wait(_START_SECONDS)
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        self.servers[number].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.servers[number].send_signal(signal.SIGCONT)
+
+    def leaders(self) -> list[int]:
+        """All that say they lead; one that hangs says nothing."""
+        return [number for number in self.places if self.status_of(number) == 200]
+
+    def wait_for_leader(self, other_than: int = 0) -> int:
+        """The first to say that it leads, and its number; `token_file` is its."""
+
+        def found() -> int:
+            for number, process in self.servers.items():
+                if process.poll() not in (None, -signal.SIGKILL, 0):
+                    raise ChildProcessError(f"server {number} ended: {self.log(number)[-2000:]}")
+            return next((number for number in self.leaders() if number != other_than), 0)
+
+        number = until(found, "a server leads", _START_SECONDS)
+        self.http, self.token_file = self.places[number].http, self.directory / f"server-{number}" / "token"
+        return number
+
+    def status_of(self, number: int) -> int:
+        """What it says when it is asked whether it is ready; 0: nothing."""
+        process = self.servers.get(number)
+        if process is None or process.poll() is not None or _is_stopped(process.pid):
+            return 0
+        try:
+            return self._ask(self.places[number].http, "GET", "/readyz", None, {}).status
+        except OSError:
+            return 0
+
+    def log(self, number: int) -> str:
+        return (self.directory / f"server-{number}.log").read_text()
+
+    def close(self) -> None:
+        for process in self.servers.values():
+            process.kill()
+        for process in self.servers.values():
+            process.wait()
+        super().close()
+
+    def processes(self) -> list[int]:
+        agents = [agent.pid for agent in self._agents.values()]
+        return [*(process.pid for process in self.servers.values()), *agents, *self.keepers()]
+
+    def asked(self, number: int, method: str, path: str) -> Answer:
+        """One request to that server, whoever leads."""
+        return self._ask(
+            self.places[number].http, method, path, None, {"authorization": f"Bearer {self.token}"}
+        )
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

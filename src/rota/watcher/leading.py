@@ -1,0 +1,15 @@
+"""What a leader knows of its own leadership, and of who may lead after it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Leading(NamedTuple):
+    """A server alone has nobody to fear."""
+
+    ttl_ms: int = 0  # how long another may have believed to lead after we began to
+    may_renew: Callable[[], bool] = lambda: True  # whether nobody else can lead by now
+    servers: Callable[[], list[str]] = list  # where nodes find whoever leads
+
+
+ALONE = Leading()

@@ -1,0 +1,164 @@
+"""A server that stands for leadership on etcd: waits, leads, renews, and steps down in time. [I/O]"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rota.apiserver.standby import make_standby_app
+from rota.config import ConfigError, ServerConfig
+from rota.config.etcd import endpoints
+from rota.engine.leadership import Act, Tenure, due, surely_leads
+from rota.engine.run import Engine
+from rota.identity.authority import Authority
+from rota.identity.vault import Vault
+from rota.model.errors import Deposed, StoreFull, Unavailable
+from rota.store.etcd.client import Access
+from rota.store.etcd.seat import Seat, boot_ms
+from rota.store.etcd.store import EtcdStore
+from rota.wiring import doors
+from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
+from rota.wiring.process import tell
+from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+
+_AGAIN_SECONDS = 1.0
+_SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes
+_SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
+
+
+class ElectedPost:
+    def __init__(self, store: EtcdStore, config: ServerConfig, directory: Path) -> None:
+        self.store = store
+        self.tenure = Tenure(config.etcd.ttl_seconds * 1000)
+        self.ttl_ms = self.tenure.ttl_ms
+        self._config = config
+        self._directory = directory
+        self._servers: list[Card] = []
+        self._told = asyncio.Condition()
+
+    async def lead(self, engine: Engine, authority: Authority) -> None:
+        async with self._standby_door(authority):
+            while True:
+                try:
+                    tell(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
+                    await engine.lead()
+                    await adopt_vault(self.store, self._directory)
+                    return
+                except (Unavailable, StoreFull) as error:
+                    tell(f"Rota server stands by: {error}")
+                    await asyncio.sleep(_AGAIN_SECONDS)
+
+    def surely_leads(self) -> bool:
+        return surely_leads(self.tenure, self.store.seat.renewed_at_ms, boot_ms())
+
+    def open_vault(self) -> Vault:
+        return Vault.open(self._directory / "vault", publisher(self.store, asyncio.get_running_loop()))
+
+    def servers(self) -> list[Card]:
+        return self._servers
+
+    async def servers_told(self) -> None:
+        async with self._told:
+            await self._told.wait()
+
+    async def know_servers(self) -> None:
+        while True:
+            with contextlib.suppress(Unavailable):
+                self._servers = [from_bytes(card) for card in await self.store.board.enlisted()]
+            async with self._told:
+                self._told.notify_all()
+            await asyncio.sleep(_SERVERS_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _standby_door(self, authority: Authority) -> AsyncIterator[None]:
+        keys = authority.server_identity(doors.host_names(self._config), datetime.now(UTC))
+        socket = doors.bind_http(self._config.http_server.addr)
+        web = doors.web_server(
+            make_standby_app(self._who_leads), self._directory, self._config.http_server, keys
+        )
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(web.serve(sockets=[socket]))
+            try:
+                yield
+            finally:
+                web.should_exit = web.force_exit = True
+                await serving
+
+    async def _who_leads(self) -> str | None:
+        holder = await self.store.seat.holder()
+        return None if holder is None else from_bytes(holder.card).url
+
+
+@contextlib.asynccontextmanager
+async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedPost]:
+    card = card_of(config)
+    store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, to_bytes(card))
+    try:
+        with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
+            await adopt_authority(store, directory)
+            await store.board.enlist(config.http_server.addr, to_bytes(card))
+        post = ElectedPost(store, config, directory)
+        async with asyncio.TaskGroup() as tasks:
+            holding = tasks.create_task(hold(store.seat, post.tenure))
+            knowing = tasks.create_task(post.know_servers())
+            yield post
+            holding.cancel()
+            knowing.cancel()
+    finally:
+        await store.close()
+
+
+async def hold(seat: Seat, tenure: Tenure) -> None:
+    """Renew from when it leads, until it must not believe in itself any more: `Deposed`."""
+    await seat.taken.wait()
+    tried_at_ms = seat.renewed_at_ms
+    while True:
+        what = due(tenure, seat.renewed_at_ms, tried_at_ms, boot_ms())
+        match what.act:
+            case Act.STEP_DOWN:
+                raise Deposed(f"the lease could not be renewed for {tenure.fence_ms} ms: another may lead")
+            case Act.RENEW:
+                tried_at_ms = boot_ms()
+                with contextlib.suppress(Unavailable, TimeoutError):
+                    async with asyncio.timeout(what.within_ms / 1000):
+                        await seat.renew()
+            case Act.REST:
+                await asyncio.sleep(what.within_ms / 1000)
+
+
+async def look_at_etcd(config: ServerConfig) -> None:
+    """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`."""
+    store = EtcdStore(access_of(config), config.etcd.prefix)
+    try:
+        version = await store.version()
+        await adopt_authority(store, Path(str(config.data_dir)))
+    finally:
+        await store.close()
+    if not is_sound(version):
+        tell(f"warning: etcd {version} has known faults; use 3.4.22 or later, 3.5.6 or later, or 3.6")
+
+
+def is_sound(version: str) -> bool:
+    found = tuple(int(part) for part in version.partition("-")[0].split("."))
+    floor = next((sound for sound in _SOUND if sound[:2] == found[:2]), None)
+    return found >= floor if floor is not None else found > _SOUND[-1]
+
+
+def access_of(config: ServerConfig) -> Access:
+    said = config.etcd
+    return Access(
+        endpoints(config.store),
+        _bytes("etcd.ca_file", said.ca_file),
+        _bytes("etcd.crt_file", said.crt_file),
+        _bytes("etcd.key_file", said.key_file),
+        said.user,
+        (_bytes("etcd.password_file", said.password_file) or b"").decode().strip(),
+    )
+
+
+def _bytes(key: str, path: str | None) -> bytes | None:
+    try:
+        return None if path is None else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(key, f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,23 @@
+"""Files of a data directory that belong into a backup: without them no node knows the server again. [I/O]"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rota.identity import files
+
+_PATHS = ("ca/ca.key", "ca/ca.pem", "vault/vault.json")  # a certificate is written last: its key comes first
+_BYTES_MAX = 64 << 20
+
+
+def read_keepsakes(directory: Path) -> dict[str, bytes]:
+    found = {path: directory / path for path in _PATHS}
+    return {path: files.read_private(file, _BYTES_MAX) for path, file in found.items() if file.exists()}
+
+
+def write_keepsakes(directory: Path, kept: Mapping[str, bytes]) -> None:
+    """Those we know, and nothing else, whatever a backup says."""
+    for path in _PATHS:
+        if path in kept:
+            file = directory / path
+            files.own_directory(file.parent)
+            files.write_private(file, kept[path])

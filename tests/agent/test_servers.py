@@ -1,0 +1,33 @@
+"""Which server an agent calls next."""
+
+from pathlib import Path
+
+from rota.agent import servers
+from rota.agent.servers import Servers
+
+
+def test_each_is_tried_before_there_is_a_pause(tmp_path: Path) -> None:
+    known = Servers(tmp_path, ("a:1", "b:2", "c:3"))
+    called, pauses = [], []
+    for _ in range(6):
+        called.append(known.next)
+        pauses.append(known.turn())
+
+    assert called == ["a:1", "b:2", "c:3"] * 2
+    assert pauses == [False, False, True] * 2
+
+
+def test_one_alone_is_called_again_after_a_pause(tmp_path: Path) -> None:
+    known = Servers(tmp_path, ("a:1",))
+
+    assert known.turn()
+    assert known.next == "a:1"
+
+
+def test_whom_it_is_told_of_it_knows_also_after_a_restart(tmp_path: Path) -> None:
+    known = Servers(tmp_path, ("a:1",))
+    known.learn(["b:2", "a:1", "c:3"])
+    known.turn()
+
+    assert known.next == "b:2"
+    assert servers.read(tmp_path / servers.FILE) == ("b:2", "a:1", "c:3")

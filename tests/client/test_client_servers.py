@@ -1,0 +1,66 @@
+"""Several servers, of which one leads: whoever answers is kept to, the others are asked when it does not."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rota.client.cluster import Cluster
+from rota.client.context import Endpoint
+from rota.client.errors import Rejected, Unavailable
+from tests.client.canned_server import TOKEN, CannedServer, job, node, problem
+
+STANDS_BY = problem(503, "unavailable", "this server stands by", retry_after=1)
+
+
+@pytest.fixture
+def trio() -> Iterator[list[CannedServer]]:
+    servers = [CannedServer() for _ in range(3)]
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+def to_all(servers: list[CannedServer]) -> Cluster:
+    return Cluster(Endpoint(",".join(server.addr for server in servers), TOKEN), patience_seconds=5)
+
+
+def test_the_one_that_leads_is_found_and_kept_to(trio: list[CannedServer]) -> None:
+    standby, leader, _ = trio
+    standby.on("GET /v1/nodes", STANDS_BY)
+    leader.on("GET /v1/nodes", {"nodes": [node()]})
+    with to_all(trio) as cluster:
+        cluster.nodes()
+        cluster.nodes()
+
+    assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 2, 0]
+
+
+def test_when_it_is_gone_another_is_found_and_told_the_same(trio: list[CannedServer]) -> None:
+    first, second, third = trio
+    first.on("GET /v1/nodes", {"nodes": []})
+    second.on("POST /v1/jobs", STANDS_BY)
+    third.on("POST /v1/jobs", job())
+    with to_all(trio) as cluster:
+        cluster.nodes()
+        first.stop()
+        cluster.submit("true")
+
+    (asked,) = second.asked("POST /v1/jobs")
+    (told,) = third.asked("POST /v1/jobs")
+    assert asked.headers["Idempotency-Key"] == told.headers["Idempotency-Key"]
+
+
+def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None:
+    for server in trio:
+        server.on("GET /v1/nodes", STANDS_BY)
+    with to_all(trio) as cluster:
+        cluster.transport.patience_seconds = 0
+        with pytest.raises(Unavailable, match="stands by"):
+            cluster.nodes()
+
+    assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 1, 1]
+
+
+def test_an_address_among_them_that_is_none_is_named() -> None:
+    with pytest.raises(Rejected, match="'ftp://x' is not an address"):
+        Cluster(Endpoint("http://127.0.0.1:1,ftp://x", TOKEN))

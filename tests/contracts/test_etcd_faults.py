@@ -1,0 +1,402 @@
+"""EtcdStore when etcd, or the way to it, fails: done once or not at all, and known which."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.model.errors import Deposed, Outdated, StoreFull, Unavailable
+from rota.store.etcd import store as etcd_store
+from rota.store.etcd.client import Access, Client, Compacted
+from rota.store.etcd.generated import etcd_pb2 as pb
+from rota.store.etcd.seat import boot_ms
+from rota.store.etcd.store import EtcdStore
+from rota.store.protocol import EventRow
+from rota.testing.etcd import LocalEtcd
+from rota.testing.store_contract import batch, commit
+from rota.wiring.relay import relay_to
+
+TTL_SECONDS = 300
+SOON = 1.0  # a call that is not answered by then is given up
+MANY = {f"task/{number}": b"%d" % number for number in range(1000)}  # more than one transaction takes
+LARGE = bytes(range(256)) * 8192  # more than one value may hold
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd"), 3) as running:
+        yield running
+
+
+def store_at(directory: Path, *endpoints: str, call_seconds: float = 30.0) -> EtcdStore:
+    """On a busy machine nothing fails for want of time, unless a test is about that."""
+    return EtcdStore(Access(endpoints, call_seconds=call_seconds), f"{directory}/", TTL_SECONDS)
+
+
+async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]:
+    client = Client(Access(tuple(etcd.endpoints)))
+    first = f"{directory}/{part}/".encode()
+    found = await client.range(pb.RangeRequest(key=first, range_end=first[:-1] + b"0", keys_only=True))
+    await client.close()
+    return [kv.key for kv in found.kvs]
+
+
+# ---- answers that do not come
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
+    one: LocalEtcd, tmp_path: Path
+) -> None:
+    async with relay_to(one.endpoints[0]) as relay:
+        store = store_at(tmp_path, relay.address, one.endpoints[0], call_seconds=SOON)
+        epoch = await store.lead()
+        await commit(store, batch(epoch, puts={"k": b"before"}))
+        relay.cut(to_server=False, to_node=True)
+
+        revision = await store.commit(batch(epoch, after=1, puts={"k": b"after"}, events=b"row"))
+
+        assert revision == 2
+        assert (await store.read()).records == {"k": b"after"}
+        assert await store.events(0, 10) == [EventRow(2, b"row")]
+        relay.mend()
+        await store.close()
+
+
+async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_outdated(
+    one: LocalEtcd, tmp_path: Path
+) -> None:
+    async with relay_to(one.endpoints[0]) as relay:
+        store = store_at(tmp_path, relay.address, call_seconds=SOON)
+        epoch = await store.lead()
+        await commit(store, batch(epoch, puts={"k": b"before"}))
+        relay.cut(to_server=False, to_node=True)
+        said = batch(epoch, after=1, puts={"k": b"after"})
+
+        with pytest.raises(Unavailable):
+            await store.commit(said)
+        relay.mend()
+
+        assert (await store.read()).records == {"k": b"after"}
+        with pytest.raises(Outdated):
+            await store.commit(said)
+        await store.close()
+
+
+async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
+    one: LocalEtcd, tmp_path: Path
+) -> None:
+    async with relay_to(one.endpoints[0]) as relay:
+        store = store_at(tmp_path, relay.address, one.endpoints[0], call_seconds=SOON)
+        epoch = await store.lead()
+        relay.break_all()
+
+        assert await store.commit(batch(epoch, puts={"k": b"v"})) == 1
+        assert (await store.read()).records == {"k": b"v"}
+        await store.close()
+
+
+async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_path: Path) -> None:
+    store = store_at(tmp_path, *three.endpoints, call_seconds=SOON)
+    epoch = await store.lead()
+    with three.paused(1):
+        revision = await persist(store, epoch, 0)
+
+        assert (await store.read()).revision == revision
+    await store.close()
+
+
+async def persist(store: EtcdStore, epoch: int, revision: int) -> int:
+    """As the engine does: after a failure everything is read again. The revision that was acknowledged."""
+    while True:
+        try:
+            puts = {f"k{revision + 1}": b"v"}
+            return await store.commit(batch(epoch, after=revision, puts=puts, events=b"%d" % (revision + 1)))
+        except Unavailable:
+            revision = await read_again(store)
+
+
+async def read_again(store: EtcdStore) -> int:
+    while True:
+        try:
+            return (await store.read()).revision
+        except Unavailable:
+            await asyncio.sleep(0.05)
+
+
+async def test_members_killed_one_after_the_other_lose_and_double_nothing(
+    three: LocalEtcd, tmp_path: Path
+) -> None:
+    store = store_at(tmp_path, *three.endpoints, call_seconds=SOON)
+    epoch = await store.lead()
+    stopping = asyncio.Event()
+    progress = asyncio.Semaphore(0)
+    acknowledged: list[int] = []
+
+    async def write() -> None:
+        while not stopping.is_set():
+            acknowledged.append(await persist(store, epoch, acknowledged[-1] if acknowledged else 0))
+            progress.release()
+
+    async def kill() -> None:
+        for number in three.numbers:
+            for _ in range(20):
+                await progress.acquire()
+            await asyncio.to_thread(three.kill, number)
+            await asyncio.to_thread(three.launch, number)
+            await asyncio.to_thread(three.wait)
+        stopping.set()
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(write())
+        both.create_task(kill())
+    snapshot = await store.read()
+    rows = await store.events(0, 100_000)
+    await store.close()
+
+    assert acknowledged == sorted(set(acknowledged))
+    assert snapshot.revision == acknowledged[-1]
+    assert snapshot.records.keys() == {f"k{n + 1}" for n in range(snapshot.revision)}
+    assert rows == [EventRow(n + 1, b"%d" % (n + 1)) for n in range(snapshot.revision)]
+
+
+async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
+    with LocalEtcd(tmp_path / "etcd", 3) as etcd:
+        store = store_at(tmp_path, *etcd.endpoints, call_seconds=SOON)
+        epoch = await store.lead()
+        etcd.kill(1)
+        etcd.kill(2)
+
+        with pytest.raises(Unavailable):
+            await store.commit(batch(epoch, puts={"k": b"v"}))
+        with pytest.raises(Unavailable):
+            await store.read()
+
+        etcd.launch(1)
+        await asyncio.to_thread(etcd.wait)
+        assert (await persist(store, epoch, await read_again(store))) in (1, 2)
+        await store.close()
+
+
+# ---- leadership
+
+
+async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
+    one: LocalEtcd, tmp_path: Path
+) -> None:
+    store = store_at(tmp_path, *one.endpoints)
+    epoch = await store.lead()
+    before = await store.read()
+    await store.seat.leave()
+
+    for late in (batch(epoch, puts={"k": b"v"}), batch(epoch, puts=MANY), batch(epoch, puts={"k": LARGE})):
+        with pytest.raises(Deposed):
+            await store.commit(late)
+
+    assert await store.read() == before
+    assert await keys_below(one, tmp_path, "staged") == []
+    assert await keys_below(one, tmp_path, "pieces") == []
+    with pytest.raises(Deposed):
+        await store.seat.renew()
+    await store.close()
+
+
+async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
+    """A key that is not there was created at revision 0, which is no epoch."""
+    store = store_at(tmp_path, *one.endpoints)
+    await commit(store, batch(await store.lead(), puts={"k": b"v"}, events=b"row"))
+    await store.close()
+
+    other = store_at(tmp_path, *one.endpoints)
+    with pytest.raises(Deposed):
+        await other.commit(batch(0, after=1, puts={"k": b"late"}))
+    await other.forget_events(1)
+    assert (await other.read()).records == {"k": b"v"}
+    assert await other.events(0, 10) == [EventRow(1, b"row")]
+    await other.close()
+
+
+async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it_leaves(
+    one: LocalEtcd, tmp_path: Path
+) -> None:
+    stores = [store_at(tmp_path, *one.endpoints) for _ in range(5)]
+    epochs: list[int] = []
+    leading = asyncio.Semaphore(1)
+
+    async def stand(store: EtcdStore) -> None:
+        epochs.append(await store.lead())
+        assert not leading.locked()
+        async with leading:
+            await commit(store, batch(epochs[-1], puts={"leader": b"%d" % epochs[-1]}))
+        await store.seat.leave()
+
+    async with asyncio.TaskGroup() as all_of_them:
+        for store in stores:
+            all_of_them.create_task(stand(store))
+    for store in stores:
+        await store.close()
+
+    assert len(epochs) == 5
+    assert epochs == sorted(set(epochs))
+
+
+async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path) -> None:
+    access = Access(tuple(one.endpoints))
+    store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=4) for _ in range(2))
+    epoch = await store.lead()
+    async with asyncio.TaskGroup() as both:
+        waiting = both.create_task(other.lead())
+        ends_at_ms = boot_ms() + 2 * 4000
+        while boot_ms() < ends_at_ms:
+            await asyncio.sleep(0.2)  # its time is to pass, twice
+            await store.seat.renew()
+        assert not waiting.done()
+        assert await commit(store, batch(epoch, puts={"k": b"v"})) == 1
+        await store.close()
+        assert await waiting > epoch
+    await other.close()
+
+
+# ---- more than one transaction takes
+
+
+async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same(
+    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise Unavailable("killed here")
+
+    store = store_at(tmp_path, *one.endpoints)
+    epoch = await store.lead()
+    await commit(store, batch(epoch, puts={"gone": b"v", "task/1": b"old"}))
+    with monkeypatch.context() as killed:
+        killed.setattr(EtcdStore, "_put_in_place", fails)
+        revision = await store.commit(batch(epoch, after=1, puts=MANY, deletes=("gone",), events=b"row"))
+    await store.close()
+
+    again = store_at(tmp_path, *one.endpoints)
+    epoch = await again.lead()
+    snapshot = await again.read()
+    assert (revision, snapshot.revision, snapshot.records) == (2, 2, MANY)
+    assert await again.commit(batch(epoch, after=2, puts={"task/1": b"new"})) == 3
+    assert (await again.read()).records == MANY | {"task/1": b"new"}
+    assert await again.events(0, 10) == [EventRow(2, b"row")]
+    assert await keys_below(one, tmp_path, "staged") == []
+    await again.close()
+
+
+async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
+    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise Unavailable("killed here")
+
+    store = store_at(tmp_path, *one.endpoints)
+    epoch = await store.lead()
+    with monkeypatch.context() as killed:
+        killed.setattr(EtcdStore, "_finish", fails)
+        for puts in (MANY, {"k": LARGE}):
+            with pytest.raises(Unavailable):
+                await store.commit(batch(epoch, puts=puts))
+    assert (await store.read()).records == {}
+    await store.close()
+
+    again = store_at(tmp_path, *one.endpoints)
+    await again.lead()
+    assert (await again.read()).records == {}
+    assert await keys_below(one, tmp_path, "pieces") == []
+    assert await keys_below(one, tmp_path, "staged") == []
+    await again.close()
+
+
+async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: Path) -> None:
+    store = store_at(tmp_path, *one.endpoints)
+    epoch = await store.lead()
+    await commit(store, batch(epoch, puts={"a": LARGE, "b": LARGE}, events=LARGE))
+    assert await store.events(0, 10) == [EventRow(1, LARGE)]
+
+    await commit(store, batch(epoch, puts={"a": b"small"}))
+    await store.close()
+    again = store_at(tmp_path, *one.endpoints)
+    epoch = await again.lead()
+    assert (await again.read()).records == {"a": b"small", "b": LARGE}
+    await commit(again, batch(epoch, deletes=("b",)))
+
+    assert (await again.read()).records == {"a": b"small"}
+    assert await keys_below(one, tmp_path, "pieces") == []
+    await again.close()
+
+
+# ---- history and space
+
+
+async def test_a_read_that_history_overtook_is_begun_again(
+    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_store, "_PAGE", 10)
+    store, reader = (store_at(tmp_path, *one.endpoints) for _ in range(2))
+    epoch = await store.lead()
+    await commit(store, batch(epoch, puts={f"k{n:03d}": b"old" for n in range(100)}))
+    asked = Client.range
+    overtaken = 0
+
+    async def overtake(client: Client, request: pb.RangeRequest) -> pb.RangeResponse:
+        nonlocal overtaken
+        answer = await asked(client, request)
+        if answer.more and not overtaken:
+            overtaken += 1
+            await store.commit(batch(epoch, after=1, puts={f"k{n:03d}": b"new" for n in range(100)}))
+            await client.compact(answer.header.revision + 1)
+        return answer
+
+    monkeypatch.setattr(Client, "range", overtake)
+    snapshot = await reader.read()
+
+    assert overtaken == 1
+    assert snapshot.revision == 2
+    assert set(snapshot.records.values()) == {b"new"}
+    await store.close()
+    await reader.close()
+
+
+async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
+    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1000)
+    store = store_at(tmp_path, *one.endpoints)
+    epoch = await store.lead()
+    for number in range(5):
+        await commit(store, batch(epoch, puts={"k": b"%d" % number * 500}))
+    client = Client(Access(tuple(one.endpoints)))
+
+    with pytest.raises(Compacted):
+        await client.range(pb.RangeRequest(key=b"k", revision=epoch))
+
+    assert (await store.read()).records == {"k": b"4" * 500}
+    await client.close()
+    await store.close()
+
+
+async def test_a_full_etcd_is_said_and_the_batch_is_not_done(tmp_path: Path) -> None:
+    with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes=2000000") as etcd:
+        store = store_at(tmp_path, *etcd.endpoints)
+        epoch = await store.lead()
+
+        with pytest.raises(StoreFull, match="space"):
+            await fill(store, epoch)
+
+        snapshot = await store.read()
+        assert len(snapshot.records) == snapshot.revision
+        await store.close()
+
+
+async def fill(store: EtcdStore, epoch: int) -> None:
+    for number in range(100):
+        await commit(store, batch(epoch, puts={f"k{number}": bytes(100_000)}))

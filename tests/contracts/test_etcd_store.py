@@ -1,0 +1,41 @@
+"""EtcdStore keeps the contract, on one member and on three."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rota.store.etcd.client import Access
+from rota.store.etcd.store import EtcdStore
+from rota.store.protocol import Store
+from rota.testing.etcd import LocalEtcd
+from rota.testing.store_contract import StoreContract
+
+CALL_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
+TTL_SECONDS = 300
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd"), request.param) as running:
+        yield running
+
+
+class RunOut(EtcdStore):
+    """Whoever led so far has not renewed its lease, and it has run out."""
+
+    async def lead(self, above: int = 0) -> int:
+        holder = await self.seat.holder()
+        if holder is not None and not self.seat.taken.is_set():
+            await self._client.revoke(holder.lease)
+        return await super().lead(above)
+
+
+class TestEtcdStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _reach(self, etcd: LocalEtcd) -> None:
+        self.endpoints = tuple(etcd.endpoints)
+
+    async def make(self, directory: Path) -> Store:
+        access = Access(self.endpoints, call_seconds=CALL_SECONDS)
+        return RunOut(access, f"{directory}/", TTL_SECONDS)

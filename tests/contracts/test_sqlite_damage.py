@@ -1,0 +1,203 @@
+"""Files that rot, tear or get lost: what is read is what was written, or it is refused."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rota.model.errors import Damaged, Unavailable
+from rota.store.protocol import EventRow, Snapshot
+from rota.store.sqlite import SqliteStore
+from rota.testing.store_contract import batch
+from tests.faults.sizes import MANY
+
+PAGE_BYTES = 4096
+TRIALS = 2000 if MANY else 60
+COMMITS = 40
+
+
+class Written(NamedTuple):
+    """A store's files as a kill leaves them, and what they hold."""
+
+    directory: Path
+    snapshot: Snapshot
+    events: list[EventRow]
+
+
+@pytest.fixture(scope="module", params=["killed", "closed"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    directory, kept = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("kept") / "files"
+    return asyncio.run(_write(directory, kept, closed=request.param == "closed"))
+
+
+async def _write(directory: Path, kept: Path, *, closed: bool) -> Written:
+    """Rewritten, deleted and large records; when killed, the log holds some commits that the file has not."""
+    luck = random.Random(1)
+    store = SqliteStore(directory, reserve_bytes=4096)
+    epoch = await store.lead()
+    for revision in range(COMMITS):
+        puts = {
+            f"task/{luck.randrange(120)}/0": luck.randbytes(luck.choice((20, 700, 6000))) for _ in range(12)
+        }
+        deletes = tuple({f"task/{luck.randrange(120)}/0" for _ in range(2)} - puts.keys())
+        await store.commit(
+            batch(
+                epoch,
+                after=revision,
+                time_ms=revision,
+                puts=puts,
+                deletes=deletes,
+                events=luck.randbytes(300),
+            )
+        )
+    truth = await store.read(), await store.events(0, 1000)
+    if not closed:
+        shutil.copytree(directory, kept)
+    await store.close()
+    if closed:
+        shutil.copytree(directory, kept)
+    return Written(kept, *truth)
+
+
+Harm = Callable[[random.Random, bytes], bytes]
+
+
+def _flip(luck: random.Random, content: bytes) -> bytes:
+    at = luck.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ (1 << luck.randrange(8))]) + content[at + 1 :]
+
+
+def _cut(luck: random.Random, content: bytes) -> bytes:
+    return content[: luck.randrange(len(content))]
+
+
+def _zero(luck: random.Random, content: bytes) -> bytes:
+    at = luck.randrange(len(content)) // PAGE_BYTES * PAGE_BYTES
+    return content[:at] + bytes(min(PAGE_BYTES, len(content) - at)) + content[at + PAGE_BYTES :]
+
+
+def _smear(luck: random.Random, content: bytes) -> bytes:
+    at = luck.randrange(len(content))
+    return content[:at] + luck.randbytes(min(600, len(content) - at)) + content[at + 600 :]
+
+
+def _misplace(luck: random.Random, content: bytes) -> bytes:
+    """A page where another belongs, as a disk does that writes to the wrong place."""
+    pages = len(content) // PAGE_BYTES
+    source, target = luck.randrange(pages) * PAGE_BYTES, luck.randrange(pages) * PAGE_BYTES
+    page = content[source : source + PAGE_BYTES]
+    return content[:target] + page + content[target + PAGE_BYTES :]
+
+
+HARMS = [_flip, _cut, _zero, _smear, _misplace]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_nothing_wrong_is_ever_served(written: Written, harm: Harm, tmp_path: Path) -> None:
+    refused = 0
+    names = sorted(
+        path.name for path in written.directory.iterdir() if path.name in ("rota.db", "rota.db-wal")
+    )
+    for trial in range(TRIALS):
+        luck = random.Random(trial)
+        directory = tmp_path / str(trial)
+        shutil.copytree(written.directory, directory)
+        file = directory / luck.choice(names)
+        file.write_bytes(harm(luck, file.read_bytes()))
+        try:
+            found = await _all_of(directory)
+            gone_on = await _go_on(directory, found[0])
+        except Unavailable:
+            refused += 1
+        else:
+            assert found == (written.snapshot, written.events), f"trial {trial}: {file.name}"
+            assert gone_on, f"trial {trial}: {file.name}"
+        shutil.rmtree(directory)
+
+    assert refused
+
+
+async def test_a_lost_log_is_noticed(written: Written, tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    shutil.copytree(written.directory, directory)
+    (directory / "rota.db-wal").unlink(missing_ok=True)
+    (directory / "rota.db-shm").unlink(missing_ok=True)
+    if (written.directory / "rota.db-wal").exists():
+        with pytest.raises(Damaged, match="its last commits are lost"):
+            SqliteStore(directory)
+    else:
+        assert await _all_of(directory) == (written.snapshot, written.events)
+
+
+async def test_a_torn_commit_of_which_nobody_heard_never_was(tmp_path: Path) -> None:
+    """As a machine leaves it that lost power: the log ends somewhere within the last commit."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    store = SqliteStore(directory, reserve_bytes=4096)
+    epoch = await store.lead()
+    await store.commit(batch(epoch, puts={"k": b"first"}, events=b"first"))
+    size = (directory / "rota.db-wal").stat().st_size
+    shutil.copytree(directory, tmp_path / "heard")
+    await store.commit(batch(epoch, after=1, puts={f"k{n}": bytes(3000) for n in range(9)}, events=b"second"))
+    log = (directory / "rota.db-wal").read_bytes()
+    await store.close()
+
+    for cut in range(size, len(log), 997):
+        torn = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "heard", torn)
+        (torn / "rota.db-wal").write_bytes(log[:cut])
+        snapshot, events = await _all_of(torn)
+        assert (snapshot.revision, snapshot.records) == (1, {"k": b"first"})
+        assert events == [EventRow(1, b"first")]
+
+
+async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    epoch = await store.lead()
+    await store.commit(batch(epoch, puts={"k": b"old"}))
+    await store.close()
+    old = (tmp_path / "rota.db").read_bytes()
+    again = SqliteStore(tmp_path)
+    await again.commit(batch(epoch, after=1, puts={"k": b"new"}))
+    await again.close()
+    (tmp_path / "rota.db").write_bytes(old)
+
+    with pytest.raises(Damaged, match="revision 2 in epoch 1 was acknowledged") as refused:
+        SqliteStore(tmp_path)
+    assert "rota store restore" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("text", [b"", b"no mark", bytes(20)])
+async def test_a_mark_that_is_none_says_nothing(tmp_path: Path, text: bytes) -> None:
+    store = SqliteStore(tmp_path)
+    await store.commit(batch(await store.lead(), puts={"k": b"v"}))
+    await store.close()
+    (tmp_path / "rota.mark").write_bytes(text)
+
+    snapshot, _ = await _all_of(tmp_path)
+    assert snapshot.records == {"k": b"v"}
+
+
+async def _go_on(directory: Path, before: Snapshot) -> bool:
+    """Every key once more, or no more: whether that is what is read then. An index that lies would show."""
+    keys = sorted(before.records)
+    puts, deletes = dict.fromkeys(keys[::2], b"once more"), tuple(keys[1::2])
+    store = SqliteStore(directory, reserve_bytes=4096)
+    try:
+        epoch = await store.lead()
+        await store.commit(batch(epoch, after=before.revision, puts=puts, deletes=deletes))
+        return (await store.read()).records == puts
+    finally:
+        await store.close()
+
+
+async def _all_of(directory: Path) -> tuple[Snapshot, list[EventRow]]:
+    store = SqliteStore(directory, reserve_bytes=4096)
+    try:
+        return await store.read(), await store.events(0, 1000)
+    finally:
+        await store.close()

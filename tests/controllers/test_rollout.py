@@ -1,0 +1,208 @@
+"""Which tasks of a service make way for a newer version, when it has failed, and to what it goes back."""
+
+from typing import Any
+
+import pytest
+
+from rota.controllers import service
+from rota.controllers.verdict import End
+from rota.engine.entries import JobEntry
+from rota.model.errors import Rejected
+from rota.model.ids import JobId
+from rota.model.job import Kind
+from rota.model.lifecycle import AttemptState
+from rota.model.rollout import RolloutState
+from rota.model.service import Check, Health, Life, Rollout
+from rota.testing.builders import job_spec
+from rota.testing.stage import Stage
+from tests.controllers.stages import end, job, stage
+
+ONE = JobId("1")
+
+
+def serving(count: int = 4, **fields: Any) -> Stage:
+    """A service on two nodes, one of which has room to spare."""
+    made = stage(8, b=8)
+    made.submit(job_spec(1, kind=Kind.SERVICE, count=count, **fields))
+    return made
+
+
+def update(made: Stage, colour: str = "red", most: int | None = None, **rollout: Any) -> None:
+    changes: dict[str, object] = {"env": {"COLOUR": colour}}
+    made.update(ONE, changes | ({"rollout": rollout} if rollout else {}), most)
+
+
+def versions(made: Stage) -> list[int]:
+    status = job(made).statuses[0]
+    return [status.versions.get(at, 1) for at in range(job(made).spec.count)]
+
+
+def live(made: Stage, index: int, health: Health, restarts: int = 0) -> None:
+    for machine in made.machines.values():
+        machine.tell_life((ONE, index), Life(restarts, health=health.value))
+    made.settle()
+
+
+def state(entry: JobEntry) -> RolloutState | None:
+    return None if entry.rollout is None else entry.rollout.state
+
+
+def test_as_many_make_way_as_may_be_away() -> None:
+    made = serving()
+    update(made, most=3)
+
+    assert versions(made) == [2, 2, 2, 1]
+
+
+def test_what_is_away_for_another_reason_counts() -> None:
+    made = serving()
+    end(made, 3, code=1, ran_ms=1)
+    update(made, most=2)
+    made.wait(1)
+
+    assert versions(made)[:3].count(2) == 1, "task 3 is begun again as the newer version by itself"
+
+
+def test_what_does_not_serve_makes_way_at_once() -> None:
+    """It is no loss; and what serves stays as long as too many do not."""
+    made = serving(check=Check(command=("well",)))
+    for index in (0, 1):
+        live(made, index, Health.HEALTHY)
+    for index in (2, 3):
+        live(made, index, Health.UNHEALTHY)
+    update(made)
+
+    assert versions(made) == [1, 1, 2, 2]
+
+
+def test_an_end_of_an_older_version_costs_no_pause() -> None:
+    ended = End(AttemptState.FAILED)
+    spec = job_spec(kind=Kind.SERVICE)
+
+    assert service.judge(spec, ended, 3, wanted=True).spends_a_retry
+    assert not service.judge(spec, ended._replace(is_outdated=True), 3, wanted=True).spends_a_retry
+
+
+def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None:
+    made = serving(count=1)
+    for _ in range(9):
+        end(made, 0, code=1, ran_ms=1)
+        made.wait(300_000)
+    end(made, 0, code=1, ran_ms=1)
+    assert job(made).tally.pending == 1
+    update(made)
+
+    assert versions(made) == [2]
+
+
+@pytest.mark.parametrize("gone", ["stopped", "lost"])
+def test_what_the_cluster_does_to_a_new_task_is_no_failure_of_its_version(gone: str) -> None:
+    made = serving()
+    update(made)
+    node = next(name for name, one in made.machines.items() if (ONE, 0) in one.held)
+    if gone == "lost":
+        made.machines[node].crash()
+        made.cut(made.machines[node])
+        made.wait(60_000)
+    else:
+        made.drain(node, None)
+
+    assert state(job(made)) is not RolloutState.FAILED
+    assert job(made).spec.version == 2
+
+
+def test_a_failure_of_an_old_task_is_none_of_the_new_version() -> None:
+    made = serving()
+    update(made)
+    end(made, 3, code=1, ran_ms=1)
+
+    assert state(job(made)) is RolloutState.GOING
+
+
+def test_the_time_in_which_it_is_paused_does_not_count() -> None:
+    made = serving()
+    update(made, deadline="1m")
+    wish = job(made).wish
+    assert wish is not None
+    live(made, 0, Health.DOWN, restarts=1)
+    made.put(type(wish)(ONE, replace=2, paused=True))
+    made.wait(600_000)
+    made.put(type(wish)(ONE, replace=2))
+    made.wait(59_000)
+    before = state(job(made))
+    made.wait(1_000)
+
+    assert before is RolloutState.GOING
+    assert job(made).spec.version == 3, "and now it is over"
+
+
+def test_tasks_that_were_added_stay_when_it_goes_back() -> None:
+    made = serving(count=2)
+    made.update(ONE, {"env": {"COLOUR": "red"}, "count": 3}, None)
+    end(made, 2, code=1, ran_ms=1)
+
+    assert (job(made).spec.version, job(made).spec.count, job(made).spec.env) == (3, 3, {})
+
+
+def test_an_update_on_top_of_one_that_is_on_its_way_goes_back_to_the_last_good_one() -> None:
+    made = serving()
+    update(made, "red")
+    update(made, "blue")
+    end(made, 0, code=1, ran_ms=1)
+
+    assert job(made).spec.env == {}
+    assert versions(made)[1:] == [1, 1, 1], "what runs the good one was left alone"
+
+
+def test_what_came_back_is_not_given_up() -> None:
+    made = serving()
+    update(made, deadline="1m")
+    end(made, 0, code=1, ran_ms=1)
+    for _ in range(3):
+        end(made, 0, code=1, ran_ms=1)
+        made.wait(120_000)
+
+    assert (job(made).spec.version, state(job(made))) == (3, RolloutState.DONE)
+
+
+def test_a_canceled_service_goes_nowhere() -> None:
+    made = serving()
+    update(made)
+    made.cancel(ONE)
+
+    assert job(made).tally.ended == 4
+    assert job(made).spec.version == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"max_parallel": 0}, "rollout.max_parallel"),
+        ({"healthy": "soon"}, "rollout.healthy"),
+        ({"deadline": "5s", "healthy": "10s"}, "rollout.deadline"),
+        ({"rollback": "yes"}, "rollout.rollback"),
+        ({"speed": 1}, "rollout.speed"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        update(serving(), **given)
+
+    assert refused.value.field == field
+
+
+def test_only_services_are_rolled_out() -> None:
+    made = stage()
+    made.submit(job_spec(1))
+    with pytest.raises(Rejected) as refused:
+        update(made, healthy="1s")
+
+    assert refused.value.field == "rollout"
+
+
+def test_fields_that_are_not_given_stay() -> None:
+    made = serving()
+    update(made, healthy="3s")
+    update(made, "blue", deadline="3m")
+
+    assert job(made).spec.rollout == Rollout(healthy_seconds=3, deadline_seconds=180)
