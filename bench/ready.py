@@ -1,6 +1,6 @@
 """How long a server with many finished tasks takes to be ready, beside merely reading its file.
 
-python bench/ready.py [--jobs 1000] [--tasks 1000] [--dir DIR]
+python bench/ready.py [--jobs 1000] [--tasks 1000] [--dir DIR] [--etcd]
 """
 
 import argparse
@@ -25,7 +25,9 @@ from rota.model.task import TaskBlock
 from rota.store import codec
 from rota.store.protocol import EventRow, Snapshot
 from rota.store.sqlite import SqliteStore
+from rota.testing.etcd import LocalEtcd
 from rota.testing.records import decided, job, node, placed, reported
+from rota.wiring.places import place_of
 
 NODES = 20
 READY_SECONDS = 120
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=1000, help="of each job")
     parser.add_argument("--dir", help="where to write; default: a temporary directory")
+    parser.add_argument("--etcd", action="store_true", help="and the same on one member of etcd")
     said = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=said.dir) as name:
         directory = Path(name)
@@ -51,9 +54,12 @@ def main() -> None:
         raw = timed((directory / "server" / "rota.db").read_bytes)
         read = timed(lambda: asyncio.run(read_all(directory / "server")))
         ready, peak_mib = start(directory)
+        on_etcd = start_on_etcd(directory, snapshot) if said.etcd else None
     print(f"read the file                 {raw:8.2f} s")
     print(f"open, check and read the store{read:8.2f} s")
     print(f"rota server until /readyz     {ready:8.2f} s   {peak_mib:.0f} MiB")
+    if on_etcd is not None:
+        print(f"the same on etcd              {on_etcd:8.2f} s")
 
 
 def made(jobs: int, tasks: int) -> Snapshot:
@@ -104,8 +110,19 @@ async def read_all(directory: Path) -> None:
     await store.close()
 
 
-def start(directory: Path) -> tuple[float, float]:
+def start_on_etcd(directory: Path, snapshot: Snapshot) -> float:
+    async def copy(address: str) -> None:
+        async with place_of("store", address).opened(alone=True, new=True) as store:
+            await store.fill(snapshot, [])
+
+    with LocalEtcd(directory / "etcd") as etcd:
+        asyncio.run(copy(etcd.address))
+        return start(directory, "--store", etcd.address)[0]
+
+
+def start(directory: Path, *more: str) -> tuple[float, float]:
     """Seconds until it is ready, and its largest memory in MiB."""
+    (directory / "contexts" / "local.toml").unlink(missing_ok=True)  # of a server before
     began = time.monotonic()
     addresses = ("--http-addr", ANY, "--grpc-addr", ANY, "--agent-addr", ANY)
     environment = {**os.environ, "ROTA_CONFIG": str(directory / "config.toml")}
@@ -117,6 +134,7 @@ def start(directory: Path) -> tuple[float, float]:
         "--data-dir",
         str(directory / "server"),
         *addresses,
+        *more,
     ]
     with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
