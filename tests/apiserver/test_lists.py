@@ -1,7 +1,6 @@
 """Lists: which entries, in which order, with which fields, page by page."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -224,9 +223,9 @@ class Counted(dict[JobId, JobEntry]):
 
     times = 0
 
-    def get(self, key: JobId, default: Any = None) -> Any:
+    def __getitem__(self, key: JobId) -> JobEntry:
         self.times += 1
-        return super().get(key, default)
+        return super().__getitem__(key)
 
 
 async def test_attempts_have_addresses_of_their_own(tmp_path: Path) -> None:

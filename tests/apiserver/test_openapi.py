@@ -35,6 +35,7 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/v1/jobs/1/tasks/0/attempts", None),
     ("GET", "/v1/jobs/1/tasks/0/attempts/1", None),
     ("POST", "/v1/jobs/2/cancel", {"reason": "enough"}),
+    ("POST", "/v1/jobs/2/rerun", {}),
     ("POST", "/v1/plan", {"command": ["true"], "cpu": 64}),
     ("POST", "/v1/plan/drain", {"nodes": ["n1"]}),
     ("GET", "/v1/nodes", None),

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from rota.apiserver.openapi.spec import JobBody, UpdateBody
+from rota.apiserver.openapi.spec import JobBody, Spec, UpdateBody
 from rota.apiserver.openapi.words import (
     IF_MATCH,
     LAST_EVENT_ID,
@@ -69,12 +69,25 @@ class Warned(Answer):
     text: Annotated[str, said("what about it")]
 
 
+class RolloutUnderWay(Answer):
+    """How far the newest version of a job is."""
+
+    version: Annotated[int, said("which is rolled out")]
+    state: Annotated[str, said("how that stands")]
+    healthy: Annotated[int, said("tasks that run it and have proven well")]
+    max_parallel: Annotated[int | None, said("how many make way at one time")]
+    reason: Annotated[str | None, said("why it stands so, if there is more to say")]
+    back_from: Annotated[int | None, said("it is the way back from this version")]
+    back_why: Annotated[str | None, said("why it was taken back")]
+
+
 class Job(JobLine):
     """A job with its spec."""
 
-    spec: Annotated[JobBody, said("as it was understood; it could be sent again, its files aside")]
+    spec: Annotated[Spec, said("as it was understood; it could be sent again, its files aside")]
     placement: Annotated[Placement | None, said("the last decision on where it runs")]
     versions: Annotated[dict[str, int], said("of an updated job: how many running tasks have which version")]
+    rollout: Annotated[RolloutUnderWay, said("of an updated job: how far its newest version is")]
 
 
 class SubmittedJob(Job):
@@ -128,6 +141,18 @@ class IndicesBody(Body):
     """Some tasks, or all."""
 
     indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
+
+
+class RerunBody(Body):
+    """What of it is to run once more."""
+
+    failed: Annotated[bool, said("true: only what has not succeeded")] = False
+
+
+class ResolveBody(IndicesBody):
+    """What becomes of lost tasks whose controller is gone."""
+
+    word: Annotated[str, said("again, fail, cancel or lost")] = "again"
 
 
 class EmptyBody(Body):
@@ -192,6 +217,25 @@ OPERATIONS = (
     Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody),
     Operation("POST", f"{_ONE}/restart", "stop what runs, and try it again", Job, 202, body=IndicesBody),
     Operation("POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody),
+    Operation("POST", f"{_ONE}/rollback", "go back to its former version", Job, 202, body=EmptyBody),
+    Operation(
+        "POST",
+        f"{_ONE}/resolve",
+        "speak for its controller: what becomes of lost tasks",
+        Job,
+        202,
+        body=ResolveBody,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/rerun",
+        "run an ended job once more, as a new one",
+        Job,
+        201,
+        also=(200,),
+        body=RerunBody,
+        headers=(_KEY,),
+    ),
     Operation(
         "GET", f"{_ONE}/follow", "the job at each change until it has ended, as events", "text/event-stream"
     ),

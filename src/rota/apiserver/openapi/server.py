@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
+from rota.apiserver.openapi.jobs import EmptyBody
 from rota.apiserver.openapi.words import Answer, Body, Operation, list_parameters, said
 from rota.identity.tokens import Role
 
@@ -24,15 +25,36 @@ class Server(Answer):
     """The server that answers."""
 
     version: Annotated[str, said("of Rota")]
+    role: Annotated[str, said("leader, or none while it cannot lead")]
+    leader: Annotated[str | None, said("who leads, host:port")]
     epoch: Annotated[int, said("number of its term as leader")]
     revision: Annotated[int, said("number of its last commit")]
+    lag_ms: Annotated[int, said("how old what it shows may be")]
     store: Annotated[str, said("where its records are")]
+    store_median_ms: Annotated[float | None, said("how long a commit takes")]
+    store_worst_ms: Annotated[float | None, said("how long the slowest of late took")]
+    store_problem: Annotated[str | None, said("why commits do not reach the store")]
+    is_short_of_disk: Annotated[bool, said("nothing new is taken until there is room")]
     started_at_ms: Annotated[int, said("wall clock")]
     jobs: Annotated[int, said("that it keeps")]
     nodes: Annotated[int, said("that it knows")]
+    waits_for_accept: Annotated[bool, said("it was restored, and nodes wait for the operator's word")]
+    opens_in_ms: Annotated[int, said("until it greets nodes after a restore")]
+    restored_from_ms: Annotated[
+        int | None, said("when the backup was taken that it was restored from, wall clock")
+    ]
+    refused: Annotated[dict[str, str], said("nodes that are refused, and why")]
     address: Annotated[str, said("of this API, host:port")]
     agent_address: Annotated[str, said("where agents call")]
     controller_address: Annotated[str, said("where controllers call")]
+    controller_addresses: Annotated[list[str], said("the same of all servers")]
+
+
+class Accepted(Answer):
+    """Nodes may follow a restored server."""
+
+    epoch: Annotated[int, said("with which they do")]
+    open_in_ms: Annotated[int, said("until they are greeted")]
 
 
 class Token(Answer):
@@ -106,6 +128,7 @@ class Enrolled(Answer):
     certificate: Annotated[str, said("PEM, for a day")]
     ca: Annotated[str, said("the authority's certificate, PEM")]
     agent_address: Annotated[str, said("where agents call")]
+    agent_addresses: Annotated[list[str], said("the same of all servers")]
 
 
 class EnrollBody(Body):
@@ -124,6 +147,8 @@ TOKEN_FIELDS = Token.__struct_fields__
 
 OPERATIONS = (
     Operation("GET", "/v1/server", "the server that answers", Server),
+    Operation("GET", "/v1/store/backup", "everything, as of one moment", "application/octet-stream"),
+    Operation("POST", "/v1/store/accept", "let nodes follow a restored server", Accepted, body=EmptyBody),
     Operation("GET", "/v1/openapi.json", "this document", dict[str, Any]),
     Operation("GET", "/v1/docs", "this document for people", "text/html"),
     Operation("GET", "/metrics", "figures for Prometheus", "text/plain"),

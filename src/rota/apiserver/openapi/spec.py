@@ -33,6 +33,10 @@ class JobBody(Body):
     kind: Annotated[str, said("batch, service or system")] = "batch"
     restart: Annotated[Table | None, said("of a service: attempts, within, delay, delay_max")] = None
     check: Annotated[Table | None, said("of a service: command, tcp or http, and how often")] = None
+    rollout: Annotated[
+        Table | None,
+        said("of a service: how an update is rolled out: max_parallel, healthy, deadline, rollback"),
+    ] = None
     count: Annotated[Count, said("number of tasks; their indices are 0 to count - 1")] = 1
     after: Annotated[
         str | list[Any], said("jobs that have to end first: `12`, `build:failure`, {job, on}")
@@ -107,6 +111,12 @@ class JobBody(Body):
     when_no_controller: Annotated[str | None, said("while it is away: wait, or scheduler")] = None
     controller_wait: Annotated[Duration | None, said("after which time")] = None
     when_unschedulable: Annotated[str, said("queue, or reject")] = "queue"
+
+
+class Spec(JobBody):
+    """What a job asks for, as it was understood."""
+
+    rerun_of: Annotated[str | None, said("the id of the job that it runs once more")] = None
 
 
 class PlanBody(JobBody):
