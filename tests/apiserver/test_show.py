@@ -3,6 +3,7 @@
 import msgspec
 
 from rota.apiserver import show, show_spec, show_tasks
+from rota.apiserver.show_tasks import Wanted
 from rota.apiserver.spec import parse_spec
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
@@ -63,9 +64,9 @@ def test_what_never_began_in_an_ended_job_is_canceled() -> None:
     entry = mirror.jobs[JobId("1")]
 
     assert show.counts(entry)["canceled"] == 300
-    assert show_tasks.tasks_page(mirror, entry, None, 298, 10)["tasks"][0]["state"] == "canceled"
-    assert len(show_tasks.tasks_page(mirror, entry, "canceled", -1, 1000)["tasks"]) == 300
-    assert show_tasks.tasks_page(mirror, entry, "pending", -1, 1000)["tasks"] == []
+    assert show_tasks.tasks_page(mirror, entry, Wanted(after=298), 10)["tasks"][0]["state"] == "canceled"
+    assert len(show_tasks.tasks_page(mirror, entry, Wanted({"canceled"}), 1000)["tasks"]) == 300
+    assert show_tasks.tasks_page(mirror, entry, Wanted({"pending"}), 1000)["tasks"] == []
 
 
 def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
@@ -113,7 +114,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         ),
         tasks("1", 3, state=[TaskState.FAILED], wanted=[1]),
     )
-    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], None, -1, 10)["tasks"]
+    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], Wanted(), 10)["tasks"]
 
     assert first == {
         "job": "1",
@@ -162,7 +163,7 @@ def test_pages_of_tasks_cross_blocks_without_gaps_or_repeats() -> None:
     mirror = mirror_of(spec(1, count=600), attempts("1", 256, block=1, number=[1] * 256))
     entry, after, seen = mirror.jobs[JobId("1")], -1, list[int]()
     while True:
-        page = show_tasks.tasks_page(mirror, entry, None, after, 100)
+        page = show_tasks.tasks_page(mirror, entry, Wanted(after=after), 100)
         seen += [task["index"] for task in page["tasks"]]
         if page["next"] is None:
             break

@@ -105,6 +105,7 @@ THIRD_PARTY = {
     "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent", "rota.wiring"),
     "msgspec": ("rota.model", "rota.wire", "rota.store", "rota.apiserver", "rota.identity", "rota.config"),
     "numpy": ("rota.model", "rota.scheduler"),
+    "prometheus_client": ("rota.apiserver",),
     "psutil": ("rota.agent",),
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),

@@ -176,6 +176,32 @@ def test_jobs_are_read_page_by_page_up_to_a_limit(server: CannedServer, cluster:
     assert queries == [{"limit": "3", "state": "active"}, {"limit": "1", "state": "active", "before": "8"}]
 
 
+def test_a_page_on_which_nothing_fits_leads_on_to_the_next(server: CannedServer, cluster: Cluster) -> None:
+    server.on("GET /v1/jobs", {"jobs": [], "next": "8"}, {"jobs": [job(id="7")], "next": None})
+
+    assert [one.id for one in cluster.jobs(name="rare")] == ["7"]
+
+
+def test_a_token_is_made_listed_and_revoked(server: CannedServer, cluster: Cluster) -> None:
+    known = {"id": "a1", "name": "ci", "role": "viewer", "namespaces": ["ci"]}
+    server.on("POST /v1/tokens", Reply({**known, "token": "rota_secret"}, 201))
+    server.on("GET /v1/tokens", {"tokens": [known], "next": None})
+    server.on("DELETE /v1/tokens/a1", Reply(None, 204))
+
+    made = cluster.make_token("ci", "viewer", "ci", valid_seconds="1h")
+    cluster.revoke_token(made.id)
+
+    assert made.token == "rota_secret"
+    assert "rota_secret" not in repr(made)
+    assert [one.name for one in cluster.tokens()] == ["ci"]
+    assert server.asked("POST /v1/tokens")[0].body == {
+        "name": "ci",
+        "role": "viewer",
+        "namespaces": ["ci"],
+        "valid_seconds": "1h",
+    }
+
+
 def test_logs_are_text(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/jobs/12", job("succeeded", count=5))
     server.on("GET /v1/jobs/12/logs", output(chunk("grün\n".encode(), index=3)))

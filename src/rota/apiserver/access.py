@@ -20,6 +20,7 @@ class Action(StrEnum):
     ADD_NODES = "add nodes"
     CHANGE_CLUSTERS = "change clusters"
     ADD_CLUSTERS = "add clusters"
+    CHANGE_TOKENS = "change tokens"
     BACK_UP = "back up the store"
     RESTORE = "let nodes follow a restored server"
 
@@ -35,6 +36,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_CLUSTERS: Role.OPERATOR,
     Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
+    Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
     Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
     Action.RESTORE: Role.ADMIN,
 }

@@ -92,11 +92,9 @@ def delete(view: View, ref: str, caller: Caller) -> Plan:
     if followers:
         hint = f"cancel it first: rota cancel {' '.join(followers[:8])}"
         raise Conflict(f"job {followers[0]} waits for how job {job.spec.id} ended", hint=hint)
-    return Plan(
-        deletes=tuple(keys_of(job)),
-        why=f"{caller.name} deletes job {job.spec.id}",
-        answer=job.spec.id,
-    )
+    why = f"{caller.name} deletes job {job.spec.id}"
+    event = Event("job.deleted", why, job=job.spec.id)
+    return Plan(deletes=tuple(keys_of(job)), events=(event,), why=why, answer=job.spec.id)
 
 
 def wish_node(

@@ -74,6 +74,7 @@ def problem_of(
     status: int, code: str, detail: str, field: str | None = None, hint: str | None = None
 ) -> Response:
     body = {
+        "type": "about:blank",
         "status": status,
         "code": code,
         "title": HTTPStatus(status).phrase,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rota.apiserver.access import Caller
 from rota.apiserver.logs import Logs
+from rota.apiserver.metrics import Counts
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.engine.shadow import Taken
@@ -81,7 +82,11 @@ class Api:
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
     started_at_ms: int = field(default_factory=wall_ms)
+    counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
+
+    def __post_init__(self) -> None:
+        self.engine.listen(self.counts.hear)
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())

@@ -50,6 +50,16 @@ def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
     return body
 
 
+def known_parameters(said: Iterable[str], known: Iterable[str]) -> None:
+    """A query with no other parameters than these."""
+    names = list(known)
+    for name in said:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none'}"
+            raise BadField(printable(name), "is not a parameter of this address", hint)
+
+
 def number(field: str, parse: Callable[..., T], value: object, *bounds: float) -> T:
     """What a parser of rota.model.amounts makes of it; numbers too large for any arithmetic among them."""
     try:

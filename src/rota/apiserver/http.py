@@ -1,7 +1,9 @@
 """The HTTP face: who may come in, and what an error looks like to them. [I/O]"""
 
 import errno
+import time
 from collections.abc import Iterable
+from functools import wraps
 from http import HTTPStatus
 
 import structlog
@@ -11,40 +13,54 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import (
+    answers,
+    fields,
     routes_clusters,
     routes_crons,
+    routes_docs,
     routes_events,
     routes_jobs,
+    routes_join,
     routes_logs,
+    routes_metrics,
     routes_namespaces,
     routes_nodes,
     routes_outputs,
     routes_plan,
     routes_store,
+    routes_tasks,
+    routes_tokens,
     routes_wishes,
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
 from rota.apiserver.api import Api, host_of, wall_ms, who_calls
+from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
+from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.limits import BODY_BYTES_MAX
 
-OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
 ROUTES = [
     *routes_jobs.ROUTES,
+    *routes_tasks.ROUTES,
     *routes_wishes.ROUTES,
     *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
     *routes_plan.ROUTES,
     *routes_nodes.ROUTES,
+    *routes_join.ROUTES,
+    *routes_tokens.ROUTES,
     *routes_namespaces.ROUTES,
     *routes_clusters.ROUTES,
     *routes_crons.ROUTES,
     *routes_events.ROUTES,
+    *routes_docs.ROUTES,
+    *routes_metrics.ROUTES,
     *routes_store.ROUTES,
 ]
 log = structlog.get_logger("rota.apiserver")
@@ -52,13 +68,32 @@ log = structlog.get_logger("rota.apiserver")
 
 def make_app(api: Api) -> Starlette:
     app = Starlette(
-        routes=ROUTES,
+        routes=[_checked(one) for one in ROUTES],
         middleware=[Middleware(Door, api=api)],
         exception_handlers={HTTPException: _not_routed},
     )
     app.state.api = api
     app.router.redirect_slashes = False
     return app
+
+
+def _checked(route: Route) -> Route:
+    """The same, which refuses parameters it does not know: a misspelt filter would show everything."""
+    (method,) = route.methods or ("",)
+    operation, endpoint = operation_of(method, route.path), route.endpoint
+    if operation is None:
+        return route
+    known = [one.name for one in operation.query]
+
+    @wraps(endpoint)
+    async def checked(request: Request) -> Response:
+        fields.known_parameters(request.query_params, known)
+        if operation.body is EmptyBody:
+            fields.known_fields(await answers.json_body(request), ())
+        response: Response = await endpoint(request)
+        return response
+
+    return answers.route(method, route.path, checked)
 
 
 class Door:
@@ -75,12 +110,14 @@ class Door:
             return
         status = 0
         is_noted = False
+        began = time.monotonic()
 
         async def send_noting(message: Message) -> None:
             nonlocal status, is_noted
             await send(message)
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._api.counts.answered(_route_name(scope, status), status, time.monotonic() - began)
             elif not is_noted:  # when the answer has begun: a stream may go on for days
                 is_noted = True
                 self._note(scope, status)
@@ -111,17 +148,23 @@ class Door:
             return
         state = scope["state"]
         caller: Caller | None = state.get("caller")
-        routed = scope.get("endpoint") if status != HTTPStatus.METHOD_NOT_ALLOWED else None
+        routed = _route_name(scope, status)
         client = scope.get("client")
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
-            action=routed.__name__ if routed else scope["method"],
+            action=routed or scope["method"],
             target=state.get("target", scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=client[0] if client else "",
         )
         self._api.audit.write(entry)
+
+
+def _route_name(scope: Scope, status: int) -> str:
+    """Of the function that answered; empty: none did."""
+    routed = scope.get("endpoint") if status != HTTPStatus.METHOD_NOT_ALLOWED else None
+    return routed.__name__ if routed else ""
 
 
 def check_host(host: str, accepted: Iterable[str]) -> None:
@@ -154,6 +197,11 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_request"
     request.state.code = code
     answer = problem_of(status, code, f"there is no {request.method} {request.url.path[:200]}")
-    if isinstance(error, HTTPException) and error.headers:
-        answer.headers.update(error.headers)
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        answer.headers["Allow"] = ", ".join(_allowed(request.url.path))
     return answer
+
+
+def _allowed(path: str) -> list[str]:
+    """Each method of a path has a route of its own."""
+    return sorted(method for one in ROUTES if one.path_regex.match(path) for method in one.methods or ())

@@ -3,30 +3,38 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admit_clusters, answers
+from rota.apiserver import access, admit_clusters, answers, etags, pages
 from rota.apiserver.access import Action
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
 from rota.apiserver.api import Api
+from rota.apiserver.openapi.clusters import CLUSTER_FIELDS
 from rota.apiserver.quantities import shown
 from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.ids import JobId
+from rota.model.limits import CLUSTERS_MAX
+from rota.model.view import View
 
 Json = dict[str, object]
 
 
 async def list_clusters(request: Request) -> Response:
     access.require_role(caller_of(request), Action.LOOK)
+    wanted = pages.wish(request.query_params, CLUSTER_FIELDS, "name", most=CLUSTERS_MAX)
 
     def look(mirror: Mirror) -> Json:
-        return {"clusters": [_cluster(mirror, one) for one in mirror.clusters.values()]}
+        found, after = pages.page(mirror.clusters, str, wanted)
+        shown = [pages.pick(_cluster(mirror, mirror.clusters[name]), wanted.only) for name in found]
+        return {"clusters": shown, "next": after}
 
     return answer(await api_of(request).engine.read(look))
 
 
 async def show_cluster(request: Request) -> Response:
     access.require_role(caller_of(request), Action.LOOK)
-    return answer(await _shown(api_of(request), request.path_params["ref"]))
+    only = pages.chosen(request.query_params, CLUSTER_FIELDS)
+    return await _answered(api_of(request), request.path_params["ref"], only=only)
 
 
 async def create_cluster(request: Request) -> Response:
@@ -34,32 +42,40 @@ async def create_cluster(request: Request) -> Response:
     body = await json_body(request)
     name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.create(view, body, caller))
     noted(request, f"cluster {name}")
-    return answer(await _shown(api, name), 201)
+    return await _answered(api, name, 201)
 
 
 async def change_cluster(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    body = await json_body(request)
-    name: str = await api.engine.ask(
-        "apiserver", lambda view, _: admit_clusters.change(view, ref, body, caller)
-    )
-    noted(request, f"cluster {name}")
-    return answer(await _shown(api, name))
+    caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
+    name = await _ask(request, lambda view, _: admit_clusters.change(view, ref, body, caller))
+    return await _answered(api_of(request), name)
 
 
 async def delete_cluster(request: Request) -> Response:
     """It may take a while: what runs there may end."""
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.delete(view, ref, caller))
-    noted(request, f"cluster {name}")
+    caller, ref = caller_of(request), request.path_params["ref"]
+    name = await _ask(request, lambda view, _: admit_clusters.delete(view, ref, caller))
     return answer({"name": name}, 202)
 
 
-async def _shown(api: Api, ref: str) -> Json:
-    def look(mirror: Mirror) -> Json:
-        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref))
+async def _ask(request: Request, command: Command) -> str:
+    ref = request.path_params["ref"]
+    guarded = etags.only_if(request, lambda view: _tag(view, ref), command)
+    name: str = await api_of(request).engine.ask("apiserver", guarded)
+    noted(request, f"cluster {name}")
+    return name
 
-    return await api.engine.read(look)
+
+async def _answered(api: Api, ref: str, status: int = 200, *, only: frozenset[str] | None = None) -> Response:
+    def look(mirror: Mirror) -> tuple[Json, str]:
+        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref)), _tag(mirror, ref)
+
+    shown, tag = await api.engine.read(look)
+    return etags.tagged(answer(pages.pick(shown, only), status), tag)
+
+
+def _tag(view: View, ref: str) -> str:
+    return etags.tag_of(admit_clusters.wish_of(view, ref))
 
 
 def _cluster(mirror: Mirror, cluster: Cluster) -> Json:

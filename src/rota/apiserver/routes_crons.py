@@ -3,9 +3,10 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admit_crons, answers, fields, show
+from rota.apiserver import access, admit_crons, answers, etags, fields, pages, show
 from rota.apiserver.access import Action, sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.show_spec import spec
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
@@ -18,17 +19,21 @@ from rota.model.ids import JobId
 from rota.model.schedule import next_after, parse
 
 Json = dict[str, object]
+CRONS_PAGE_MAX = 10_000
 
 
 async def list_crons(request: Request) -> Response:
     caller, api = caller_of(request), api_of(request)
     access.require_role(caller, Action.LOOK)
     namespace, now_ms = request.query_params.get("namespace"), api.now().wall_ms
+    wanted = pages.wish(request.query_params, CRON_LINE_FIELDS, "name", most=CRONS_PAGE_MAX)
 
     def look(mirror: Mirror) -> Json:
-        crons = sorted(mirror.crons.values(), key=lambda cron: cron.ref)
-        shown = (cron for cron in crons if namespace in (None, cron.namespace))
-        return {"crons": [_line(mirror, cron, now_ms) for cron in shown if sees(caller, cron.namespace)]}
+        crons = (cron for cron in mirror.crons.values() if namespace in (None, cron.namespace))
+        seen = (cron for cron in crons if sees(caller, cron.namespace))
+        found, after = pages.page(seen, lambda cron: cron.ref, wanted)
+        shown = [pages.pick(_line(mirror, cron, now_ms), wanted.only) for cron in found]
+        return {"crons": shown, "next": after}
 
     return answer(await api.engine.read(look))
 
@@ -42,15 +47,17 @@ async def create_cron(request: Request) -> Response:
 async def show_cron(request: Request) -> Response:
     caller, (namespace, name) = caller_of(request), _ref(request)
     engine = api_of(request).engine
+    only = pages.chosen(request.query_params, CRON_FIELDS)
     cron = await engine.read(lambda mirror: admit_crons.find(mirror, namespace, name, caller))
-    return await _shown(request, cron.ref)
+    return await _shown(request, cron.ref, only=only)
 
 
 async def change_cron(request: Request) -> Response:
     caller, ref, body = caller_of(request), _ref(request), await json_body(request)
-    made = await _ask(
+    command = _guarded(
         request, lambda view, now: admit_crons.change(view, ref, body, caller, zones=zone, now=now)
     )
+    made = await _ask(request, command)
     return await _shown(request, made)
 
 
@@ -73,8 +80,13 @@ async def run_cron(request: Request) -> Response:
 
 async def delete_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    await _ask(request, lambda view, _: admit_crons.delete(view, ref, caller))
+    await _ask(request, _guarded(request, lambda view, _: admit_crons.delete(view, ref, caller)))
     return nothing()
+
+
+def _guarded(request: Request, command: Command) -> Command:
+    caller, ref = caller_of(request), _ref(request)
+    return etags.only_if(request, lambda view: etags.tag_of(admit_crons.find(view, *ref, caller)), command)
 
 
 async def _ask(request: Request, command: Command) -> str:
@@ -83,18 +95,22 @@ async def _ask(request: Request, command: Command) -> str:
     return done
 
 
-async def _shown(request: Request, ref: str, status: int = 200) -> Response:
+async def _shown(
+    request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
+) -> Response:
     api = api_of(request)
     now_ms = api.now().wall_ms
 
-    def look(mirror: Mirror) -> Json:
+    def look(mirror: Mirror) -> tuple[Json, str]:
         cron = mirror.crons.get(ref)
         if cron is None:
             raise NotFound(f"cron {ref} was deleted")
         runs = [_run(mirror, run) for run in status_of(mirror, cron).runs]
-        return {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(cron.template)}
+        shown = {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(cron.template)}
+        return shown, etags.tag_of(cron)
 
-    return answer(await api.engine.read(look), status)
+    shown, tag = await api.engine.read(look)
+    return etags.tagged(answer(pages.pick(shown, only), status), tag)
 
 
 def _ref(request: Request) -> tuple[str, str]:

@@ -6,12 +6,14 @@ from contextlib import aclosing
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import answers, show
+from rota.apiserver import answers, pages, show
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import answer, api_of, caller_of
 from rota.apiserver.api import Api
 from rota.apiserver.feed import BEGINNING, Happened, Position
 from rota.apiserver.finding import find_job, find_node, may_hear
+from rota.apiserver.openapi.events import EVENT_FIELDS
+from rota.apiserver.watching import position_of
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
@@ -24,15 +26,13 @@ Fits = Callable[[Happened], bool]
 async def list_events(request: Request) -> Response:
     api, query = api_of(request), request.query_params
     fits = await api.engine.read(lambda mirror: _filter(api, mirror, request))
-    streams = answers.wants_events(request)
-    since = (request.headers.get("last-event-id") if streams else None) or query.get("since")
-    position = Position.parse("since", since) if since else None
-    if position is not None:
-        api.changes.check(position)
-    if streams:
-        return _stream(api, position or api.changes.now(), fits)
     limit = answers.whole(query, "limit", 100, 1, EVENTS_PAGE_MAX)
-    return answer(await _page(api, position, fits, limit))
+    only = pages.chosen(query, EVENT_FIELDS)
+    position = position_of(api, request)
+    if answers.wants_events(request):
+        return _stream(api, position or api.changes.now(), fits, only)
+    page = await _page(api, position, fits, limit)
+    return answer({**page, "events": [pages.pick(event, only) for event in page["events"]]})
 
 
 async def _page(api: Api, position: Position | None, fits: Fits, limit: int) -> show.Json:
@@ -48,14 +48,14 @@ async def _page(api: Api, position: Position | None, fits: Fits, limit: int) -> 
     return {"events": [_shown(api, happened) for happened in found], "next": str(position)}
 
 
-def _stream(api: Api, position: Position, fits: Fits) -> Response:
+def _stream(api: Api, position: Position, fits: Fits, only: frozenset[str] | None) -> Response:
     async def run(write: answers.Write) -> bytes:
-        async with aclosing(api.changes.events_after(position)) as pages:
-            async for some in pages:
+        async with aclosing(api.changes.events_after(position)) as found:
+            async for some in found:
                 lines = [
-                    answers.server_sent(happened.event.kind, _shown(api, happened), str(happened.at))
-                    for happened in some
-                    if fits(happened)
+                    answers.server_sent(one.event.kind, pages.pick(_shown(api, one), only), str(one.at))
+                    for one in some
+                    if fits(one)
                 ]
                 await write(b"".join(lines) or answers.KEEP_ALIVE)
         return b""
@@ -72,14 +72,15 @@ def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
     caller, query = caller_of(request), request.query_params
     job = _job_id(mirror, query["job"], caller) if "job" in query else None
     node = find_node(mirror, query["node"]).spec.id if "node" in query else None
-    kind, cluster = query.get("kind"), query.get("cluster")
+    cluster = query.get("cluster")
+    kinds = frozenset(query["kind"].split(",")) if "kind" in query else None
 
     def fits(happened: Happened) -> bool:
         event = happened.event
         return (
             (job is None or event.job == job)
             and (node is None or event.node == node)
-            and (kind is None or event.kind == kind)
+            and (kinds is None or not kinds.isdisjoint((event.kind, event.kind.partition(".")[0])))
             and (cluster is None or (event.cluster == cluster and event.job is None))
             and may_hear(api.engine.mirror, caller, event.job)
         )

@@ -1,25 +1,29 @@
-"""Routes of jobs and tasks: one function each, no rules. [I/O]"""
+"""Routes of jobs: one function each, no rules. [I/O]"""
 
 import asyncio
+from collections.abc import Callable, Iterator
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import admission, admit_rerun, answers, fields, show, show_tasks
-from rota.apiserver.access import sees
+from rota.apiserver import admission, admit_rerun, answers, etags, pages, show, watching
+from rota.apiserver.access import Caller, sees
 from rota.apiserver.admit_rerun import Wanted
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
-from rota.apiserver.finding import find_job, task_index
+from rota.apiserver.api import Api
+from rota.apiserver.finding import find_job, may_hear
 from rota.apiserver.follow import telling
+from rota.apiserver.openapi.jobs import JOB_FIELDS, LINE_FIELDS
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
-from rota.model.errors import BadField, NotFound
+from rota.model.errors import NotFound
 from rota.model.ids import JobId
+from rota.model.job import Kind
 from rota.model.lifecycle import JobState
-from rota.model.phase import Phase
+from rota.model.plan import Event
 
 JOBS_PAGE_MAX = 1000
-TASKS_PAGE_MAX = 10_000
 
 
 async def submit_job(request: Request) -> Response:
@@ -56,55 +60,35 @@ async def rerun_job(request: Request) -> Response:
 
 
 async def list_jobs(request: Request) -> Response:
-    caller, query = caller_of(request), request.query_params
-    limit = answers.whole(query, "limit", 100, 1, JOBS_PAGE_MAX)
-    before = answers.whole(query, "before", 0, 0, 10**18)
-    name, namespace, state = query.get("name"), query.get("namespace"), _job_states(query.get("state"))
-
-    def fits(entry: JobEntry) -> bool:
-        return (
-            (state is None or show.state_of(entry) in state)
-            and (name is None or entry.spec.name == name)
-            and (namespace is None or entry.spec.namespace == namespace)
-            and sees(caller, entry.spec.namespace)
-        )
-
-    return answer(
-        await api_of(request).engine.read(lambda mirror: show.jobs_page(mirror, before, fits, limit))
-    )
+    """With `Accept: text/event-stream` those that change."""
+    api, query = api_of(request), _with_before(request.query_params)
+    wanted = pages.wish(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
+    if wanted.after is not None:
+        answers.whole(query, "after", 0, 0, 10**18)
+    fits = job_filter(request)
+    if answers.wants_events(request):
+        return watching.watching(api, request, _watched_jobs(api, caller_of(request), fits), wanted.only)
+    seq = str(api.changes.now())
+    page = await api.engine.read(lambda mirror: show.jobs_page(mirror, wanted, fits))
+    return answer({**page, "jobs": [pages.pick(job, wanted.only) for job in page["jobs"]], "seq": seq})
 
 
 async def show_job(request: Request) -> Response:
-    return answer(await api_of(request).engine.read(lambda mirror: show.job(mirror, _asked(mirror, request))))
+    only = pages.chosen(request.query_params, JOB_FIELDS)
+    shown = await api_of(request).engine.read(lambda mirror: show.job(mirror, asked(mirror, request)))
+    return etags.tagged(answer(pages.pick(shown, only)), etags.numbered(shown["version"]))
 
 
 async def delete_job(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
-    deleted = await api_of(request).engine.ask(
-        "apiserver", lambda view, _: admission.delete(view, ref, caller)
+    command = etags.only_if(
+        request,
+        lambda view: etags.numbered(find_job(view, ref, caller).spec.version),
+        lambda view, _: admission.delete(view, ref, caller),
     )
+    deleted = await api_of(request).engine.ask("apiserver", command)
     noted(request, f"job {deleted}")
     return nothing()
-
-
-async def list_tasks(request: Request) -> Response:
-    query = request.query_params
-    limit = answers.whole(query, "limit", 1000, 1, TASKS_PAGE_MAX)
-    after = answers.whole(query, "after", -1, -1, 10**18)
-    state = _task_state(query.get("state"))
-    return answer(
-        await api_of(request).engine.read(
-            lambda mirror: show_tasks.tasks_page(mirror, _asked(mirror, request), state, after, limit)
-        )
-    )
-
-
-async def show_task(request: Request) -> Response:
-    def look(mirror: Mirror) -> show.Json:
-        entry = _asked(mirror, request)
-        return show_tasks.task(mirror, entry, task_index(entry, request.path_params["index"]))
-
-    return answer(await api_of(request).engine.read(look))
 
 
 async def explain_job(request: Request) -> Response:
@@ -112,7 +96,7 @@ async def explain_job(request: Request) -> Response:
     now = api.now()
 
     def look(mirror: Mirror) -> show.Json:
-        job = _asked(mirror, request).spec.id
+        job = asked(mirror, request).spec.id
         return show.why(job, api.explain(mirror, job, now))
 
     return answer(await api.engine.read(look))
@@ -120,11 +104,11 @@ async def explain_job(request: Request) -> Response:
 
 async def follow_job(request: Request) -> Response:
     api = api_of(request)
-    job = await api.engine.read(lambda mirror: _asked(mirror, request).spec.id)
+    job = await api.engine.read(lambda mirror: asked(mirror, request).spec.id)
     return answers.Stream(telling(api, job), answers.EVENTS)
 
 
-def _asked(mirror: Mirror, request: Request) -> JobEntry:
+def asked(mirror: Mirror, request: Request) -> JobEntry:
     return _entry(mirror, find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id)
 
 
@@ -135,23 +119,57 @@ def _entry(mirror: Mirror, job: JobId) -> JobEntry:
     return entry
 
 
+def job_filter(request: Request) -> Callable[[JobEntry], bool]:
+    """What was asked for, of what the caller may see."""
+    caller, query = caller_of(request), request.query_params
+    state = _job_states(query.get("state"))
+    kind = pages.one_or_more(query, "kind", Kind)
+    labelled = pages.labelled(query.getlist("label")) if "label" in query else None
+    name, namespace, user = query.get("name"), query.get("namespace"), query.get("user")
+    cluster = query.get("cluster")
+
+    def fits(entry: JobEntry) -> bool:
+        spec = entry.spec
+        return (
+            (state is None or show.state_of(entry) in state)
+            and name in (None, spec.name)
+            and namespace in (None, spec.namespace)
+            and user in (None, spec.user)
+            and (kind is None or spec.kind in kind)
+            and (cluster is None or (entry.cluster is not None and entry.cluster.cluster == cluster))
+            and (labelled is None or labelled(spec.labels))
+            and sees(caller, spec.namespace)
+        )
+
+    return fits
+
+
+def _watched_jobs(api: Api, caller: Caller, fits: Callable[[JobEntry], bool]) -> watching.Watched[JobId]:
+    def about(event: Event) -> Iterator[JobId]:
+        if event.job is not None and may_hear(api.engine.mirror, caller, event.job):
+            yield event.job
+
+    def look(mirror: Mirror, job: JobId) -> show.Json | None:
+        entry = mirror.jobs.get(job)
+        return show.job_line(entry) if entry is not None and fits(entry) else None
+
+    return watching.Watched("job", about, look, lambda job: {"id": job})
+
+
+def _with_before(query: QueryParams) -> pages.Query:
+    """`before` is what `after` was called while the newest came first always."""
+    if "before" not in query or "after" in query:
+        return query
+    before = answers.whole(query, "before", 0, 0, 10**18)
+    return {**query, "after": str(before)} if before else query
+
+
 def _job_states(text: str | None) -> frozenset[JobState] | None:
-    match text:
-        case None:
-            return None
-        case "active":
-            return frozenset(JobState) - show.ENDS
-        case "ended":
-            return show.ENDS
-        case _:
-            return frozenset({fields.one_of("state", text, JobState)})
-
-
-def _task_state(text: str | None) -> str | None:
-    known = [phase.name.lower() for phase in Phase]
-    if text is not None and text not in known:
-        raise BadField("state", f"'{text[:20]}' is not a task's state", f"write one of: {', '.join(known)}")
-    return text
+    if text is None:
+        return None
+    groups = {"active": frozenset(JobState) - show.ENDS, "ended": show.ENDS}
+    names = pages.one_or_more({"state": text}, "state", (*groups, *JobState)) or ()
+    return frozenset().union(*(groups.get(name) or {JobState(name)} for name in names))
 
 
 ROUTES = [
@@ -161,7 +179,5 @@ ROUTES = [
     answers.route("DELETE", "/v1/jobs/{ref}", delete_job),
     answers.route("POST", "/v1/jobs/{ref}/rerun", rerun_job),
     answers.route("GET", "/v1/jobs/{ref}/follow", follow_job),
-    answers.route("GET", "/v1/jobs/{ref}/tasks", list_tasks),
-    answers.route("GET", "/v1/jobs/{ref}/tasks/{index}", show_task),
     answers.route("GET", "/v1/jobs/{ref}/why", explain_job),
 ]

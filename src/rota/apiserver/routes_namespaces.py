@@ -3,27 +3,34 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admit_namespaces, answers, fields
+from rota.apiserver import access, admit_namespaces, answers, etags, fields, pages
 from rota.apiserver.access import Action, sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.openapi.nodes import NAMESPACE_FIELDS
 from rota.apiserver.quantities import shown
 from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
 from rota.model.errors import NotFound
 from rota.model.namespace import Namespace
+from rota.model.view import View
 
 Json = dict[str, object]
+NAMESPACES_PAGE_MAX = 10_000  # as many as there may be
 
 
 async def list_namespaces(request: Request) -> Response:
     """Those for which something is set, and those whose jobs hold something or wait."""
     caller = caller_of(request)
     access.require_role(caller, Action.LOOK)
+    wanted = pages.wish(request.query_params, NAMESPACE_FIELDS, "name", most=NAMESPACES_PAGE_MAX)
 
     def look(mirror: Mirror) -> Json:
         holding = [name for name, held in mirror.accounts.of_namespace.items() if any(held.values())]
         waiting = [line.owner.namespace for line, _ in mirror.waiting()]
-        names = sorted({*mirror.namespaces, *holding, *waiting})
-        return {"namespaces": [_namespace(mirror, name) for name in names if sees(caller, name)]}
+        names = {name for name in (*mirror.namespaces, *holding, *waiting) if sees(caller, name)}
+        found, after = pages.page(names, str, wanted)
+        shown = [pages.pick(_namespace(mirror, name), wanted.only) for name in found]
+        return {"namespaces": shown, "next": after}
 
     return answer(await api_of(request).engine.read(look))
 
@@ -33,26 +40,38 @@ async def show_namespace(request: Request) -> Response:
     access.require_role(caller, Action.LOOK)
     if not sees(caller, name):
         raise NotFound(f"no namespace is called '{name}'", hint="see what there is: rota namespace ls")
-    return answer(await api_of(request).engine.read(lambda mirror: _namespace(mirror, name)))
+    return await _answered(request, name, pages.chosen(request.query_params, NAMESPACE_FIELDS))
 
 
 async def set_namespace(request: Request) -> Response:
-    api, caller, name = api_of(request), caller_of(request), request.path_params["ref"]
-    body = await json_body(request)
-    made: str = await api.engine.ask(
-        "apiserver", lambda view, _: admit_namespaces.set_namespace(view, name, body, caller)
-    )
-    noted(request, f"namespace {made}")
-    return answer(await api.engine.read(lambda mirror: _namespace(mirror, made)))
+    caller, name, body = caller_of(request), request.path_params["ref"], await json_body(request)
+    made = await _ask(request, lambda view, _: admit_namespaces.set_namespace(view, name, body, caller), name)
+    return await _answered(request, made)
 
 
 async def delete_namespace(request: Request) -> Response:
     caller, name = caller_of(request), request.path_params["ref"]
-    gone = await api_of(request).engine.ask(
-        "apiserver", lambda view, _: admit_namespaces.delete_namespace(view, name, caller)
-    )
-    noted(request, f"namespace {gone}")
+    await _ask(request, lambda view, _: admit_namespaces.delete_namespace(view, name, caller), name)
     return nothing()
+
+
+async def _ask(request: Request, command: Command, name: str) -> str:
+    guarded = etags.only_if(request, lambda view: _tag(view, name), command)
+    done: str = await api_of(request).engine.ask("apiserver", guarded)
+    noted(request, f"namespace {done}")
+    return done
+
+
+async def _answered(request: Request, name: str, only: frozenset[str] | None = None) -> Response:
+    def look(mirror: Mirror) -> tuple[Json, str]:
+        return _namespace(mirror, name), _tag(mirror, name)
+
+    shown, tag = await api_of(request).engine.read(look)
+    return etags.tagged(answer(pages.pick(shown, only)), tag)
+
+
+def _tag(view: View, name: str) -> str:
+    return etags.tag_of(view.namespaces.get(name, Namespace(name)))
 
 
 def _namespace(mirror: Mirror, name: str) -> Json:

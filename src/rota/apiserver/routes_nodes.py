@@ -1,42 +1,91 @@
-"""Routes of nodes, join tokens and enrolment: one function each, no rules. [I/O]"""
+"""Routes of nodes: one function each, no rules. [I/O]"""
 
-import asyncio
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admission, admit_brake, admit_namespaces, answers, fields, show
+from rota.apiserver import (
+    access,
+    admission,
+    admit_brake,
+    admit_namespaces,
+    answers,
+    etags,
+    pages,
+    show,
+    watching,
+)
 from rota.apiserver.access import Action
-from rota.apiserver.admit_clusters import check_cluster
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
-from rota.apiserver.api import Api, host_of, wall_ms
+from rota.apiserver.api import Api
 from rota.apiserver.finding import find_node
+from rota.apiserver.openapi.nodes import NODE_FIELDS
+from rota.engine.entries import NodeEntry
 from rota.engine.mirror import Mirror
-from rota.identity import tokens
-from rota.identity.errors import JoinRefused, Refused
-from rota.identity.tokens import JoinLine, JoinToken
-from rota.identity.vault import DAY_MS, JOIN_TOKEN_LIFE_MS
-from rota.model.amounts import parse_seconds
-from rota.model.cluster import DEFAULT
-from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
+from rota.engine.reconciler import Command
 from rota.model.ids import NodeId
-from rota.model.node import Eligibility, NodeSpec
+from rota.model.lifecycle import NodeState
+from rota.model.node import Eligibility
+from rota.model.plan import Event
+from rota.model.view import View
 
-CSR_BYTES_MAX = 16_384  # as the authority accepts
-HTTPS_PORT = 443
+NODES_PAGE_MAX = 10_000  # as many as a cluster has
 
 
 async def list_nodes(request: Request) -> Response:
-    api = api_of(request)
+    """With `Accept: text/event-stream` those that change."""
+    api, query = api_of(request), request.query_params
     access.require_role(caller_of(request), Action.LOOK)
-    now_ms = api.engine.now_ms()
+    wanted = pages.wish(query, NODE_FIELDS, "name", most=NODES_PAGE_MAX)
+    fits = _node_filter(request)
+    if answers.wants_events(request):
+        return watching.watching(api, request, _watched_nodes(api, fits), wanted.only)
+    now_ms, seq = api.engine.now_ms(), str(api.changes.now())
 
     def look(mirror: Mirror) -> show.Json:
-        entries = sorted(mirror.nodes.values(), key=lambda entry: (len(entry.spec.name), entry.spec.name))
-        return {"nodes": [show.node(mirror, entry, now_ms) for entry in entries], "brake": show.brake(mirror)}
+        fitting = filter(fits, mirror.nodes.values())
+        found, after = pages.page(fitting, lambda entry: entry.spec.name, wanted, _rank)
+        nodes = [pages.pick(show.node(mirror, entry, now_ms), wanted.only) for entry in found]
+        return {"nodes": nodes, "next": after, "brake": show.brake(mirror), "seq": seq}
 
     return answer(await api.engine.read(look))
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return len(name), name  # n2 before n10
+
+
+def _node_filter(request: Request) -> Callable[[NodeEntry], bool]:
+    query = request.query_params
+    states = pages.one_or_more(query, "state", NodeState)
+    eligible = pages.one_or_more(query, "eligibility", Eligibility)
+    labelled = pages.labelled(query.getlist("label"))
+    cluster = query.get("cluster")
+
+    def fits(entry: NodeEntry) -> bool:
+        return (
+            (states is None or show.node_state(entry) in states)
+            and (eligible is None or show.eligibility(entry) in eligible)
+            and cluster in (None, entry.spec.cluster)
+            and labelled(show.node_labels(entry))
+        )
+
+    return fits
+
+
+def _watched_nodes(api: Api, fits: Callable[[NodeEntry], bool]) -> watching.Watched[NodeId]:
+    def about(event: Event) -> Iterator[NodeId]:
+        if event.node is not None and event.kind.startswith("node."):
+            yield event.node
+
+    def look(mirror: Mirror, node: NodeId) -> show.Json | None:
+        entry = mirror.nodes.get(node)
+        if entry is None or not fits(entry):
+            return None
+        return show.node(mirror, entry, api.engine.now_ms())
+
+    return watching.Watched("node", about, look, lambda node: {"id": node})
 
 
 async def show_brake(request: Request) -> Response:
@@ -54,179 +103,68 @@ async def release_brake(request: Request) -> Response:
 
 async def show_node(request: Request) -> Response:
     access.require_role(caller_of(request), Action.LOOK)
-    ref = request.path_params["ref"]
-    return answer(await _shown(api_of(request), ref))
+    only = pages.chosen(request.query_params, NODE_FIELDS)
+    return await _answered(api_of(request), request.path_params["ref"], only=only)
 
 
 async def drain_node(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
+    caller, ref = caller_of(request), request.path_params["ref"]
     body = await json_body(request)
-    node = await api.engine.ask(
-        "apiserver", lambda view, now: admission.drain_node(view, ref, body, caller, now)
+    return await _changed(
+        request, lambda view, now: admission.drain_node(view, ref, body, caller, now), status=202
     )
-    noted(request, f"node {node}")
-    return answer(await _shown(api, node), 202)
 
 
 async def cordon_node(request: Request) -> Response:
-    return await _wish(request, Eligibility.CORDONED, 200)
+    return await _wish(request, Eligibility.CORDONED)
 
 
 async def open_node(request: Request) -> Response:
-    return await _wish(request, Eligibility.OPEN, 200)
+    return await _wish(request, Eligibility.OPEN)
 
 
 async def change_node(request: Request) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    body = await json_body(request)
-    node = await api.engine.ask(
-        "apiserver", lambda view, _: admit_namespaces.taint_node(view, ref, body, caller)
-    )
-    noted(request, f"node {node}")
-    return answer(await _shown(api, node))
+    caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
+    return await _changed(request, lambda view, _: admit_namespaces.taint_node(view, ref, body, caller))
 
 
 async def delete_node(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
-    deleted = await api_of(request).engine.ask(
-        "apiserver", lambda view, _: admission.delete_node(view, ref, caller)
+    command = etags.only_if(
+        request, lambda view: _tag(view, ref), lambda view, _: admission.delete_node(view, ref, caller)
     )
+    deleted = await api_of(request).engine.ask("apiserver", command)
     noted(request, f"node {deleted}")
     return nothing()
 
 
-async def make_join_token(request: Request) -> Response:
-    api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
-    known = ("labels", "cluster", "valid_seconds", "local")
-    said = fields.known_fields(await json_body(request), known)
-    labels = fields.labels("labels", said.get("labels", {}))
-    cluster = fields.name("cluster", said.get("cluster", DEFAULT))
-    own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
-    valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
-    if api.addresses.loopback_only and said.get("local") is not True:
-        raise Conflict(
-            "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
-        )
-    now_ms = wall_ms()
-    secret = await asyncio.to_thread(
-        api.vault.make_join_token, now_ms, labels={**own, **labels}, cluster=cluster, valid_ms=valid_ms
-    )
-    address = api.addresses.http
-    line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
-    noted(request, f"cluster {cluster}")
-    made = {
-        "token": secret,
-        "ca": api.authority.fingerprint,
-        "address": address,
-        "line": f"rota agent --join '{line.render()}'",
-        "expires_at_ms": now_ms + valid_ms,
-    }
-    return answer(made, 201)
+async def _wish(request: Request, eligibility: Eligibility) -> Response:
+    caller, ref = caller_of(request), request.path_params["ref"]
+    return await _changed(request, lambda view, _: admission.wish_node(view, ref, eligibility, caller))
 
 
-def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
-    """What its cluster says of every node; of one that is not there a node cannot be."""
-    check_cluster(mirror, cluster)
-    wish = mirror.cluster_wishes.get(cluster)
-    return {} if wish is None else wish.node_labels
-
-
-async def show_ca(request: Request) -> Response:
-    authority = api_of(request).authority
-    return answer({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint})
-
-
-async def enroll(request: Request) -> Response:
-    """The token is spent last, so that a node which could not be made costs none."""
-    api = api_of(request)
-    known = ("token", "csr", "name", "machine_id", "labels")
-    said = fields.known_fields(await json_body(request), known)
-    secret = fields.text("token", said.get("token"))
-    csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
-    name = fields.name("name", said.get("name"))
-    fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
-    token = await asyncio.to_thread(_usable, api, secret)
-    spec: NodeSpec = await api.engine.ask(
-        "apiserver", lambda view, now: admission.enroll(view, name, token.labels, token.cluster, now)
-    )
-    noted(request, f"node {spec.id} {spec.name}")
-    try:
-        certificate = await asyncio.to_thread(_certify, api, spec, csr, secret)
-    except Rejected:
-        await _take_back(api, spec)
-        raise
-    made = {
-        "node_id": spec.id,
-        "name": spec.name,
-        "certificate": certificate.decode(),
-        "ca": api.authority.ca_pem.decode(),
-        "agent_address": api.addresses.agent,
-        "agent_addresses": list(dict.fromkeys((api.addresses.agent, *api.agent_addresses()))),
-    }
-    return answer(made, 201)
-
-
-def _usable(api: Api, secret: str) -> JoinToken:
-    digest = tokens.digest(secret)
-    now_ms = wall_ms()
-    for token in api.vault.list_join_tokens():
-        if token.digest == digest and token.used_by is None and token.expires_at_ms > now_ms:
-            return token
-    try:
-        api.vault.use_join_token(secret, "", now_ms)  # says why not
-    except JoinRefused as refusal:
-        raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
-    raise NotAllowed("join token is not usable now", field="token", hint="make a new one: rota node token")
-
-
-def _certify(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
-    try:
-        certificate = api.authority.sign_node(csr, spec.id, spec.name, datetime.now(UTC))
-        api.vault.use_join_token(secret, spec.id, wall_ms())
-    except JoinRefused as refusal:
-        raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
-    except Refused as refusal:
-        raise BadField("csr", str(refusal), "send a PEM certificate request") from None
-    return certificate
-
-
-async def _take_back(api: Api, spec: NodeSpec) -> None:
-    why = f"node {spec.name} could not be enrolled"
-    await api.engine.ask("apiserver", lambda view, _: admission.forget_node(find_node(view, spec.id), why))
-
-
-async def _wish(request: Request, eligibility: Eligibility, status: int) -> Response:
-    api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    node = await api.engine.ask(
-        "apiserver", lambda view, _: admission.wish_node(view, ref, eligibility, caller)
-    )
+async def _changed(request: Request, command: Command, status: int = 200) -> Response:
+    """What an operator wishes of a node, and the node thereafter."""
+    api, ref = api_of(request), request.path_params["ref"]
+    guarded = etags.only_if(request, lambda view: _tag(view, ref), command)
+    node = await api.engine.ask("apiserver", guarded)
     noted(request, f"node {node}")
-    return answer(await _shown(api, node), status)
+    return await _answered(api, node, status)
 
 
-async def _shown(api: Api, ref: str) -> show.Json:
+async def _answered(api: Api, ref: str, status: int = 200, *, only: frozenset[str] | None = None) -> Response:
     now_ms = api.engine.now_ms()
 
-    def look(mirror: Mirror) -> show.Json:
-        entry = mirror.nodes.get(NodeId(find_node(mirror, ref).spec.id))
-        if entry is None:
-            raise NotFound(f"node {ref[:60]} was deleted")
-        return show.node(mirror, entry, now_ms)
+    def look(mirror: Mirror) -> tuple[show.Json, str]:
+        entry = mirror.nodes[NodeId(find_node(mirror, ref).spec.id)]
+        return show.node(mirror, entry, now_ms), _tag(mirror, ref)
 
-    return await api.engine.read(look)
-
-
-def _valid_ms(value: object) -> int:
-    seconds = fields.number("valid_seconds", parse_seconds, value, DAY_MS / 1000)
-    if seconds < 1:
-        raise BadField("valid_seconds", "is too short", "write 1 s to 24h")
-    return round(seconds * 1000)
+    shown, tag = await api.engine.read(look)
+    return etags.tagged(answer(pages.pick(shown, only), status), tag)
 
 
-def _port(address: str) -> int:
-    port = address.rpartition(":")[2]
-    return int(port) if port.isdigit() else HTTPS_PORT
+def _tag(view: View, ref: str) -> str:
+    return etags.tag_of(find_node(view, ref).wish)
 
 
 ROUTES = [
@@ -239,7 +177,4 @@ ROUTES = [
     answers.route("POST", "/v1/nodes/{ref}/drain", drain_node),
     answers.route("POST", "/v1/nodes/{ref}/cordon", cordon_node),
     answers.route("POST", "/v1/nodes/{ref}/open", open_node),
-    answers.route("POST", "/v1/join-tokens", make_join_token),
-    answers.route("GET", "/v1/ca", show_ca),
-    answers.route("POST", "/v1/enroll", enroll),
 ]

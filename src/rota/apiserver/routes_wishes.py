@@ -11,13 +11,14 @@ from rota.apiserver import (
     admit_update,
     admit_wishes,
     answers,
+    etags,
     show,
 )
 from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
 from rota.engine.mirror import Mirror
-from rota.model.errors import BadField, NotFound
+from rota.model.errors import NotFound
 from rota.model.ids import JobId
 from rota.model.limits import COUNT_MAX
 
@@ -64,7 +65,7 @@ async def update_job(request: Request) -> Response:
     noted(request, f"job {done.job.id}")
     shown = await api.engine.read(lambda mirror: _shown(mirror, done.job.id))
     changed = {"at_once": done.at_once, "from_next_attempt": done.later}
-    return answer({**shown, "changed": changed})
+    return etags.tagged(answer({**shown, "changed": changed}), etags.numbered(shown["version"]))
 
 
 async def _wish(request: Request, admit: Admit) -> Response:
@@ -83,12 +84,10 @@ def _shown(mirror: Mirror, job: JobId) -> show.Json:
 
 
 def _wanted(request: Request, body: object) -> Update:
-    query, said = request.query_params, request.headers.get("if-match", "*").strip().strip('"')
-    if said != "*" and not (said.isascii() and said.isdecimal() and len(said) < 10):
-        raise BadField("If-Match", "is not a version of a spec", 'write it as "3"')
+    query = request.query_params
     return Update(
         body,
-        None if said == "*" else int(said),
+        etags.expected_version(request),
         answers.flag(query, "replace"),
         answers.whole(query, "max_parallel", 0, 1, COUNT_MAX) or None,
     )

@@ -1,10 +1,11 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
-from bisect import bisect_left
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rota.apiserver import show_service
+from rota.apiserver.pages import Wish
 from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
@@ -21,7 +22,7 @@ from rota.model.why import Why
 Json = dict[str, Any]
 
 ENDS = JOB_ENDS
-SCANNED_MAX = 50_000  # job numbers looked at for one page: a rare filter must not stop everybody else
+SCANNED_MAX = 20_000  # job numbers looked at for one page: a rare filter must not stop everybody else
 
 _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
@@ -77,22 +78,27 @@ def has_ended(entry: JobEntry) -> bool:
 
 def counts(entry: JobEntry) -> dict[str, int]:
     """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
-    tasks = entry.tally.by_phase
-    ended = has_ended(entry)
-    pending, held = tasks[Phase.PENDING], tasks[Phase.HELD]
-    never_began = pending + held if ended else 0
-    late = entry.verdict is not None and entry.verdict.late
+    numbers = folded(entry.tally.by_phase)
+    if has_ended(entry):
+        late = entry.verdict is not None and entry.verdict.late
+        numbers["timed_out" if late else "canceled"] += numbers["pending"] + numbers["held"]
+        numbers["pending"] = numbers["held"] = 0
+    return numbers
+
+
+def folded(tasks: Sequence[int]) -> dict[str, int]:
+    """Numbers of tasks by phase -> by state; some phases share one."""
     return {
-        "pending": 0 if ended else pending,
+        "pending": tasks[Phase.PENDING],
         "offered": tasks[Phase.OFFERED],
         "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
         "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
-        "held": 0 if ended else held,
+        "held": tasks[Phase.HELD],
         "unresolved": tasks[Phase.UNRESOLVED],
         "succeeded": tasks[Phase.SUCCEEDED],
         "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED] + (0 if late else never_began),
-        "timed_out": tasks[Phase.TIMED_OUT] + (never_began if late else 0),
+        "canceled": tasks[Phase.CANCELED],
+        "timed_out": tasks[Phase.TIMED_OUT],
         "lost": tasks[Phase.LOST],
     }
 
@@ -147,19 +153,29 @@ def _because(reason: str | None) -> str:
     return f" ({reason.rstrip('.')})" if reason else ""
 
 
-def jobs_page(mirror: Mirror, before: int, fits: Callable[[JobEntry], bool], limit: int) -> Json:
-    """The newest below the number `before` that fit, and where to go on."""
-    numbers = list(mirror.jobs)  # in the order in which they were given out, with gaps
-    above = len(numbers) if before == 0 else bisect_left(numbers, before, key=int)
-    last = max(0, above - SCANNED_MAX)
+def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) -> Json:
+    """Those behind the number `after` that fit, in their order, and where to go on."""
+    some, more = _numbers(list(mirror.jobs), wanted)
     found: list[Json] = []
-    for number in reversed(numbers[last:above]):
+    for number in some:
         entry = mirror.jobs[number]
         if fits(entry):
-            if len(found) == limit:
+            if len(found) == wanted.limit:
                 return {"jobs": found, "next": found[-1]["id"]}
             found.append(job_line(entry))
-    return {"jobs": found, "next": numbers[last] if last else None}
+    return {"jobs": found, "next": more}
+
+
+def _numbers(known: list[JobId], wanted: Wish) -> tuple[list[JobId], JobId | None]:
+    """The jobs to look at for one page, and the last of them where there are more; known are in order."""
+    after = None if wanted.after is None else int(wanted.after)
+    if wanted.descending:
+        above = len(known) if after is None else bisect_left(known, after, key=int)
+        last = max(0, above - SCANNED_MAX)
+        return known[last:above][::-1], known[last] if last else None
+    first = 0 if after is None else bisect_right(known, after, key=int)
+    end = min(len(known), first + SCANNED_MAX)
+    return known[first:end], known[end - 1] if end < len(known) else None
 
 
 def why(job_id: JobId, reasons: Why) -> Json:
@@ -181,12 +197,12 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
     return {
         "id": entry.id,
         "name": entry.spec.name,
-        "state": (status.state if status else NodeState.LEFT).value,
-        "eligibility": _eligibility(entry).value,
+        "state": node_state(entry).value,
+        "eligibility": eligibility(entry).value,
         "drain": _drain(mirror, entry, now_ms),
         "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
-        "labels": {**(status.labels if status else {}), **entry.spec.labels},
+        "labels": node_labels(entry),
         "capacity": _amounts(status.capacity if status else {}),
         "reserved": _reserved(mirror, entry),
         "used": _used(entry),
@@ -213,7 +229,15 @@ def brake(mirror: Mirror) -> Json:
     return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
 
 
-def _eligibility(entry: NodeEntry) -> Eligibility:
+def node_state(entry: NodeEntry) -> NodeState:
+    return entry.status.state if entry.status else NodeState.LEFT
+
+
+def node_labels(entry: NodeEntry) -> dict[str, str]:
+    return {**(entry.status.labels if entry.status else {}), **entry.spec.labels}
+
+
+def eligibility(entry: NodeEntry) -> Eligibility:
     if drains(entry.wish, entry.status):
         return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
     return entry.wish.eligibility if entry.wish else Eligibility.OPEN

@@ -1,5 +1,6 @@
 """Blocks of a job -> its tasks and attempts as the API shows them."""
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from rota.apiserver import show_service
@@ -33,29 +34,47 @@ class Placed(NamedTuple):
         return AttemptState.OFFERED if self.status is None else self.status.state
 
 
-def tasks_page(mirror: Mirror, entry: JobEntry, state: str | None, after: int, limit: int) -> Json:
-    """Up to `limit` tasks of the indices above `after`, and the index to go on from."""
+class Wanted(NamedTuple):
+    """Which tasks of a job: in one of these states, on this node, with an index above `after`."""
+
+    states: Container[str] | None = None
+    node: str | None = None
+    after: int = -1
+
+
+def tasks_page(mirror: Mirror, entry: JobEntry, wanted: Wanted, limit: int) -> Json:
+    """Up to `limit` of these tasks, and the index to go on from."""
     found: list[Json] = []
-    for block in range((after + 1) // BLOCK_TASKS, entry.spec.blocks):
-        positions = _positions(entry, block, state)
+    for block in range((wanted.after + 1) // BLOCK_TASKS, entry.spec.blocks):
+        positions = _positions(entry, block, wanted.states)
         if not positions:
             continue
         rows = _Rows(mirror, entry, block)
         for position in positions:
-            if block * BLOCK_TASKS + position > after:
+            is_behind = block * BLOCK_TASKS + position > wanted.after
+            if is_behind and wanted.node in (None, rows.node(position)):
                 if len(found) == limit:
                     return {"tasks": found, "next": found[-1]["index"]}
                 found.append(rows.task(position))
     return {"tasks": found, "next": None}
 
 
+def task_line(mirror: Mirror, entry: JobEntry, index: int) -> Json:
+    """One task without its attempts."""
+    block, position = divmod(index, BLOCK_TASKS)
+    return _Rows(mirror, entry, block).task(position)
+
+
 def task(mirror: Mirror, entry: JobEntry, index: int) -> Json:
     """One task and all its known attempts, oldest first."""
-    block, position = divmod(index, BLOCK_TASKS)
-    shown = _Rows(mirror, entry, block).task(position)
-    attempts = [_attempt(mirror, placed, entry.spec.steps) for placed in attempts_of(entry, index)]
+    shown = task_line(mirror, entry, index)
+    attempts = attempts_shown(mirror, entry, index)
     steps = attempts[-1]["steps"] if attempts else _steps(entry.spec.steps, None)
     return {**shown, "steps": steps, "attempts": attempts}
+
+
+def attempts_shown(mirror: Mirror, entry: JobEntry, index: int) -> list[Json]:
+    return [_attempt(mirror, placed, entry.spec.steps) for placed in attempts_of(entry, index)]
 
 
 def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
@@ -87,13 +106,13 @@ def _current(status: StatusBlock | None, position: int, number: int) -> OldStatu
     return OldStatus(position=position, reason=reason, steps=marks, life=life, **cells)
 
 
-def _positions(entry: JobEntry, block: int, state: str | None) -> list[int]:
-    """Of the tasks in a block that are in this state."""
+def _positions(entry: JobEntry, block: int, states: Container[str] | None) -> list[int]:
+    """Of the tasks in a block that are in one of these states."""
     size = min(entry.spec.block_size(block), entry.spec.count - block * BLOCK_TASKS)
-    if state is None:
+    if states is None:
         return list(range(size))
     phases = entry.phases.get(block) or bytes(size)
-    wanted = [phase for phase in Phase if _shown(phase, _unbegun(entry)) == state]
+    wanted = [phase for phase in Phase if _shown(phase, _unbegun(entry)) in states]
     return [position for position, phase in enumerate(phases[:size]) if phase in wanted]
 
 
@@ -128,6 +147,11 @@ class _Rows:
         self._carried = f"succeeded in job {entry.spec.rerun_of}" if entry.spec.carried else None
         self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
 
+    def node(self, position: int) -> str | None:
+        attempt = self._attempt
+        placed = attempt is not None and attempt["number"][position]
+        return self._nodes[attempt["node"][position]] if attempt and placed else None
+
     def task(self, position: int) -> Json:
         attempt, status = self._attempt, self._status
         number = attempt["number"][position] if attempt else 0
@@ -137,7 +161,7 @@ class _Rows:
             "state": _shown(self._phases[position], self._unbegun),
             "tries": attempt["tries"][position] + 1 if attempt and number else 0,
             "attempt": number or None,
-            "node": self._nodes[attempt["node"][position]] if attempt and number else None,
+            "node": self.node(position),
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
             "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
             "reason": self._reasons.get(position) or self._why_done(position, number),

@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "node": "List nodes, let them join, and take them out of service.",
         "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",
+        "token": "Say who may use the cluster, for what and where.",
         "store": "Back up, restore, check and move what the server keeps.",
     },
     "Start": {

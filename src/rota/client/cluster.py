@@ -26,6 +26,7 @@ from rota.client.views import (
     Node,
     Outlook,
     Server,
+    Token,
     listed,
     read,
 )
@@ -104,8 +105,8 @@ class Cluster:
         """A job by id, unique prefix, name, or `last`."""
         return find(self.transport, ref)
 
-    def jobs(self, limit: int | None = None, **query: str | None) -> Iterator[JobStatus]:
-        """Jobs, newest first; `state`, `name` and `namespace` choose among them."""
+    def jobs(self, limit: int | None = None, **query: str | list[str] | None) -> Iterator[JobStatus]:
+        """Jobs, newest first; `state`, `kind`, `name`, `namespace`, `user`, `cluster` and `label` choose."""
         before, left = None, limit
         while left is None or left > 0:
             page_size = PAGE_JOBS if left is None else min(PAGE_JOBS, left)
@@ -116,7 +117,7 @@ class Cluster:
             yield from (read(JobStatus, item) for item in items)
             before = page.get("next")
             left = None if left is None else left - len(items)
-            if before is None or not items:
+            if before is None:  # an empty page leads on, too: what fits may be rare
                 return
 
     def nodes(self) -> list[Node]:
@@ -169,6 +170,23 @@ class Cluster:
         """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
         said = {name: value for name, value in wishes.items() if value is not None}
         return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
+
+    def tokens(self) -> list[Token]:
+        """Who may use the API, without the secrets."""
+        answer = self.transport.call(Request("GET", "/v1/tokens"))
+        return [read(Token, item) for item in listed(answer, "tokens")]
+
+    def make_token(
+        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+    ) -> Token:
+        """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
+        body: dict[str, Any] = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
+        body |= {} if valid_seconds is None else {"valid_seconds": valid_seconds}
+        return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body)))
+
+    def revoke_token(self, token_id: str) -> None:
+        """It is refused from its next request on."""
+        self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
 
     def namespaces(self) -> list[Namespace]:
         """Those for which something is set, and those whose jobs hold something or wait."""

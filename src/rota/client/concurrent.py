@@ -23,6 +23,7 @@ from rota.client.views import (
     Output,
     Server,
     Task,
+    Token,
     Warned,
     Why,
 )
@@ -175,7 +176,7 @@ class AsyncCluster:
     async def job(self, ref: str) -> AsyncJob:
         return AsyncJob(await _apart(lambda: self._cluster.job(ref)))
 
-    def jobs(self, limit: int | None = None, **query: str | None) -> AsyncIterator[JobStatus]:
+    def jobs(self, limit: int | None = None, **query: str | list[str] | None) -> AsyncIterator[JobStatus]:
         return _each(lambda: self._cluster.jobs(limit, **query))
 
     async def nodes(self) -> list[Node]:
@@ -213,6 +214,19 @@ class AsyncCluster:
 
     async def join_token(self, **wishes: Any) -> JoinToken:
         return await _apart(lambda: self._cluster.join_token(**wishes))
+
+    async def tokens(self) -> list[Token]:
+        return await _apart(self._cluster.tokens)
+
+    async def make_token(
+        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+    ) -> Token:
+        return await _apart(
+            lambda: self._cluster.make_token(name, role, *namespaces, valid_seconds=valid_seconds)
+        )
+
+    async def revoke_token(self, token_id: str) -> None:
+        await _apart(lambda: self._cluster.revoke_token(token_id))
 
     async def namespaces(self) -> list[Namespace]:
         return await _apart(self._cluster.namespaces)

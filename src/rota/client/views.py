@@ -310,6 +310,20 @@ class JoinToken:
 
 
 @dataclass(frozen=True)
+class Token:
+    """The right to use the API; its secret only right after it was made."""
+
+    id: str
+    name: str
+    role: str
+    namespaces: tuple[str, ...] = ()
+    made_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    token: str | None = field(default=None, repr=False)
+    raw: Mapping[str, Any] = _raw()
+
+
+@dataclass(frozen=True)
 class Accepted:
     """Nodes may follow a server: with which epoch, and how long work under leases makes them wait."""
 

@@ -1,0 +1,163 @@
+"""What a server counts and what it shows of the cluster, for Prometheus: sums, never one per task or node.
+
+The number of series is bounded by the code: no name of a job, node, user or namespace becomes a label.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping
+from operator import add
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from rota.apiserver import show
+from rota.engine.entries import JobEntry
+from rota.engine.mirror import Mirror
+from rota.engine.run import Committed
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
+from rota.model.brake import Level, Silence
+from rota.model.lifecycle import JobState, NodeState
+from rota.model.node import Eligibility
+from rota.model.phase import Phase
+from rota.model.plan import Event
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_UNITS = {
+    CPU: ("cpu_cores", 1000),
+    MEMORY: ("memory_bytes", 1),
+    DISK: ("disk_bytes", 1),
+    GPU: ("gpus", WHOLE_GPU),
+}
+
+
+class Counts:
+    """What happened since this process began."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "rota_http_requests", "requests answered", ("route", "status"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "rota_http_request_seconds",
+            "from a request to the head of its answer",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._commits = Counter("rota_commits", "commits to the store", registry=self.registry)
+        self._records = Counter("rota_records", "records written or deleted", registry=self.registry)
+        self._events = Counter("rota_events", "what happened, by kind", ("kind",), registry=self.registry)
+        self._attempts = Counter(
+            "rota_attempts_ended", "attempts that ended, by how", ("state",), registry=self.registry
+        )
+        self._jobs = Counter("rota_jobs_ended", "jobs that ended, by how", ("state",), registry=self.registry)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def hear(self, committed: Committed) -> None:
+        """A listener of the engine."""
+        if not committed.decided.commits:
+            return
+        self._commits.inc()
+        self._records.inc(len(committed.decided.puts) + len(committed.decided.deletes))
+        for event in committed.events:
+            self._count(event)
+
+    def _count(self, event: Event) -> None:
+        self._events.labels(event.kind).inc()
+        if event.kind == "task.ended":
+            tasks = sum(last - first + 1 for first, last in event.indices) or 1
+            self._attempts.labels(event.state or "unknown").inc(tasks)
+        if event.kind == "job.ended":
+            self._jobs.labels(event.state or "unknown").inc()
+
+
+class Standing:
+    """How the cluster stands, added up a part at a time so that nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.jobs = Tally({state.value: 0 for state in JobState})
+        self._phases = [0] * len(Phase)
+
+    def add(self, entries: Iterable[JobEntry]) -> None:
+        for entry in entries:
+            self.jobs[show.state_of(entry).value] += 1
+            if not show.has_ended(entry):
+                self._phases = list(map(add, self._phases, entry.tally.by_phase))
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        return show.folded(self._phases)
+
+
+def text(counts: Counts, gauges: Iterable[Metric]) -> bytes:
+    """In Prometheus' own form."""
+    return generate_latest(_Both(counts.registry, gauges))
+
+
+class _Both(CollectorRegistry):
+    """The counters of the process, and gauges taken just now."""
+
+    def __init__(self, counts: CollectorRegistry, gauges: Iterable[Metric]) -> None:
+        super().__init__()
+        self._counts = counts
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counts.collect()
+        yield from self._gauges
+
+
+def cluster(mirror: Mirror, standing: Standing) -> Iterator[Metric]:
+    yield _by("rota_jobs", "jobs that are kept, by state", "state", standing.jobs)
+    yield _by("rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks)
+    nodes = Tally({state.value: 0 for state in NodeState})
+    eligible = Tally({one.value: 0 for one in Eligibility})
+    for entry in mirror.nodes.values():
+        nodes[show.node_state(entry).value] += 1
+        eligible[show.eligibility(entry).value] += 1
+    yield _by("rota_nodes", "nodes, by state", "state", nodes)
+    yield _by("rota_nodes_eligible", "nodes, by whether they take work", "eligibility", eligible)
+    waiting = sum(len(turns) for _, turns in mirror.waiting())
+    yield _plain("rota_jobs_waiting", "jobs that wait for room", waiting)
+    level = list(Level).index(Silence(mirror).worst(mirror).level)
+    yield _plain(
+        "rota_brake_level", "work of silent nodes is started elsewhere: 0 yes, 1 slowed, 2 not", level
+    )
+    yield from _amounts(mirror)
+
+
+def _amounts(mirror: Mirror) -> Iterator[Metric]:
+    capacity: Tally[str] = Tally()
+    for entry in mirror.nodes.values():
+        if entry.status is not None and entry.status.state in (NodeState.READY, NodeState.SUSPECT):
+            capacity.update({name: entry.status.capacity.get(name, 0) for name in _UNITS})
+    for resource, (word, unit) in _UNITS.items():
+        row = mirror.room.rows.get(resource)
+        reserved = 0 if row is None else int(mirror.room.reserved[row].sum())
+        yield _plain(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
+        yield _plain(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
+
+
+def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:
+    """`figures` are by name, each with what it is."""
+    family = GaugeMetricFamily("rota_info", "which server this is", labels=("version", "store"))
+    family.add_metric((version, store), 1)
+    yield family
+    for name, (words, value) in figures.items():
+        yield _plain(name, words, value)
+
+
+def _plain(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value=value)
+
+
+def _by(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((str(key),), value)
+    return family

@@ -1,0 +1,116 @@
+"""Clusters as others read them."""
+
+from typing import Annotated, Any
+
+from msgspec import field
+
+from rota.apiserver.openapi.words import (
+    IF_MATCH,
+    Answer,
+    Body,
+    Operation,
+    fields_parameter,
+    list_parameters,
+    said,
+)
+from rota.model.cluster import PROVIDERS
+from rota.model.lifecycle import ClusterState, MachineState
+
+Amounts = dict[str, float | int]
+
+
+class Machine(Answer):
+    """One that a provider was asked for."""
+
+    name: Annotated[str, said("as its provider knows it")]
+    state: Annotated[str, said(f"one of {', '.join(MachineState)}")]
+    node: Annotated[str | None, said("the id of the node that it became")]
+    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
+
+
+class Cluster(Answer):
+    """A group of nodes, and who makes them."""
+
+    name: Annotated[str, said("of the cluster")]
+    state: Annotated[str, said(f"one of {', '.join(ClusterState)}")]
+    reason: Annotated[str | None, said("what its provider said when it last failed")]
+    type: Annotated[str, said("clusters of one type serve the same kind of work")]
+    region: Annotated[str | None, said("where its nodes are")]
+    labels: Annotated[dict[str, str], said("of its nodes")]
+    provider: Annotated[str, said(f"who makes its nodes: one of {', '.join(PROVIDERS)}")]
+    settings: Annotated[dict[str, str], said("the provider's own")]
+    capacity: Annotated[Amounts, said("of each machine that the provider makes")]
+    min_nodes: Annotated[int, said("it has at least so many")]
+    max_nodes: Annotated[int, said("and at most so many")]
+    nodes_wanted: Annotated[int | None, said("so many, whatever waits; null: as many as the work needs")]
+    idle_seconds: Annotated[float, said("that a node is empty before it goes")]
+    join_seconds: Annotated[float, said("that a machine may take to join before it is replaced")]
+    drain: Annotated[bool, said("it gets no new jobs")]
+    nodes: Annotated[int, said("that have joined")]
+    open_nodes: Annotated[int, said("those of them that take work")]
+    running: Annotated[int, said("tasks there")]
+    waiting: Annotated[int, said("tasks that wait for room there")]
+    failures: Annotated[int, said("of its provider, one after the other")]
+    machines: Annotated[list[Machine], said("that its provider was asked for")]
+
+
+class ClusterPage(Answer):
+    """One page of clusters."""
+
+    clusters: Annotated[list[Cluster], said("by name")]
+    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
+
+
+class DeletedCluster(Answer):
+    """It ends when nothing is left of it."""
+
+    name: Annotated[str, said("of the cluster")]
+
+
+class SizeBody(Body):
+    """How large it may be, or that it is drained."""
+
+    min_nodes: Annotated[int | str, said("it has at least so many")] = 0
+    max_nodes: Annotated[int | str, said("and at most so many")] = 0
+    nodes: Annotated[int | str | None, said("so many, whatever waits; `auto`: as the work needs")] = None
+    idle: Annotated[float | int | str, said("time that a node is empty before it goes")] = 60
+    join: Annotated[float | int | str, said("time that a machine may take to join")] = 120
+    drain: Annotated[bool, said("it gets no new jobs")] = False
+
+
+class ClusterBody(Body):
+    """A new cluster."""
+
+    name: Annotated[str, said("of the cluster")]
+    type: Annotated[str, said("clusters of one type serve the same kind of work")] = "default"
+    region: Annotated[str | None, said("where its nodes are")] = None
+    labels: Annotated[dict[str, str], said("of its nodes")] = field(default_factory=dict)
+    provider: Annotated[str, said(f"who makes its nodes: one of {', '.join(PROVIDERS)}")] = "none"
+    settings: Annotated[dict[str, str], said("the provider's own, as its commands")] = field(
+        default_factory=dict
+    )
+    capacity: Annotated[dict[str, Any], said("of each machine that the provider makes")] = field(
+        default_factory=dict
+    )
+    min_nodes: Annotated[int | str, said("it has at least so many")] = 0
+    max_nodes: Annotated[int | str, said("and at most so many")] = 0
+    nodes: Annotated[int | str | None, said("so many, whatever waits; `auto`: as the work needs")] = None
+    idle: Annotated[float | int | str, said("time that a node is empty before it goes")] = 60
+    join: Annotated[float | int | str, said("time that a machine may take to join")] = 120
+
+
+CLUSTER_FIELDS = Cluster.__struct_fields__
+_CLUSTER = "/v1/clusters/{ref}"
+_WISH = "what operators wish of it"
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/clusters", "list clusters", ClusterPage, query=list_parameters("name", 1_000, "all")
+    ),
+    Operation("POST", "/v1/clusters", "create a cluster", Cluster, 201, body=ClusterBody, tag=_WISH),
+    Operation("GET", _CLUSTER, "show a cluster", Cluster, query=(fields_parameter(),), tag=_WISH),
+    Operation(
+        "PATCH", _CLUSTER, "resize or drain it", Cluster, body=SizeBody, headers=(IF_MATCH,), tag=_WISH
+    ),
+    Operation("DELETE", _CLUSTER, "drain it, then forget it", DeletedCluster, 202, headers=(IF_MATCH,)),
+)

@@ -1,0 +1,160 @@
+"""Operations and their models -> the OpenAPI 3.1 document."""
+
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from rota.apiserver.openapi import clusters, crons, events, jobs, nodes, plans, server, tasks
+from rota.apiserver.openapi.server import Problem
+from rota.apiserver.openapi.words import TEXT, Operation, Parameter, Schema
+
+OPERATIONS: tuple[Operation, ...] = (
+    *jobs.OPERATIONS,
+    *tasks.OPERATIONS,
+    *plans.OPERATIONS,
+    *nodes.OPERATIONS,
+    *clusters.OPERATIONS,
+    *crons.OPERATIONS,
+    *events.OPERATIONS,
+    *server.OPERATIONS,
+)
+# Of these some fields are there only at times, or as `fields` chooses: none is promised.
+PARTIAL = (
+    jobs.JobLine,
+    tasks.Fared,
+    nodes.Node,
+    nodes.Namespace,
+    clusters.Cluster,
+    crons.CronLine,
+    events.Event,
+    server.Token,
+)
+OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
+EVENTS = "text/event-stream"
+_IN_PATH = {
+    "ref": "which one: its id; of a job also its name or `last`, of a node its name",
+    "index": "number of the task, from 0",
+    "attempt": "number of the attempt, from 1",
+}
+_GROUPS = {
+    **dict.fromkeys(("tasks", "logs", "outputs"), "tasks and output"),
+    **dict.fromkeys(("openapi.json", "docs", "metrics", "healthz", "readyz"), "server"),
+    **dict.fromkeys(("join-tokens", "ca", "enroll"), "joining"),
+    "brake": "nodes",
+    "plan": "plans",
+}
+_DESCRIPTION = (
+    "JSON over HTTP. Every request carries a token: `Authorization: Bearer TOKEN`. Whatever goes wrong is "
+    "told as a problem with a `code`. An answer with success was on disk before it was sent."
+)
+
+
+def document(version: str) -> Schema:
+    schemas = _schemas()
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Rota", "version": version, "description": _DESCRIPTION},
+        "paths": _paths(),
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def operation_of(method: str, path: str) -> Operation | None:
+    return _BY_ROUTE.get((method, path))
+
+
+def _schemas() -> dict[str, Schema]:
+    models = [model for one in OPERATIONS for model in (one.answer, one.body) if _is_model(model)]
+    _, found = msgspec.json.schema_components([*models, Problem], ref_template="#/components/schemas/{name}")
+    for model in _descendants(*PARTIAL):
+        found.get(model.__name__, {}).pop("required", None)
+    return found
+
+
+def _is_model(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, msgspec.Struct)
+
+
+def _descendants(*models: type) -> Iterator[type]:
+    for model in models:
+        yield model
+        yield from _descendants(*model.__subclasses__())
+
+
+def _paths() -> Schema:
+    paths: Schema = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return paths
+
+
+def _operation(operation: Operation) -> Schema:
+    names = re.findall(r"{(\w+)}", operation.path)
+    in_path = [Parameter(name, _IN_PATH[name], where="path") for name in names]
+    described: Schema = {
+        "summary": operation.summary,
+        "operationId": _id(operation),
+        "tags": [_tag(operation.path)],
+        "parameters": [_parameter(one) for one in (*in_path, *operation.query, *operation.headers)],
+        "responses": _responses(operation),
+    }
+    if operation.events:
+        described["description"] = f"With `Accept: {EVENTS}` it goes on: {operation.events}."
+    if operation.body is not None:
+        described["requestBody"] = {"content": {"application/json": {"schema": _schema(operation.body)}}}
+    if operation.path in OPEN_PATHS:
+        described["security"] = []
+    return described
+
+
+def _responses(operation: Operation) -> Schema:
+    good: Schema = {"description": HTTPStatus(operation.status).phrase}
+    if isinstance(operation.answer, str):
+        good["content"] = {media: {"schema": TEXT} for media in _media(operation.answer)}
+    elif operation.answer is not None:
+        good["content"] = {"application/json": {"schema": _schema(operation.answer)}}
+        if operation.events:
+            good["content"][EVENTS] = {"schema": TEXT}
+    if operation.tag:
+        good["headers"] = {"ETag": {"description": f"names {operation.tag}; for If-Match", "schema": TEXT}}
+    problem = {"application/problem+json": {"schema": _schema(Problem)}}
+    return {str(status): good for status in (operation.status, *operation.also)} | {
+        "default": {"description": "a problem", "content": problem}
+    }
+
+
+def _media(first: str) -> tuple[str, ...]:
+    return (first, "application/x-ndjson") if first in ("text/plain", "application/x-tar") else (first,)
+
+
+def _parameter(parameter: Parameter) -> Schema:
+    schema = {"type": "array", "items": parameter.schema} if parameter.many else parameter.schema
+    said = {"name": parameter.name, "in": parameter.where, "description": parameter.description}
+    return {**said, "required": parameter.where == "path", "schema": schema}
+
+
+def _schema(model: Any) -> Schema:
+    return {"$ref": f"#/components/schemas/{model.__name__}"} if _is_model(model) else {"type": "object"}
+
+
+def _id(operation: Operation) -> str:
+    """`POST /v1/jobs/{ref}/cancel` -> `post_jobs_ref_cancel`."""
+    words = re.findall(r"\w+", operation.path.removeprefix("/v1").replace(".", "_"))
+    return "_".join((operation.method.lower(), *words))
+
+
+def _tag(path: str) -> str:
+    """Under which headline it stands."""
+    parts = path.removeprefix("/v1").strip("/").split("/")
+    inner = parts[2] if parts[0] == "jobs" and len(parts) > 2 else ""
+    return _GROUPS.get(inner) or _GROUPS.get(parts[0]) or parts[0]
+
+
+_BY_ROUTE = {(one.method, one.path): one for one in OPERATIONS}

@@ -1,0 +1,242 @@
+"""Jobs as others read them: what a list shows, what is shown of one, and what can be asked."""
+
+from typing import Annotated
+
+from rota.apiserver.openapi.spec import JobBody, Spec, UpdateBody
+from rota.apiserver.openapi.words import (
+    IF_MATCH,
+    LAST_EVENT_ID,
+    SINCE,
+    Answer,
+    Body,
+    Operation,
+    Parameter,
+    bounded,
+    choice,
+    fields_parameter,
+    list_parameters,
+    said,
+)
+from rota.model.job import Kind
+from rota.model.lifecycle import JobState
+from rota.model.limits import COUNT_MAX
+
+JOB_STATES = ", ".join(JobState)
+
+
+class JobLine(Answer):
+    """A job without its spec."""
+
+    id: Annotated[str, said("its number, as text; never given to another")]
+    name: Annotated[str, said("as its user calls it; the newest of a name is found by it")]
+    namespace: Annotated[str, said("whose job it is")]
+    kind: Annotated[str, said("batch, service or system")]
+    state: Annotated[str, said(f"one of {JOB_STATES}")]
+    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
+    sentence: Annotated[str, said("how it stands, as a person would say it")]
+    version: Annotated[int, said("of its spec; each update makes the next one")]
+    count: Annotated[int, said("number of its tasks")]
+    priority: Annotated[int, said("0 to 100; higher goes first")]
+    counts: Annotated[dict[str, int], said("how many of its tasks are in which state")]
+    submitted_at_ms: Annotated[int, said("wall clock")]
+    started_at_ms: Annotated[int | None, said("when the first of its tasks began, wall clock")]
+    ended_at_ms: Annotated[int | None, said("wall clock")]
+    exit_code: Annotated[int | None, said("of the task whose end is the job's own")]
+    signal: Annotated[int | None, said("of the task whose end is the job's own")]
+    user: Annotated[str, said("whose token it was submitted with")]
+    cluster: Annotated[str | None, said("where it runs")]
+    healthy: Annotated[int | None, said("of a service: tasks that its check finds well; null: it has none")]
+    down: Annotated[int, said("of a service: tasks between two starts")]
+    restarts: Annotated[int, said("of a service: restarts in all")]
+
+
+class Placement(Answer):
+    """The last decision on where tasks of a job run."""
+
+    why: Annotated[str, said("in words")]
+    node: Annotated[str, said("which was chosen")]
+    points: Annotated[float, said("what it was worth")]
+    fitting: Annotated[int, said("nodes that could have been chosen")]
+    runner_up: Annotated[str | None, said("the next best node")]
+    runner_up_points: Annotated[float | None, said("what that was worth")]
+    at_ms: Annotated[int, said("wall clock")]
+
+
+class Warned(Answer):
+    """What nobody can give a job now, though that may change."""
+
+    field: Annotated[str, said("of the spec")]
+    text: Annotated[str, said("what about it")]
+
+
+class RolloutUnderWay(Answer):
+    """How far the newest version of a job is."""
+
+    version: Annotated[int, said("which is rolled out")]
+    state: Annotated[str, said("how that stands")]
+    healthy: Annotated[int, said("tasks that run it and have proven well")]
+    max_parallel: Annotated[int | None, said("how many make way at one time")]
+    reason: Annotated[str | None, said("why it stands so, if there is more to say")]
+    back_from: Annotated[int | None, said("it is the way back from this version")]
+    back_why: Annotated[str | None, said("why it was taken back")]
+
+
+class Job(JobLine):
+    """A job with its spec."""
+
+    spec: Annotated[Spec, said("as it was understood; it could be sent again, its files aside")]
+    placement: Annotated[Placement | None, said("the last decision on where it runs")]
+    versions: Annotated[dict[str, int], said("of an updated job: how many running tasks have which version")]
+    rollout: Annotated[RolloutUnderWay, said("of an updated job: how far its newest version is")]
+
+
+class SubmittedJob(Job):
+    """A job right after it was submitted."""
+
+    warnings: Annotated[list[Warned], said("what nobody can give it now, though that may change")]
+
+
+class Change(Answer):
+    """Which fields an update changed."""
+
+    at_once: Annotated[list[str], said("that hold for what runs, too")]
+    from_next_attempt: Annotated[list[str], said("that hold from a task's next attempt on")]
+
+
+class UpdatedJob(Job):
+    """A job right after it was updated."""
+
+    changed: Annotated[Change, said("what the update changed")]
+
+
+class JobPage(Answer):
+    """One page of jobs."""
+
+    jobs: Annotated[list[JobLine], said("in the order asked for")]
+    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
+    seq: Annotated[str, said("send it as `since` to be told what has changed since this page")]
+
+
+class CancelBody(Body):
+    """Which tasks are to end, and why."""
+
+    reason: Annotated[str | None, said("for others to read")] = None
+    indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
+
+
+class KillBody(CancelBody):
+    """Which tasks are to end at once, or which signal they get."""
+
+    signal: Annotated[str | int | None, said("what runs gets this and lives on: `USR1`")] = None
+    key: Annotated[str | None, said("one signal for each key, however often it is sent")] = None
+
+
+class PauseBody(Body):
+    """Whether what runs goes on."""
+
+    stop: Annotated[bool, said("true: it is stopped, and tried again at no cost")] = False
+
+
+class IndicesBody(Body):
+    """Some tasks, or all."""
+
+    indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
+
+
+class RerunBody(Body):
+    """What of it is to run once more."""
+
+    failed: Annotated[bool, said("true: only what has not succeeded")] = False
+
+
+class ResolveBody(IndicesBody):
+    """What becomes of lost tasks whose controller is gone."""
+
+    word: Annotated[str, said("again, fail, cancel or lost")] = "again"
+
+
+class EmptyBody(Body):
+    """Nothing more is to be said."""
+
+
+LINE_FIELDS = JobLine.__struct_fields__
+JOB_FIELDS = Job.__struct_fields__
+_ONE = "/v1/jobs/{ref}"
+_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/v1/jobs",
+        "submit a job",
+        SubmittedJob,
+        201,
+        also=(200,),
+        body=JobBody,
+        headers=(_KEY,),
+        events="`job` as it was submitted, then `status` at each change; the last one is final",
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs",
+        "list jobs, newest first",
+        JobPage,
+        query=(
+            *list_parameters("-id", 1000, "100"),
+            Parameter("before", "the same as `after`, newest first", bounded(0, 10**18)),
+            Parameter("state", f"one or more, with commas between: active, ended, {JOB_STATES}"),
+            Parameter("kind", f"one or more, with commas between: {', '.join(Kind)}"),
+            Parameter("name", "those of this name"),
+            Parameter("namespace", "those of this namespace"),
+            Parameter("user", "those of this user"),
+            Parameter("cluster", "those of this cluster"),
+            Parameter("label", "those with this label, as KEY=VALUE or KEY; all, if repeated", many=True),
+            SINCE,
+        ),
+        headers=(LAST_EVENT_ID,),
+        events="`job`, as in the list, after each change; `gone` with its `id` once it no longer fits",
+    ),
+    Operation("GET", _ONE, "show a job", Job, query=(fields_parameter(),), tag="its version"),
+    Operation(
+        "PATCH",
+        _ONE,
+        "change fields of its spec; null is the default",
+        UpdatedJob,
+        body=UpdateBody,
+        query=(
+            Parameter("replace", "what runs an older version makes way", choice("true", "false")),
+            Parameter("max_parallel", "so many at one time", bounded(1, COUNT_MAX)),
+        ),
+        headers=(IF_MATCH,),
+        tag="its version",
+    ),
+    Operation("DELETE", _ONE, "forget an ended job, by its id", None, 204, headers=(IF_MATCH,)),
+    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody),
+    Operation("POST", f"{_ONE}/kill", "end it without grace, or send it a signal", Job, 202, body=KillBody),
+    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody),
+    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody),
+    Operation("POST", f"{_ONE}/restart", "stop what runs, and try it again", Job, 202, body=IndicesBody),
+    Operation("POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody),
+    Operation("POST", f"{_ONE}/rollback", "go back to its former version", Job, 202, body=EmptyBody),
+    Operation(
+        "POST",
+        f"{_ONE}/resolve",
+        "speak for its controller: what becomes of lost tasks",
+        Job,
+        202,
+        body=ResolveBody,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/rerun",
+        "run an ended job once more, as a new one",
+        Job,
+        201,
+        also=(200,),
+        body=RerunBody,
+        headers=(_KEY,),
+    ),
+    Operation(
+        "GET", f"{_ONE}/follow", "the job at each change until it has ended, as events", "text/event-stream"
+    ),
+)

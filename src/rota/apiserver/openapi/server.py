@@ -1,0 +1,169 @@
+"""The server itself, tokens, and how machines join, as others read them."""
+
+from typing import Annotated, Any
+
+from msgspec import field
+
+from rota.apiserver.openapi.jobs import EmptyBody
+from rota.apiserver.openapi.words import Answer, Body, Operation, list_parameters, said
+from rota.identity.tokens import Role
+
+
+class Problem(Answer):
+    """What went wrong (RFC 9457)."""
+
+    type: Annotated[str, said("always about:blank: `code` tells problems apart")]
+    status: Annotated[int, said("that of the answer")]
+    code: Annotated[str, said("for programs; the same that the command line prints")]
+    title: Annotated[str, said("the status in words")]
+    detail: Annotated[str, said("what happened, for people")]
+    field: Annotated[str | None, said("which field of the request is to blame")]
+    hint: Annotated[str | None, said("what would be accepted, or what to do")]
+
+
+class Server(Answer):
+    """The server that answers."""
+
+    version: Annotated[str, said("of Rota")]
+    role: Annotated[str, said("leader, or none while it cannot lead")]
+    leader: Annotated[str | None, said("who leads, host:port")]
+    epoch: Annotated[int, said("number of its term as leader")]
+    revision: Annotated[int, said("number of its last commit")]
+    lag_ms: Annotated[int, said("how old what it shows may be")]
+    store: Annotated[str, said("where its records are")]
+    store_median_ms: Annotated[float | None, said("how long a commit takes")]
+    store_worst_ms: Annotated[float | None, said("how long the slowest of late took")]
+    store_problem: Annotated[str | None, said("why commits do not reach the store")]
+    is_short_of_disk: Annotated[bool, said("nothing new is taken until there is room")]
+    started_at_ms: Annotated[int, said("wall clock")]
+    jobs: Annotated[int, said("that it keeps")]
+    nodes: Annotated[int, said("that it knows")]
+    waits_for_accept: Annotated[bool, said("it was restored, and nodes wait for the operator's word")]
+    opens_in_ms: Annotated[int, said("until it greets nodes after a restore")]
+    restored_from_ms: Annotated[
+        int | None, said("when the backup was taken that it was restored from, wall clock")
+    ]
+    refused: Annotated[dict[str, str], said("nodes that are refused, and why")]
+    address: Annotated[str, said("of this API, host:port")]
+    agent_address: Annotated[str, said("where agents call")]
+    controller_address: Annotated[str, said("where controllers call")]
+    controller_addresses: Annotated[list[str], said("the same of all servers")]
+
+
+class Accepted(Answer):
+    """Nodes may follow a restored server."""
+
+    epoch: Annotated[int, said("with which they do")]
+    open_in_ms: Annotated[int, said("until they are greeted")]
+
+
+class Token(Answer):
+    """The right to use the API, without its secret."""
+
+    id: Annotated[str, said("by which it is revoked")]
+    name: Annotated[str, said("of whom it stands for: jobs and the audit log say it")]
+    role: Annotated[str, said(f"one of {', '.join(Role)}")]
+    namespaces: Annotated[list[str], said("where it is good; `*`: everywhere")]
+    made_at_ms: Annotated[int, said("wall clock")]
+    expires_at_ms: Annotated[int | None, said("wall clock; null: never")]
+
+
+class NewToken(Token):
+    """A token right after it was made."""
+
+    token: Annotated[str, said("the secret; it is told once")]
+
+
+class TokenPage(Answer):
+    """One page of tokens."""
+
+    tokens: Annotated[list[Token], said("by id")]
+    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
+
+
+class TokenBody(Body):
+    """What a token is to be good for."""
+
+    name: Annotated[str, said("of whom it stands for")]
+    role: Annotated[str, said(f"one of {', '.join(Role)}")]
+    namespaces: Annotated[list[str], said("where it is good; `*`: everywhere")] = field(
+        default_factory=lambda: ["*"]
+    )
+    valid_seconds: Annotated[float | int | str | None, said("for how long: `720h`; null: until revoked")] = (
+        None
+    )
+
+
+class JoinToken(Answer):
+    """The right of one machine to join, for a while."""
+
+    token: Annotated[str, said("the secret; it is told once, and good once")]
+    ca: Annotated[str, said("fingerprint of the cluster's authority")]
+    address: Annotated[str, said("where to join")]
+    line: Annotated[str, said("what to type on the machine")]
+    expires_at_ms: Annotated[int, said("wall clock")]
+
+
+class JoinTokenBody(Body):
+    """What the node is to be."""
+
+    labels: Annotated[dict[str, str], said("of the node")] = field(default_factory=dict)
+    cluster: Annotated[str, said("to which it is to belong")] = "default"
+    valid_seconds: Annotated[float | int | str, said("for how long: `30m`, at most 24 h")] = 1800
+    local: Annotated[bool, said("it is this machine, though the server listens on loopback only")] = False
+
+
+class Authority(Answer):
+    """Who signs certificates of nodes."""
+
+    ca: Annotated[str, said("its certificate, PEM")]
+    fingerprint: Annotated[str, said("sha256 of it")]
+
+
+class Enrolled(Answer):
+    """What a new node needs to call."""
+
+    node_id: Annotated[str, said("never given to another")]
+    name: Annotated[str, said("as people call it")]
+    certificate: Annotated[str, said("PEM, for a day")]
+    ca: Annotated[str, said("the authority's certificate, PEM")]
+    agent_address: Annotated[str, said("where agents call")]
+    agent_addresses: Annotated[list[str], said("the same of all servers")]
+
+
+class EnrollBody(Body):
+    """A machine that wants to be a node."""
+
+    token: Annotated[str, said("a join token")]
+    csr: Annotated[str, said("a certificate request, PEM, of a key made on the machine")]
+    name: Annotated[str, said("as people shall call it")]
+    machine_id: Annotated[Any, said("not needed")] = None
+    labels: Annotated[dict[str, str] | None, said("self-declared; they come again with its first word")] = (
+        None
+    )
+
+
+TOKEN_FIELDS = Token.__struct_fields__
+
+OPERATIONS = (
+    Operation("GET", "/v1/server", "the server that answers", Server),
+    Operation("GET", "/v1/store/backup", "everything, as of one moment", "application/octet-stream"),
+    Operation("POST", "/v1/store/accept", "let nodes follow a restored server", Accepted, body=EmptyBody),
+    Operation("GET", "/v1/openapi.json", "this document", dict[str, Any]),
+    Operation("GET", "/v1/docs", "this document for people", "text/html"),
+    Operation("GET", "/metrics", "figures for Prometheus", "text/plain"),
+    Operation("GET", "/healthz", "200 while the process answers", dict[str, Any]),
+    Operation("GET", "/readyz", "200 while it leads and its store works, else 503", dict[str, Any]),
+    Operation(
+        "GET",
+        "/v1/tokens",
+        "list tokens, without their secrets",
+        TokenPage,
+        query=list_parameters("id", 10_000, "all"),
+    ),
+    Operation("POST", "/v1/tokens", "make a token; its secret is told once", NewToken, 201, body=TokenBody),
+    Operation("DELETE", "/v1/tokens/{ref}", "revoke a token", None, 204),
+    Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
+    Operation("GET", "/v1/ca", "the cluster's authority", Authority),
+    Operation("POST", "/v1/enroll", "become a node", Enrolled, 201, body=EnrollBody),
+)

@@ -1,0 +1,195 @@
+"""Tasks, attempts and what they wrote, as others read them."""
+
+from typing import Annotated
+
+from rota.apiserver.openapi.words import (
+    LAST_EVENT_ID,
+    SINCE,
+    Answer,
+    Operation,
+    Parameter,
+    bounded,
+    choice,
+    fields_parameter,
+    said,
+)
+from rota.model.lifecycle import AttemptState
+from rota.model.phase import Phase
+
+TASK_STATES = ", ".join(phase.name.lower() for phase in Phase)
+ATTEMPT_STATES = ", ".join(state.name.lower() for state in AttemptState)
+
+
+class Life(Answer):
+    """How an attempt of a service lives."""
+
+    health: Annotated[str, said("how it is: up, healthy, unhealthy or down")]
+    restarts: Annotated[int, said("how often it was started again on its node")]
+    exit_code: Annotated[int | None, said("of the last process that ended")]
+    signal: Annotated[int | None, said("of the last process that ended")]
+    ended_at_ms: Annotated[int | None, said("when that was, wall clock")]
+    why: Annotated[str | None, said("in words")]
+
+
+class Step(Answer):
+    """One of the commands that a task runs in order."""
+
+    step: Annotated[int, said("its number, from 1")]
+    name: Annotated[str, said("as the spec calls it")]
+    state: Annotated[str, said("how it stands")]
+    exit_code: Annotated[int | None, said("null: it has none yet")]
+    signal: Annotated[int | None, said("by which it ended")]
+    started_at_ms: Annotated[int | None, said("wall clock")]
+    ended_at_ms: Annotated[int | None, said("wall clock")]
+    stdout_offset: Annotated[int | None, said("where its output begins in that of the attempt, in bytes")]
+    stderr_offset: Annotated[int | None, said("the same of its errors")]
+
+
+class Fared(Answer):
+    """How something that ran has fared."""
+
+    state: Annotated[str, said("how it stands")]
+    attempt: Annotated[int | None, said("its number; null: there was none yet")]
+    node: Annotated[str | None, said("where it is or was")]
+    placed_at_ms: Annotated[int | None, said("wall clock")]
+    started_at_ms: Annotated[int | None, said("wall clock")]
+    ended_at_ms: Annotated[int | None, said("wall clock")]
+    exit_code: Annotated[int | None, said("null: it has none")]
+    signal: Annotated[int | None, said("by which it ended")]
+    ran_ms: Annotated[float | None, said("how long it ran")]
+    cpu_ms: Annotated[float | None, said("time of all its processors together")]
+    peak_memory_bytes: Annotated[int | None, said("the most it used at once")]
+    evicted: Annotated[bool, said("it had to give way to work of higher priority")]
+    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
+    life: Annotated[Life | None, said("of a service")]
+
+
+class TaskLine(Fared):
+    """One numbered piece of a job, as its newest attempt fares."""
+
+    job: Annotated[str, said("the id of its job")]
+    index: Annotated[int, said("its number, from 0")]
+    tries: Annotated[int, said("how often it was started, those that count as retries")]
+
+
+class Attempt(Fared):
+    """One try at running a task on one node."""
+
+    steps: Annotated[list[Step], said("of a job with steps")]
+
+
+class Task(TaskLine):
+    """A task with all its attempts."""
+
+    steps: Annotated[list[Step], said("of its newest attempt")]
+    attempts: Annotated[list[Attempt], said("all that are known, the oldest first")]
+
+
+class TaskPage(Answer):
+    """One page of tasks."""
+
+    tasks: Annotated[list[TaskLine], said("by index")]
+    next: Annotated[int | None, said("send it as `after` for the next page; null: there is none")]
+    seq: Annotated[str, said("send it as `since` to be told what has changed since this page")]
+
+
+class AttemptList(Answer):
+    """All attempts of a task."""
+
+    attempts: Annotated[list[Attempt], said("the oldest first")]
+
+
+class Reason(Answer):
+    """One of the reasons why a job waits."""
+
+    kind: Annotated[str, said("the resource, or constraint, taint, near, quota, refused, …")]
+    count: Annotated[int, said("nodes to which it applies")]
+    of: Annotated[int, said("nodes there are")]
+    text: Annotated[str, said("in words")]
+
+
+class Miss(Answer):
+    """A node that lacks little."""
+
+    node: Annotated[str, said("its name")]
+    lacks: Annotated[list[str], said("what")]
+
+
+class Why(Answer):
+    """Why a job waits, counted over nodes, and what would start it."""
+
+    job: Annotated[str, said("its id")]
+    waits: Annotated[bool, said("false: it does not")]
+    sentence: Annotated[str, said("in words")]
+    reasons: Annotated[list[Reason], said("all of them")]
+    changes: Annotated[list[str], said("the smallest changes that would start it")]
+    position: Annotated[int | None, said("in its queue, from 1")]
+    misses: Annotated[list[Miss], said("the nodes that lack least")]
+    starts_at_ms: Annotated[int | None, said("about, wall clock; null: nobody knows")]
+
+
+TASK_LINE_FIELDS = TaskLine.__struct_fields__
+TASK_FIELDS = Task.__struct_fields__
+ATTEMPT_FIELDS = Attempt.__struct_fields__
+_TASKS = "/v1/jobs/{ref}/tasks"
+_YES = choice("true", "false")
+
+OPERATIONS = (
+    Operation("GET", "/v1/jobs/{ref}/why", "why it waits, and what would start it", Why),
+    Operation(
+        "GET",
+        _TASKS,
+        "list its tasks, by index",
+        TaskPage,
+        query=(
+            Parameter("limit", "how many at most on one page; without it 1000", bounded(1, 10_000)),
+            Parameter("after", "the `next` of the page before", bounded(-1, 10**18)),
+            Parameter("state", f"one or more, with commas between: {TASK_STATES}"),
+            Parameter("node", "those whose newest attempt is, or was, on this node"),
+            fields_parameter(),
+            SINCE,
+        ),
+        headers=(LAST_EVENT_ID,),
+        events="`task`, as in the list, after each change; `gone` with its `job` and `index`",
+    ),
+    Operation("GET", f"{_TASKS}/{{index}}", "show a task", Task, query=(fields_parameter(),)),
+    Operation(
+        "GET", f"{_TASKS}/{{index}}/attempts", "list its attempts", AttemptList, query=(fields_parameter(),)
+    ),
+    Operation(
+        "GET",
+        f"{_TASKS}/{{index}}/attempts/{{attempt}}",
+        "show an attempt",
+        Attempt,
+        query=(fields_parameter(),),
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs/{ref}/logs",
+        "what its tasks wrote, as text; with format=chunks as NDJSON",
+        "text/plain",
+        query=(
+            Parameter("format", "of the answer", choice("text", "chunks")),
+            Parameter("index", "of this task", bounded(0, 10**8)),
+            Parameter("stream", "which one", choice("stdout", "stderr")),
+            Parameter("attempt", "a number, or `all`; without it the newest"),
+            Parameter("follow", "go on until the task has ended", _YES),
+            Parameter("tail", "the last so many lines of each attempt", bounded(0, 10**9)),
+            Parameter("since", "what arrived after: `10m`, or a time with its zone"),
+            Parameter("until", "what arrived before"),
+            Parameter("offset", "from this byte on", bounded(0, 2**62)),
+            Parameter("from", "chunks: INDEX.ATTEMPT.STREAM:OFFSET, where to go on", many=True),
+        ),
+    ),
+    Operation(
+        "GET",
+        "/v1/jobs/{ref}/outputs",
+        "what a task left in ROTA_OUTPUT_DIR: a tar archive, or a list as NDJSON",
+        "application/x-tar",
+        query=(
+            Parameter("format", "of the answer", choice("tar", "list")),
+            Parameter("index", "of this task; without it 0", bounded(0, 10**8)),
+            Parameter("path", "a file, a directory or a pattern", many=True),
+        ),
+    ),
+)

@@ -1,0 +1,39 @@
+"""The API described by the server itself: for programs and for people. [I/O]"""
+
+from functools import cache
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import answers
+from rota.apiserver.answers import answer, api_of
+from rota.apiserver.openapi.document import document
+from rota.apiserver.openapi.page import page
+from rota.apiserver.openapi.words import Schema
+
+_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+async def show_document(request: Request) -> Response:
+    return answer(_document(api_of(request).version))
+
+
+async def show_page(request: Request) -> Response:
+    html = _page(api_of(request).version)
+    return Response(html, headers={**answers.COMMON_HEADERS, **_POLICY}, media_type="text/html")
+
+
+@cache  # made once: it takes long enough for others to notice
+def _document(version: str) -> Schema:
+    return document(version)
+
+
+@cache
+def _page(version: str) -> str:
+    return page(_document(version))
+
+
+ROUTES = [
+    answers.route("GET", "/v1/openapi.json", show_document),
+    answers.route("GET", "/v1/docs", show_page),
+]

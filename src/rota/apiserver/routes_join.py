@@ -1,0 +1,146 @@
+"""Routes by which a machine becomes a node: join tokens and enrolment. [I/O]"""
+
+import asyncio
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, admission, answers, fields
+from rota.apiserver.access import Action
+from rota.apiserver.admit_clusters import check_cluster
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.api import Api, host_of, wall_ms
+from rota.apiserver.finding import find_node
+from rota.engine.mirror import Mirror
+from rota.identity import tokens
+from rota.identity.errors import JoinRefused, Refused
+from rota.identity.tokens import JoinLine, JoinToken
+from rota.identity.vault import DAY_MS, JOIN_TOKEN_LIFE_MS
+from rota.model.amounts import parse_seconds
+from rota.model.cluster import DEFAULT
+from rota.model.errors import BadField, Conflict, NotAllowed, Rejected
+from rota.model.node import NodeSpec
+
+CSR_BYTES_MAX = 16_384  # as the authority accepts
+HTTPS_PORT = 443
+
+
+async def make_join_token(request: Request) -> Response:
+    api = api_of(request)
+    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    known = ("labels", "cluster", "valid_seconds", "local")
+    said = fields.known_fields(await json_body(request), known)
+    labels = fields.labels("labels", said.get("labels", {}))
+    cluster = fields.name("cluster", said.get("cluster", DEFAULT))
+    own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
+    valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
+    if api.addresses.loopback_only and said.get("local") is not True:
+        raise Conflict(
+            "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
+        )
+    now_ms = wall_ms()
+    secret = await asyncio.to_thread(
+        api.vault.make_join_token, now_ms, labels={**own, **labels}, cluster=cluster, valid_ms=valid_ms
+    )
+    address = api.addresses.http
+    line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
+    noted(request, f"cluster {cluster}")
+    made = {
+        "token": secret,
+        "ca": api.authority.fingerprint,
+        "address": address,
+        "line": f"rota agent --join '{line.render()}'",
+        "expires_at_ms": now_ms + valid_ms,
+    }
+    return answer(made, 201)
+
+
+def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
+    """What its cluster says of every node; of one that is not there a node cannot be."""
+    check_cluster(mirror, cluster)
+    wish = mirror.cluster_wishes.get(cluster)
+    return {} if wish is None else wish.node_labels
+
+
+async def show_ca(request: Request) -> Response:
+    authority = api_of(request).authority
+    return answer({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint})
+
+
+async def enroll(request: Request) -> Response:
+    """The token is spent last, so that a node which could not be made costs none."""
+    api = api_of(request)
+    known = ("token", "csr", "name", "machine_id", "labels")
+    said = fields.known_fields(await json_body(request), known)
+    secret = fields.text("token", said.get("token"))
+    csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
+    name = fields.name("name", said.get("name"))
+    fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
+    token = await asyncio.to_thread(_usable, api, secret)
+    spec: NodeSpec = await api.engine.ask(
+        "apiserver", lambda view, now: admission.enroll(view, name, token.labels, token.cluster, now)
+    )
+    noted(request, f"node {spec.id} {spec.name}")
+    try:
+        certificate = await asyncio.to_thread(_certify, api, spec, csr, secret)
+    except Rejected:
+        await _take_back(api, spec)
+        raise
+    made = {
+        "node_id": spec.id,
+        "name": spec.name,
+        "certificate": certificate.decode(),
+        "ca": api.authority.ca_pem.decode(),
+        "agent_address": api.addresses.agent,
+        "agent_addresses": list(dict.fromkeys((api.addresses.agent, *api.agent_addresses()))),
+    }
+    return answer(made, 201)
+
+
+def _usable(api: Api, secret: str) -> JoinToken:
+    digest = tokens.digest(secret)
+    now_ms = wall_ms()
+    for token in api.vault.list_join_tokens():
+        if token.digest == digest and token.used_by is None and token.expires_at_ms > now_ms:
+            return token
+    try:
+        api.vault.use_join_token(secret, "", now_ms)  # says why not
+    except JoinRefused as refusal:
+        raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
+    raise NotAllowed("join token is not usable now", field="token", hint="make a new one: rota node token")
+
+
+def _certify(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
+    try:
+        certificate = api.authority.sign_node(csr, spec.id, spec.name, datetime.now(UTC))
+        api.vault.use_join_token(secret, spec.id, wall_ms())
+    except JoinRefused as refusal:
+        raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
+    except Refused as refusal:
+        raise BadField("csr", str(refusal), "send a PEM certificate request") from None
+    return certificate
+
+
+async def _take_back(api: Api, spec: NodeSpec) -> None:
+    why = f"node {spec.name} could not be enrolled"
+    await api.engine.ask("apiserver", lambda view, _: admission.forget_node(find_node(view, spec.id), why))
+
+
+def _valid_ms(value: object) -> int:
+    seconds = fields.number("valid_seconds", parse_seconds, value, DAY_MS / 1000)
+    if seconds < 1:
+        raise BadField("valid_seconds", "is too short", "write 1 s to 24h")
+    return round(seconds * 1000)
+
+
+def _port(address: str) -> int:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdigit() else HTTPS_PORT
+
+
+ROUTES = [
+    answers.route("POST", "/v1/join-tokens", make_join_token),
+    answers.route("GET", "/v1/ca", show_ca),
+    answers.route("POST", "/v1/enroll", enroll),
+]

@@ -1,0 +1,46 @@
+"""The route of figures for Prometheus. [I/O]"""
+
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, answers, metrics
+from rota.apiserver.access import Action
+from rota.apiserver.answers import api_of, caller_of
+from rota.apiserver.api import Api
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId
+
+JOBS_AT_ONCE = 2000  # looked at before others have their turn
+TEXT_FORM = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def show_metrics(request: Request) -> Response:
+    """Sums over all namespaces: for those who may look everywhere."""
+    api = api_of(request)
+    access.require_everywhere(caller_of(request), Action.LOOK)
+    standing = metrics.Standing()
+    names = await api.engine.read(lambda mirror: list(mirror.jobs))
+    for first in range(0, len(names), JOBS_AT_ONCE):
+        await api.engine.read(partial(_add, standing=standing, names=names[first : first + JOBS_AT_ONCE]))
+    gauges = await api.engine.read(lambda mirror: list(metrics.cluster(mirror, standing)))
+    own = metrics.server(api.version, api.engine.store.name, _figures(api))
+    body = metrics.text(api.counts, (*own, *gauges))
+    return Response(body, headers={**answers.COMMON_HEADERS, "Content-Type": TEXT_FORM})
+
+
+def _add(mirror: Mirror, *, standing: metrics.Standing, names: list[JobId]) -> None:
+    standing.add(mirror.jobs[name] for name in names if name in mirror.jobs)
+
+
+def _figures(api: Api) -> dict[str, tuple[str, float]]:
+    return {
+        "rota_leads": ("1 while it leads and its store works", int(api.engine.healthy)),
+        "rota_epoch": ("number of its term", api.engine.epoch),
+        "rota_revision": ("number of the last commit", api.engine.revision),
+        "rota_audit_lines_dropped": ("lines of the audit log that could not be written", api.audit.dropped),
+    }
+
+
+ROUTES = [answers.route("GET", "/metrics", show_metrics)]

@@ -1,0 +1,92 @@
+"""Routes of API tokens: made, listed without their secrets, revoked. [I/O]"""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.apiserver import access, answers, fields, pages
+from rota.apiserver.access import EVERYWHERE, Action
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.api import wall_ms
+from rota.apiserver.openapi.server import TOKEN_FIELDS
+from rota.identity.errors import Refused
+from rota.identity.tokens import ApiToken, Role
+from rota.model.amounts import parse_seconds
+from rota.model.errors import BadField, NotFound, QueueFull
+
+TOKENS_PAGE_MAX = 10_000  # as many as there may be
+LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # one that never ends is made by leaving it out
+NAMESPACES_MAX = 64  # of one token: each is compared at every request
+
+
+async def list_tokens(request: Request) -> Response:
+    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
+    wanted = pages.wish(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
+    known = api_of(request).vault.list_api_tokens()
+    found, after = pages.page(known, lambda token: token.id, wanted)
+    return answer({"tokens": [pages.pick(_shown(token), wanted.only) for token in found], "next": after})
+
+
+async def make_token(request: Request) -> Response:
+    """The secret is in this answer and nowhere else."""
+    api = api_of(request)
+    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
+    said = fields.known_fields(await json_body(request), ("name", "role", "namespaces", "valid_seconds"))
+    name = fields.name("name", said.get("name"))
+    role = fields.one_of("role", said.get("role"), Role)
+    namespaces = _namespaces(said.get("namespaces", [EVERYWHERE]))
+    now_ms = wall_ms()
+    ends_at_ms = _ends_at_ms(said.get("valid_seconds"), now_ms)
+    try:
+        secret = await asyncio.to_thread(api.vault.make_api_token, name, role, namespaces, now_ms, ends_at_ms)
+    except Refused as refusal:
+        raise QueueFull(str(refusal)) from None
+    made = api.vault.who(secret, now_ms)
+    if made is None:
+        raise NotFound("the token was revoked at once")
+    noted(request, f"token {made.id} {name}")
+    return answer({**_shown(made), "token": secret}, 201)
+
+
+async def revoke_token(request: Request) -> Response:
+    """It is refused from its next request on."""
+    api, ref = api_of(request), request.path_params["ref"]
+    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
+    if not await asyncio.to_thread(api.vault.revoke_api_token, ref):
+        raise NotFound(f"no token has the id '{fields.printable(ref)}'", hint="see GET /v1/tokens")
+    noted(request, f"token {ref}")
+    return nothing()
+
+
+def _shown(token: ApiToken) -> pages.Json:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.role.value,
+        "namespaces": token.namespaces,
+        "made_at_ms": token.made_at_ms,
+        "expires_at_ms": token.expires_at_ms,
+    }
+
+
+def _namespaces(value: object) -> list[str]:
+    if not isinstance(value, list) or not 0 < len(value) <= NAMESPACES_MAX:
+        raise BadField("namespaces", "is not a short list", f'write ["ci"], or ["{EVERYWHERE}"] for all')
+    return [EVERYWHERE if one == EVERYWHERE else fields.name("namespaces", one) for one in value]
+
+
+def _ends_at_ms(value: object, now_ms: int) -> int | None:
+    if value is None:
+        return None
+    seconds = fields.number("valid_seconds", parse_seconds, value, LIFE_SECONDS_MAX)
+    if seconds < 1:
+        raise BadField("valid_seconds", "is too short", "write 1 s or more, or leave it out")
+    return now_ms + round(seconds * 1000)
+
+
+ROUTES = [
+    answers.route("GET", "/v1/tokens", list_tokens),
+    answers.route("POST", "/v1/tokens", make_token),
+    answers.route("DELETE", "/v1/tokens/{ref}", revoke_token),
+]

@@ -1,0 +1,84 @@
+"""`rota token`: who may use the API, for what, where and for how long."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean
+from rota.client.cluster import Cluster
+from rota.client.views import Token
+
+ROLES = ("viewer", "submitter", "operator", "admin")
+
+
+def _day(at_ms: int | None) -> str:
+    """By the clock of whoever looks."""
+    return "-" if not at_ms else datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _where(token: Token) -> str:
+    return "all" if "*" in token.namespaces else ", ".join(token.namespaces)
+
+
+TOKENS: Listing[Token] = Listing(
+    "tokens",
+    [
+        Column("TOKEN", lambda token: token.id),
+        Column("NAME", lambda token: token.name),
+        Column("ROLE", lambda token: token.role),
+        Column("NAMESPACES", _where),
+        Column("MADE", lambda token: _day(token.made_at_ms)),
+        Column(
+            "UNTIL", lambda token: "revoked" if token.expires_at_ms is None else _day(token.expires_at_ms)
+        ),
+    ],
+    lambda token: token.id,
+)
+
+
+@click.group("token")
+def command() -> None:
+    """Say who may use the cluster, for what and where."""
+
+
+@command.command("make")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(ROLES), default="submitter", show_default=True, help="What it may do."
+)
+@click.option(
+    "--namespace", "namespaces", multiple=True, help="Where only; repeatable. [default: everywhere]"
+)
+@click.option("--valid", metavar="720h", help="For how long. [default: until it is revoked]")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def make(
+    cluster: Cluster, *, name: str, role: str, namespaces: Sequence[str], valid: str | None, output: str
+) -> None:
+    """Make a token for NAME, and print its secret: it is told this once."""
+    made = cluster.make_token(name, role, *namespaces, valid_seconds=valid)
+    emit_one(output, made, made.id, lambda: iter((made.token or "",)))
+    if output in ("table", "wide"):
+        tell(f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file")
+        tell(f"take it back: rota token revoke {clean(made.id)}")
+
+
+@command.command("ls")
+@output_option
+@with_cluster()
+def list_tokens(cluster: Cluster, output: str) -> None:
+    """List tokens, without their secrets."""
+    emit(output, TOKENS, cluster.tokens())
+
+
+@command.command("revoke")
+@click.argument("ids", nargs=-1, required=True, metavar="TOKEN")
+@with_cluster(WORKING_SECONDS)
+def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
+    """Take tokens back, by their ids: they are refused from their next request on."""
+    for one in ids:
+        cluster.revoke_token(one)
+        tell(f"token {clean(one)} is revoked")

@@ -1,0 +1,97 @@
+"""Preconditions: what somebody else has changed meanwhile is not written over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.store.memory import MemoryStore
+from tests.apiserver.builders import node, node_status
+from tests.apiserver.serving import Reply, Serving, serving
+
+CRON = {"name": "nightly", "schedule": "0 1 * * *", "job": {"command": ["true"]}}
+CHANGES: list[tuple[str, str, str, tuple[Any, Any]]] = [
+    ("/v1/jobs/1", "PATCH", "/v1/jobs/1", ({"priority": 60}, {"priority": 70})),
+    ("/v1/nodes/n1", "PATCH", "/v1/nodes/n1", ({"taint": ["a"]}, {"taint": ["b"]})),
+    ("/v1/nodes/n1", "POST", "/v1/nodes/n1/cordon", ({}, {})),
+    ("/v1/nodes/n1", "POST", "/v1/nodes/n1/drain", ({}, {"force": True})),
+    ("/v1/namespaces/team", "PUT", "/v1/namespaces/team", ({"weight": 2}, {"weight": 3})),
+    (
+        "/v1/crons/nightly",
+        "PUT",
+        "/v1/crons/nightly",
+        ({**CRON, "schedule": "0 2 * * *"}, {**CRON, "schedule": "0 3 * * *"}),
+    ),
+]
+
+
+async def make_one_of_each(server: Serving) -> None:
+    await server.submit()
+    await server.put("apiserver", node(1, "n1"))
+    await server.put("watcher", node_status(1))
+    await server.call("PUT", "/v1/namespaces/team", {"weight": 9})
+    made = await server.call("POST", "/v1/crons", CRON)
+    assert made.status == 201, made
+
+
+@pytest.mark.parametrize(("shown_at", "method", "path", "bodies"), CHANGES)
+async def test_a_change_on_top_of_what_is_no_longer_there_is_refused(
+    tmp_path: Path, shown_at: str, method: str, path: str, bodies: tuple[Any, Any]
+) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        await make_one_of_each(server)
+        first, second = bodies
+        seen = (await server.call("GET", shown_at)).headers["etag"]
+        mine = await server.call(method, path, first, If_Match=seen)
+        now = (await server.call("GET", shown_at)).headers["etag"]
+        late = await server.call(method, path, second, If_Match=seen)
+        after = (await server.call("GET", shown_at)).headers["etag"]
+        again = await server.call(
+            method, path, second, If_Match=f'"other", {now}' if "jobs" not in path else now
+        )
+
+    assert mine.status < 300, mine
+    assert mine.headers["etag"] == now != seen
+    assert (late.status, late.json["code"]) == (409, "conflict")
+    assert late.json["hint"]
+    assert after == now
+    assert again.status < 300, again
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces/team", "/v1/crons/nightly"])
+async def test_nothing_is_deleted_that_was_changed_meanwhile(tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        await make_one_of_each(server)
+        kept = await server.call("DELETE", path, If_Match='"0123456789abcdef"')
+        tag = (await server.call("GET", path)).headers["etag"]
+        deleted = await server.call("DELETE", path, If_Match=tag)
+
+    assert (kept.status, deleted.status) == (409, 204)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [(method, path) for _, method, path, _ in CHANGES] + [("DELETE", "/v1/nodes/n1")]
+)
+@pytest.mark.parametrize("tag", ["yesterday", '"', 'W/"1"', '""', '"a" "b"'])
+async def test_what_is_no_tag_is_told_so(tmp_path: Path, method: str, path: str, tag: str) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        await make_one_of_each(server)
+        reply = await server.call(method, path, {}, If_Match=tag)
+
+    assert (reply.status, reply.json["field"]) == (400, "If-Match")
+
+
+async def test_what_becomes_of_a_job_changes_no_tag(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        await server.submit()
+
+        async def tag(reply: Reply) -> str:
+            return reply.headers["etag"]
+
+        before = await tag(await server.call("GET", "/v1/jobs/1"))
+        await server.call("POST", "/v1/jobs/1/cancel")
+        after = await tag(await server.call("GET", "/v1/jobs/1"))
+        deleted = await server.call("DELETE", "/v1/jobs/1", If_Match=after)
+
+    assert before == after == '"1"'
+    assert deleted.status == 204

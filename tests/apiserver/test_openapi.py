@@ -1,0 +1,190 @@
+"""The document that the server gives of itself: complete, and true of what it answers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.apiserver import admit_crons, spec
+from rota.apiserver.http import ROUTES
+from rota.apiserver.openapi.crons import CronBody
+from rota.apiserver.openapi.document import OPERATIONS, document
+from rota.apiserver.openapi.spec import JobBody
+from rota.model.lifecycle import AttemptState
+from rota.store.memory import MemoryStore
+from tests.apiserver.builders import attempts, node, node_status, statuses
+from tests.apiserver.serving import Serving, serving
+
+DOCUMENT = document("0.1.0")
+SCHEMAS = DOCUMENT["components"]["schemas"]
+JOB = {"command": ["true"], "count": 2, "labels": {"team": "web"}, "check": None}
+SERVICE = {"command": ["serve"], "kind": "service", "check": {"tcp": 80}, "env": {"A": "b"}}
+CRON = {"name": "nightly", "schedule": "0 1 * * *", "job": {"command": ["true"]}}
+CALLS: list[tuple[str, str, Any]] = [
+    ("POST", "/v1/jobs", JOB),
+    ("GET", "/v1/jobs", None),
+    ("GET", "/v1/jobs/1", None),
+    ("PATCH", "/v1/jobs/1", {"priority": 60}),
+    ("POST", "/v1/jobs/1/pause", {}),
+    ("POST", "/v1/jobs/1/resume", {}),
+    ("GET", "/v1/jobs/1/why", None),
+    ("GET", "/v1/jobs/1/tasks", None),
+    ("GET", "/v1/jobs/1/tasks/0", None),
+    ("GET", "/v1/jobs/1/tasks/0/attempts", None),
+    ("GET", "/v1/jobs/1/tasks/0/attempts/1", None),
+    ("POST", "/v1/jobs/2/cancel", {"reason": "enough"}),
+    ("POST", "/v1/jobs/2/rerun", {}),
+    ("POST", "/v1/plan", {"command": ["true"], "cpu": 64}),
+    ("POST", "/v1/plan/drain", {"nodes": ["n1"]}),
+    ("GET", "/v1/nodes", None),
+    ("GET", "/v1/nodes/n1", None),
+    ("POST", "/v1/nodes/n1/drain", {"deadline_seconds": 60}),
+    ("POST", "/v1/nodes/n1/open", {}),
+    ("PATCH", "/v1/nodes/n1", {"taint": ["a=b"]}),
+    ("GET", "/v1/brake", None),
+    ("PUT", "/v1/namespaces/team", {"quota": {"cpu": 8}}),
+    ("GET", "/v1/namespaces", None),
+    ("GET", "/v1/namespaces/team", None),
+    ("POST", "/v1/crons", CRON),
+    ("GET", "/v1/crons", None),
+    ("POST", "/v1/crons/nightly/run", {}),
+    ("GET", "/v1/crons/nightly", None),
+    ("PUT", "/v1/crons/nightly", CRON),
+    ("POST", "/v1/clusters", {"name": "east", "region": "east"}),
+    ("GET", "/v1/clusters", None),
+    ("GET", "/v1/clusters/east", None),
+    ("PATCH", "/v1/clusters/east", {"drain": True}),
+    ("DELETE", "/v1/clusters/east", None),
+    ("GET", "/v1/events", None),
+    ("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}),
+    ("GET", "/v1/tokens", None),
+    ("POST", "/v1/join-tokens", {"local": True}),
+    ("GET", "/v1/ca", None),
+    ("GET", "/v1/server", None),
+    ("GET", "/v1/jobs/nobody", None),
+]
+
+
+def test_every_route_is_in_the_document_and_nothing_else() -> None:
+    described = {(method.upper(), path) for path, found in DOCUMENT["paths"].items() for method in found}
+
+    assert described == {(method, route.path) for route in ROUTES for method in route.methods or ()}
+
+
+def test_every_field_and_every_parameter_says_what_it_is() -> None:
+    silent = [f"{name}.{field}" for name, field, one in fields() if not one.get("description")]
+    silent += [name for name, schema in SCHEMAS.items() if not schema.get("description")]
+    for operation in operations():
+        silent += [one["name"] for one in operation["parameters"] if not one["description"]]
+
+    assert silent == []
+    assert len({operation["operationId"] for operation in operations()}) == len(OPERATIONS)
+
+
+def test_what_can_be_sent_is_what_is_understood() -> None:
+    assert set(JobBody.__struct_fields__) == set(spec.KNOWN)
+    assert set(CronBody.__struct_fields__) == set(admit_crons.KNOWN)
+
+
+@pytest.fixture
+async def used(tmp_path: Path) -> Any:
+    """A server with something of everything."""
+    async with serving(tmp_path, MemoryStore) as server:
+        await server.put("apiserver", node(1, "n1"))
+        await server.put("watcher", node_status(1))
+        await server.submit(**JOB)
+        await server.submit(**SERVICE)
+        await server.put("scheduler", attempts("1", 2, number=[1, 1], placed_at_ms=[5, 5]))
+        await server.put("watcher", statuses("1", 2, number=[1, 1], state=[AttemptState.RUNNING] * 2))
+        yield server
+
+
+async def test_every_answer_is_as_the_document_says(used: Serving) -> None:
+    wrong: list[str] = []
+    for method, path, body in CALLS:
+        reply = await used.call(method, path, body)
+        schema = schema_of(method, path, reply.status)
+        wrong += [f"{method} {path}: {one}" for one in unlike(reply.json, schema, "")]
+
+    assert wrong == []
+
+
+async def test_the_document_and_the_page_are_served_and_load_nothing(used: Serving) -> None:
+    served = await used.call("GET", "/v1/openapi.json")
+    page = await used.call("GET", "/v1/docs")
+
+    html = page.body.decode()
+    assert served.json == DOCUMENT
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.search(r"<script|<link|src=|https?://|@import|url\(", html)
+    assert all(path in html for path in DOCUMENT["paths"])
+    assert all(f"id='model-{name}'" in html for name in SCHEMAS)
+
+
+def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name, schema in SCHEMAS.items():
+        for field, one in schema.get("properties", {}).items():
+            yield name, field, one
+
+
+def operations() -> Iterator[dict[str, Any]]:
+    for found in DOCUMENT["paths"].values():
+        yield from found.values()
+
+
+def schema_of(method: str, path: str, status: int) -> dict[str, Any]:
+    for template, found in DOCUMENT["paths"].items():
+        if re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), path) and method.lower() in found:
+            responses = found[method.lower()]["responses"]
+            content = responses.get(str(status), responses["default"])["content"]
+            schema: dict[str, Any] = next(iter(content.values()))["schema"]
+            return schema
+    raise AssertionError(f"{method} {path} is not in the document")
+
+
+def unlike(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
+    """Fields that the schema does not know, values of other types, fields that are missing."""
+    if "$ref" in schema:
+        schema = SCHEMAS[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        found = [list(unlike(value, one, where)) for one in schema["anyOf"]]
+        if all(found):
+            yield from min(found, key=len)
+        return
+    if not is_of(value, schema.get("type")):
+        yield f"{where} is {value!r}, not {schema}"
+    elif isinstance(value, dict):
+        yield from unlike_object(value, schema, where)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        for at, one in enumerate(value):
+            yield from unlike(one, schema["items"], f"{where}.{at}")
+
+
+def unlike_object(value: dict[str, Any], schema: dict[str, Any], where: str) -> Iterator[str]:
+    properties = schema.get("properties")
+    yield from (f"{where}.{name} is missing" for name in schema.get("required", ()) if name not in value)
+    for name, one in value.items():
+        if properties is None:
+            others = schema.get("additionalProperties")
+            yield from unlike(one, others, f"{where}.{name}") if isinstance(others, dict) else ()
+        elif name not in properties:
+            yield f"{where}.{name} is not described"
+        else:
+            yield from unlike(one, properties[name], f"{where}.{name}")
+
+
+def is_of(value: Any, kind: str | None) -> bool:
+    match kind:
+        case None:
+            return True
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "null":
+            return value is None
+        case _:
+            return isinstance(value, {"object": dict, "array": list, "string": str, "boolean": bool}[kind])
