@@ -11,7 +11,14 @@ from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeWish
+from rota.model.plan import Record
 from rota.model.shape import Constraint, Op, Spread, Term
+from rota.sim import shortage
+from rota.sim.medium import Medium
+from rota.sim.network import Network
+from rota.sim.world import World
+from rota.store import codec
+from rota.store.protocol import Batch
 from rota.testing.builders import job_spec, node_status
 from rota.testing.records import placed
 from tests.sim.stage import ATTEMPTS, Stage
@@ -99,6 +106,22 @@ def a_spread_is_nowhere() -> None:
     stage_of(spread=(Spread("rack"),)).write(placed(ATTEMPTS, [0], "n1"))
 
 
+def written_when_short(record: Record) -> None:
+    world = World(0)
+    medium = Medium(world, Network(world))
+    medium.short_since_ms = 0
+    world.run(shortage.KNOWN_MS)
+    shortage.look(medium, {}, Batch(1, 0, 0, 0, [(str(record.key), codec.encode(record))], (), None))
+
+
+def a_job_is_taken_by_a_full_store() -> None:
+    written_when_short(job_spec(1))
+
+
+def tasks_are_placed_on_a_full_store() -> None:
+    written_when_short(placed(ATTEMPTS, [0], "n1"))
+
+
 FORGED: dict[Callable[[], None], str] = {
     a_closed_node_is_given_work: "task 0 of job 1 was placed on n1, which is cordoned",
     a_taint_is_not_heeded: "task 0 of job 1 was placed on n1 and does not tolerate kept=a",
@@ -112,6 +135,8 @@ FORGED: dict[Callable[[], None], str] = {
     near_is_nowhere: "job 1 was placed on n1, which is nowhere: near app == web over rack",
     a_spread_is_uneven: "job 1 has 2 tasks in a, 0 in b: zone skew 1",
     a_spread_is_nowhere: "job 1 was placed on n1, which is nowhere: spread over rack skew 1",
+    a_job_is_taken_by_a_full_store: "job 1 was taken while the store was short of room",
+    tasks_are_placed_on_a_full_store: "tasks of job 1 were placed while the store was short of room",
 }
 
 
