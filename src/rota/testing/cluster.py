@@ -286,7 +286,8 @@ def _work(directory: Path) -> list[int]:
 
 
 def _end_node(directory: Path) -> None:
-    """The keeper first, which would report the death of its work."""
+    """An agent, if the server started it, would start another keeper; that reports the death of its work."""
+    processes.kill_all(lambda: processes.with_argument(f"--data-dir\0{directory}\0"))
     processes.kill_all(lambda: _keepers(directory))
     processes.kill_all(lambda: _work(directory))
     end_groups(str(directory), _ANSWER_SECONDS)
