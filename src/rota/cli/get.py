@@ -33,7 +33,7 @@ OUTPUTS: Listing[Output] = Listing(
 def command(cluster: Cluster, job: str, paths: tuple[str, ...], output: str, **flags: object) -> None:
     """Fetch what a job left in its ROTA_OUTPUT_DIR.
 
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12. PATHS are files,
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12. PATHS are files,
     directories or patterns as '*.csv'; without any, all are fetched.
     """
     ref, task_index = split_ref(job)

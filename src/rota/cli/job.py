@@ -32,7 +32,7 @@ command.add_command(job_update.rollback)
 def restart(cluster: Cluster, job: str, index: str | None) -> None:
     """Stop tasks that run and try them again; no retry is spent.
 
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)
@@ -53,7 +53,7 @@ def restart(cluster: Cluster, job: str, index: str | None) -> None:
 def release(cluster: Cluster, job: str, index: str | None) -> None:
     """Start tasks again that are held because nodes went down while they ran.
 
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)
@@ -76,7 +76,7 @@ def resolve(cluster: Cluster, job: str, word: str, index: str | None) -> None:
     """Say in place of a job's controller what becomes of tasks that were lost with their node.
 
     again starts them once more, fail, cancel and lost are how they end.
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)

@@ -56,7 +56,7 @@ def update(
     """Change a job that has not ended.
 
     Limits, time limit, priority, retries, labels and count hold at once, all else from a task's next attempt
-    on. A new command is written behind `--`. JOB is an id, the start of one, a name or `last`.
+    on. A new command is written behind `--`. JOB is an id, a name or `last`.
     """
     wanted = fields_said(flags, command)
     if not wanted and not flags["replace"]:
@@ -78,7 +78,7 @@ def rollback(cluster: Cluster, job: str, *, output: str) -> None:
     """Let a service go back to the version before its last update.
 
     It goes the same way as an update that replaces what runs.
-    JOB is an id, the start of one, a name or `last`.
+    JOB is an id, a name or `last`.
     """
     status = cluster.job(job).rollback()
     if output in ("table", "wide"):

@@ -41,7 +41,7 @@ from rota.client.views import Chunk
 def command(cluster: Cluster, job: str, **flags: Any) -> None:
     """Print what a job wrote.
 
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12. Standard output goes to
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12. Standard output goes to
     stdout, standard error to stderr, in the order they came; the tasks of an array are told apart by [index].
     """
     ref, task_index = split_ref(job)

@@ -17,7 +17,7 @@ from rota.client.cluster import Cluster
 def command(cluster: Cluster, job: str, failed: bool, key: str | None, output: str) -> None:
     """Run an ended job once more, as a new one; do not wait.
 
-    JOB is an id, the start of one, a name or `last`.
+    JOB is an id, a name or `last`.
     """
     old = cluster.job(job)
     again = old.rerun(failed=failed, key=key)

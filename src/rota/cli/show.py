@@ -88,7 +88,7 @@ TASKS: Listing[Task] = Listing(
 def command(cluster: Cluster, job: str, index: int | None, state: str | None, output: str) -> None:
     """Show a job or one of its tasks.
 
-    JOB is an id, the start of one, a name or `last`; 12.3 is task 3 of job 12.
+    JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)

@@ -21,7 +21,7 @@ DAY_SECONDS = 86_400
 def command(cluster: Cluster, job: str, output: str) -> None:
     """Say why a job waits and what would start it.
 
-    JOB is an id, the start of one, a name or `last`.
+    JOB is an id, a name or `last`.
     """
     why = cluster.job(split_ref(job)[0]).why()
     emit_one(output, why, why.job, lambda: [about_job(why.job, why.sentence), *reasons_told(why)])
