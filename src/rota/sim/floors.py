@@ -25,9 +25,10 @@ def look_at_floor(known: Mapping[str, Any], fresh: dict[str, Any], before: TaskB
     chosen = {at: number for at, number in now.renew.items() if before.renew.get(at) != number}
     if not chosen or not spec.stays or wish is None:
         return
-    away = set(_away(known, spec)) & set(_away(after, spec, but=chosen))
+    down = set(_away(after, spec, but=chosen))
+    away = set(_away(known, spec)) & down
     first = now.block * BLOCK_TASKS
-    served = {first + at for at in chosen} - away
+    served = {first + at for at in chosen} - down
     if served and len(away | served) > wish.max_parallel:
         named = f"tasks {sorted(served)} of job {now.job} make way while {sorted(away)} are away"
         raise Broken(f"{named}: at most {wish.max_parallel} may be")
