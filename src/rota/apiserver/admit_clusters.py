@@ -38,9 +38,9 @@ def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
     """Its size; or that it is drained, or opened again."""
     access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
     said = fields.known_fields(body, (*SIZE, "drain"))
+    before = wish_of(view, ref)
     if not said:
         raise BadField("max_nodes", "nothing is to change", 'write {"max_nodes": 8} or {"drain": true}')
-    before = wish_of(view, ref)
     wish = _sized(before, said)
     if "drain" in said:
         wish = msgspec.structs.replace(wish, drain=fields.flag("drain", said["drain"]), end=False)
