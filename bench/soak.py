@@ -51,6 +51,8 @@ class Soak:
     ends: Counter[str] = field(default_factory=Counter)  # by job
     states: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
+    held: list[str] = field(default_factory=list)  # jobs with tasks that chaos has made suspects
+    releases: int = 0
     memory_bytes: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
@@ -129,6 +131,8 @@ def listen(cluster: Cluster, since: str, soak: Soak) -> None:
             if event.kind == "job.ended" and event.job is not None:
                 soak.ends[event.job] += 1
                 soak.states[str(event.raw["state"])] += 1
+            if event.kind == "task.held" and event.job is not None:
+                soak.held.append(event.job)
             if event.kind == "task.retry":
                 soak.restarts += sum(last - first + 1 for first, last in event.indices or ())
 
@@ -153,6 +157,9 @@ class Live:
     def _tick(self) -> None:
         self._soak.memory_bytes.append(self._dev.memory_bytes())
         self._soak.descriptors.append(self._dev.descriptors())
+        while self._soak.held:  # an operator who knows that it was chaos
+            self._cluster.job(self._soak.held.pop()).release()
+            self._soak.releases += 1
         tick = next(self._ticks)
         if sys.stderr.isatty():
             print(f"\r{self._line():<110}", end="", file=sys.stderr, flush=True)
@@ -229,7 +236,10 @@ def comes(condition: Callable[[], bool]) -> bool:
 def report(findings: list[Finding], options: argparse.Namespace, soak: Soak) -> int:
     name, chaos = Path(options.workload).name, ", with chaos" if options.chaos else ""
     print(f"{name}: {options.minutes:g} min, {options.speed:g} x, {options.nodes} nodes{chaos}")
-    print(f"{len(soak.jobs):,} jobs, {soak.tasks:,} tasks, {soak.restarts:,} restarts;", end=" ")
+    print(
+        f"{len(soak.jobs):,} jobs, {soak.tasks:,} tasks, {soak.restarts:,} restarts, {soak.releases:,} released;",
+        end=" ",
+    )
     print(f"submitted at most {soak.late_seconds:.1f} s late")
     width = max(len(finding.what) for finding in findings)
     for finding in findings:

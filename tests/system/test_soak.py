@@ -58,7 +58,7 @@ def test_a_workload_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
 
 
 def soak(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    given = ("--minutes", "0.1", "--nodes", "3", "--directory", str(directory))
+    given = ("--minutes", "0.1", "--nodes", "3", "--directory", str(directory), "--patience", "150")
     return subprocess.run(
         [sys.executable, str(ROOT / "bench" / "soak.py"), *given, *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), "LANG": "C.UTF-8"},

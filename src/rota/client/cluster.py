@@ -102,7 +102,7 @@ class Cluster:
         return read(Outlook, self.transport.call(Request("POST", "/v1/plan", body=body)))
 
     def job(self, ref: str) -> Job:
-        """A job by id, unique prefix, name, or `last`."""
+        """A job by id, name, or `last`."""
         return find(self.transport, ref)
 
     def jobs(self, limit: int | None = None, **query: str | list[str] | None) -> Iterator[JobStatus]:
