@@ -158,8 +158,9 @@ class Live:
         self._soak.memory_bytes.append(self._dev.memory_bytes())
         self._soak.descriptors.append(self._dev.descriptors())
         while self._soak.held:  # an operator who knows that it was chaos
-            self._cluster.job(self._soak.held.pop()).release()
-            self._soak.releases += 1
+            with contextlib.suppress(RotaError):  # it has ended meanwhile
+                self._cluster.job(self._soak.held.pop()).release()
+                self._soak.releases += 1
         tick = next(self._ticks)
         if sys.stderr.isatty():
             print(f"\r{self._line():<110}", end="", file=sys.stderr, flush=True)
@@ -236,11 +237,8 @@ def comes(condition: Callable[[], bool]) -> bool:
 def report(findings: list[Finding], options: argparse.Namespace, soak: Soak) -> int:
     name, chaos = Path(options.workload).name, ", with chaos" if options.chaos else ""
     print(f"{name}: {options.minutes:g} min, {options.speed:g} x, {options.nodes} nodes{chaos}")
-    print(
-        f"{len(soak.jobs):,} jobs, {soak.tasks:,} tasks, {soak.restarts:,} restarts, {soak.releases:,} released;",
-        end=" ",
-    )
-    print(f"submitted at most {soak.late_seconds:.1f} s late")
+    print(f"{len(soak.jobs):,} jobs, {soak.tasks:,} tasks, {soak.restarts:,} restarts,", end=" ")
+    print(f"{soak.releases:,} times held and released; submitted at most {soak.late_seconds:.1f} s late")
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         found = f"{finding.found:,}" if isinstance(finding.found, int) else finding.found

@@ -225,7 +225,7 @@ class Job:
 
 
 def find(transport: Transport, ref: str) -> Job:
-    """A job by id, unique prefix, name, or `last`."""
+    """A job by id, name, or `last`."""
     if not ref:
         raise NotFound("not_found", "no job is named by an empty text")
     return Job(transport, read(JobStatus, transport.call(Request("GET", f"/v1/jobs/{segment(ref)}"))))
