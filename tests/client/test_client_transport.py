@@ -1,5 +1,6 @@
 """Requests are repeated while the server is away, errors keep their code, tokens stay off the open wire."""
 
+import socket
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -44,6 +45,25 @@ def test_a_submit_that_lost_its_answer_is_sent_again_with_the_same_key(
 
     first, second = server.asked("POST /v1/jobs")
     assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+
+
+@pytest.mark.parametrize("body", [b"", b'{"nodes": '], ids=["its head", "half of it"])
+def test_a_server_that_died_while_it_answered_did_not_answer(body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer() -> None:
+            line, _ = door.accept()
+            with line:
+                line.recv(65_536)
+                line.sendall(head + body)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        dying = Cluster(Endpoint(f"http://127.0.0.1:{door.getsockname()[1]}", TOKEN), patience_seconds=0.0)
+        with pytest.raises(Unavailable):
+            dying.nodes()
+        answering.join()
 
 
 def test_two_submits_have_two_keys(server: CannedServer, cluster: Cluster) -> None:

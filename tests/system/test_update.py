@@ -49,7 +49,7 @@ def test_what_runs_is_replaced_one_after_the_other(
     gate.open()
 
     assert told.code == 0, told.err
-    assert fewest == 3
+    assert fewest >= 3
     assert "version    2: 4 run version 2" in shown
     assert job.wait(30).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == [

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode
 
@@ -163,7 +163,7 @@ class Transport:
         try:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
-                body = response.read(ANSWER_BYTES)
+                body = _whole(response)
         except BaseException:
             connection.close()
             raise
@@ -285,6 +285,13 @@ def _notice_dead_peers(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+def _whole(response: HTTPResponse) -> bytes:
+    body = response.read(ANSWER_BYTES)
+    if response.length:  # whoever sent it has died: a read of so many bytes does not say so
+        raise IncompleteRead(body, response.length)
+    return body
+
+
 @contextmanager
 def _as_unavailable(addr: str) -> Iterator[None]:
     try:
@@ -312,7 +319,7 @@ def _reason(error: Exception) -> str:
 
 
 def _problem(response: HTTPResponse) -> RotaError:
-    body = response.read(ANSWER_BYTES)
+    body = _whole(response)
     try:
         problem = json.loads(body)
     except ValueError:
