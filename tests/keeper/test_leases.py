@@ -102,7 +102,8 @@ def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None
 
 @can_hold
 def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> None:
-    begin(agent, "sh", "-c", "echo $ROTA_ATTEMPT; exit 3")
+    renew(agent)
+    agent.start("7", "sh", "-c", "echo $ROTA_ATTEMPT; exit 3", **ONE)
 
     assert agent.wait_ended()[0][:6] == ["7", 0, 1, "exited", 3, None]
     assert keeper.output("7") == "1\n"
