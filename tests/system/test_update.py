@@ -1,12 +1,14 @@
 """A job is changed while it runs: at once where that is possible, else from the next attempt on."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rota.client.cluster import Cluster
 from rota.client.errors import Conflict, Rejected
+from rota.client.job import Job
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
@@ -34,6 +36,12 @@ def test_what_waits_takes_the_new_environment_and_what_runs_keeps_the_old(
     assert (job.status.version, job.status.priority) == (2, 70)
 
 
+def times_away(job: Job, count: int) -> list[tuple[int, int]]:
+    """Of each task: from the end of its first attempt to the start of its second."""
+    tries = [job.task(index).attempts for index in range(count)]
+    return sorted((old.ended_at_ms or 0, new.started_at_ms or 0) for old, new in tries)
+
+
 def test_what_runs_is_replaced_one_after_the_other(
     client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
 ) -> None:
@@ -42,14 +50,14 @@ def test_what_runs_is_replaced_one_after_the_other(
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
     until(lambda: three.count(job.id, "running") == 4, "all run")
     told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
-    fewest = 4
-    while job.refresh().versions != {"2": 4}:
-        fewest = min(fewest, job.status.counts["running"])
+    until(lambda: job.refresh().versions == {"2": 4}, "all are replaced")
     shown = three.rota("show", job.id).out
     gate.open()
 
     assert told.code == 0, told.err
-    assert fewest >= 3
+    away = times_away(job, 4)
+    assert all(0 < left <= back for left, back in away)
+    assert all(back <= left for (_, back), (left, _) in pairwise(away))
     assert "version    2: 4 run version 2" in shown
     assert job.wait(30).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == [
