@@ -1,10 +1,11 @@
-"""Who leads: a key in the store with a lease, as etcd keeps it, and servers that stand for it."""
+"""Who leads: servers that stand for the leader's key, hold it, and step down."""
 
 from collections.abc import Callable
 
 from rota.engine.leadership import Act as Step
 from rota.engine.leadership import Tenure, due, surely_leads
 from rota.model.limits import LEADER_TTL_SECONDS
+from rota.sim.lease import Holder, LeaderKey
 from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.server import RESTART_MS, Server
@@ -23,9 +24,9 @@ class Election:
         self.network = network
         self.medium = medium
         self.servers = servers
-        self._holder: Server | None = None
-        self._holder_life = 0
-        self._expires_at_ms = 0
+        self._key = LeaderKey(TTL_MS)
+        if len(servers) > 1:
+            medium.key = self._key
         self._renewed_at_ms: dict[str, int] = {}
         self._tried_at_ms: dict[str, int] = {}
         for server in servers:
@@ -48,7 +49,7 @@ class Election:
 
     def revoke(self) -> None:
         """The store takes the lease for run out: another may lead before the one that does has noticed."""
-        self._expires_at_ms = self.world.now_ms
+        self._key.revoke()
 
     @property
     def leader(self) -> Server | None:
@@ -69,12 +70,10 @@ class Election:
         return surely
 
     def _campaign(self, server: Server) -> None:
-        free = self._holder is None or self.world.now_ms >= self._expires_at_ms
-        if free and self._reaches(server):
-            if self._holder is not None and self._holder is not server:
+        before = self._key.last
+        if self._reaches(server) and self._key.take(Holder(server.name, server.life), self.world.now_ms):
+            if before is not None and before.name != server.name:
                 self.world.count("election: another server took over")
-            self._holder, self._holder_life = server, server.life
-            self._expires_at_ms = self.world.now_ms + TTL_MS
             self._renewed_at_ms[server.name] = self._tried_at_ms[server.name] = server.clock.boot_ms()
             server.lead()
             self._hold(server)
@@ -94,11 +93,9 @@ class Election:
                 server.after(what.within_ms, lambda: self._hold(server))
 
     def _renew(self, server: Server, now_ms: int) -> None:
-        holds = self._holder is server and self._holder_life == server.life
         if not self._reaches(server):
             self._hold(server)
-        elif holds and self.world.now_ms < self._expires_at_ms:
-            self._expires_at_ms = self.world.now_ms + TTL_MS
+        elif self._key.renew(Holder(server.name, server.life), self.world.now_ms):
             self._renewed_at_ms[server.name] = now_ms
             self._hold(server)
         else:

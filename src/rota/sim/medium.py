@@ -1,9 +1,11 @@
 """The store that all servers share: fenced transactions, and everything that can go wrong with them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
+from rota.sim.lease import Holder, LeaderKey
 from rota.sim.network import Network
 from rota.sim.world import Process, World
 from rota.store.protocol import Batch, EventRow, Snapshot
@@ -35,6 +37,7 @@ class Medium:
         self.network = network
         self.trouble = Trouble()
         self.records: dict[str, bytes] = {}
+        self.key: LeaderKey | None = None  # of several servers, who may write
         self.epoch = 0
         self.revision = 0
         self.time_ms = 0
@@ -85,19 +88,20 @@ class Medium:
             self._answer(Unavailable("the store refused"), hear)
         elif (luck := luck - trouble.unknown) < 0:
             self.world.count("store: done, and said to have failed")
-            self._attempt(batch)
+            self._attempt(server, batch)
             self._answer(Unavailable("the store did not say"), hear)
         elif (luck := luck - trouble.kills) < 0:
             self.world.count("store: the server died right after a commit")
-            self._attempt(batch)
+            self._attempt(server, batch)
             self.kill(server)
         elif luck - trouble.tears < 0:
             self.world.count("store: the server died during a commit")
             if self._luck.random() < 0.5:
-                self._attempt(batch)
+                self._attempt(server, batch)
             self.kill(server)
         else:
-            self._serve(server, lambda: self._apply(batch), done)
+            writer = Holder(server.name, server.life)
+            self._serve(server, lambda: self._apply(writer, batch), done)
 
     def has_room(self) -> bool:
         if not self.trouble.full:
@@ -142,13 +146,14 @@ class Medium:
     def _answer(self, answer: Answer, hear: Done) -> None:
         self.world.after(self._luck.uniform(0.1, 2.0), lambda: hear(answer))
 
-    def _attempt(self, batch: Batch) -> None:
+    def _attempt(self, server: Process, batch: Batch) -> None:
         """As a store would that nobody hears any more."""
-        if batch.epoch == self.epoch and batch.after == self.revision:
-            self._apply(batch)
+        with suppress(Transient):
+            self._apply(Holder(server.name, server.life), batch)
 
-    def _apply(self, batch: Batch) -> int:
-        if batch.epoch != self.epoch:
+    def _apply(self, writer: Holder, batch: Batch) -> int:
+        leads = self.key is None or self.key.is_of(writer, self.world.now_ms)
+        if batch.epoch != self.epoch or not leads:
             self.world.count("store: a deposed leader was refused")
             raise Deposed(f"epoch {batch.epoch} is over, {self.epoch} leads")
         if batch.after != self.revision:

@@ -1,0 +1,144 @@
+"""The simulator's model of the leader's key, and etcd itself: the same histories have the same results."""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rota.model.errors import Deposed
+from rota.sim.lease import Holder, LeaderKey
+from rota.store.etcd.client import Access, Client
+from rota.store.etcd.seat import boot_ms
+from rota.store.etcd.store import EtcdStore
+from rota.testing.etcd import LocalEtcd
+from rota.testing.store_contract import batch
+
+NAMES = ("a", "b", "c")
+STEPS = 80
+LONG_SECONDS, SHORT_SECONDS = 600, 2
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+class Both:
+    """Three servers that stand for one key, in etcd and in the model; each step says what became of it."""
+
+    def __init__(self, etcd: LocalEtcd, prefix: str, ttl_seconds: int) -> None:
+        self._access = Access(tuple(etcd.endpoints), call_seconds=30.0)
+        self._prefix = prefix
+        self._ttl_seconds = ttl_seconds
+        self._client = Client(self._access)
+        self._gone: list[EtcdStore] = []
+        self.stores = {name: self._store() for name in NAMES}
+        self.lives = dict.fromkeys(NAMES, 1)
+        self.key = LeaderKey(ttl_seconds * 1000)
+        self.now_ms = 0  # of the model
+        self.revision = 0
+        self.epochs: list[int] = []
+
+    def _store(self) -> EtcdStore:
+        return EtcdStore(self._access, self._prefix, self._ttl_seconds)
+
+    async def close(self) -> None:
+        for store in (*self.stores.values(), *self._gone):
+            await store.close()
+        await self._client.close()
+
+    def who(self, name: str) -> Holder:
+        return Holder(name, self.lives[name])
+
+    async def take(self, name: str) -> tuple[bool, bool]:
+        store = self.stores[name]
+        is_free = await store.seat.holder() is None
+        if is_free:
+            self.epochs.append(await store.lead())
+        return is_free, self.key.take(self.who(name), self.now_ms)
+
+    async def renew(self, name: str) -> tuple[bool, bool]:
+        return await succeeds(self.stores[name].seat.renew()), self.key.renew(self.who(name), self.now_ms)
+
+    async def commit(self, name: str) -> tuple[bool, bool]:
+        store = self.stores[name]
+        written = await succeeds(store.commit(batch(store.epoch, after=self.revision, puts={"k": b"v"})))
+        self.revision += written
+        return written, self.key.is_of(self.who(name), self.now_ms)
+
+    async def resign(self, name: str) -> tuple[bool, bool]:
+        await self.stores[name].seat.leave()
+        if self.key.is_of(self.who(name), self.now_ms):
+            self.key.revoke()
+        return True, True
+
+    async def crash(self, name: str) -> tuple[bool, bool]:
+        """And start again: it knows nothing of the lease it had."""
+        self._gone.append(self.stores[name])
+        self.stores[name] = self._store()
+        self.lives[name] += 1
+        return True, True
+
+    async def revoke(self, name: str) -> tuple[bool, bool]:
+        """The lease ends, whoever holds it."""
+        holder = await self.stores[name].seat.holder()
+        if holder is not None:
+            await self._client.revoke(holder.lease)
+        self.key.revoke()
+        return True, True
+
+
+@asynccontextmanager
+async def both(etcd: LocalEtcd, directory: Path, ttl_seconds: int) -> AsyncIterator[Both]:
+    stage = Both(etcd, f"{directory}/", ttl_seconds)
+    try:
+        yield stage
+    finally:
+        await stage.close()
+
+
+async def succeeds(work: Awaitable[object]) -> bool:
+    try:
+        await work
+    except Deposed:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_they_agree_on_every_step_of_a_random_history(
+    etcd: LocalEtcd, tmp_path: Path, seed: int
+) -> None:
+    luck = random.Random(seed)
+    async with both(etcd, tmp_path, LONG_SECONDS) as stage:
+        steps = [stage.take, stage.renew, stage.commit, stage.resign, stage.crash, stage.revoke]
+        for number in range(STEPS):
+            (step,) = luck.choices(steps, (4, 4, 8, 1, 1, 1))
+            name = luck.choice(NAMES)
+            real, model = await step(name)
+
+            assert real == model, f"step {number}: {step.__name__} by {name}"
+
+        assert len(stage.epochs) > 3
+        assert stage.epochs == sorted(set(stage.epochs)), "each epoch is higher than all before"
+        assert stage.revision > 0
+
+
+async def test_a_lease_that_nobody_renews_runs_out_not_before_its_time(
+    etcd: LocalEtcd, tmp_path: Path
+) -> None:
+    async with both(etcd, tmp_path, SHORT_SECONDS) as stage:
+        await stage.take("a")
+        asked_at_ms = boot_ms()
+        assert await stage.renew("a") == (True, True)
+        while (holder := await stage.stores["b"].seat.holder()) is not None:
+            await stage.stores["b"].seat.changed(holder)
+        stage.now_ms = boot_ms() - asked_at_ms
+
+        assert await stage.renew("a") == (False, False)
+        assert await stage.commit("a") == (False, False)
+        assert await stage.take("b") == (True, True)
+        assert await stage.commit("b") == (True, True)
