@@ -53,7 +53,7 @@ sim-night: venv ## 10,000 seeds of the simulator, then the search for every plan
 	$(BIN)/python tests/sim/planting.py --search
 
 faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
-	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=1800 tests/faults \
+	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=3600 tests/faults \
 	tests/system/test_logs.py::test_followers_that_stop_reading_slow_neither_the_work_nor_the_others
 
 soak: venv ## a workload on a real cluster under chaos, then everything is checked (MINUTES=10)

@@ -16,7 +16,7 @@ from tests.faults.lines import CutCluster, Lines, Namespaces, can_make_namespace
 from tests.faults.sizes import MANY
 from tests.faults.tally import Tally
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(3400)]
 TIMES = 50 if MANY else 2
 LOST_SECONDS = 4
 DEAD_SECONDS = 10  # after a node is back, whoever lost is dead
