@@ -95,6 +95,22 @@ def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None
     assert versions(made) == [2]
 
 
+def test_the_silence_of_a_node_proves_nothing() -> None:
+    """What happened there meanwhile is told when it is heard again."""
+    made = serving(count=1)
+    update(made, healthy="4s", deadline="1h")
+    made.wait(1_000)
+    node = next(one for one in made.machines.values() if (ONE, 0) in one.held)
+    node.silent = True
+    made.wait(6_000)
+    while_silent = state(job(made))
+    made.speak(node)
+    made.wait(2_000)
+
+    assert while_silent is RolloutState.GOING
+    assert state(job(made)) is RolloutState.DONE
+
+
 @pytest.mark.parametrize("gone", ["stopped", "lost"])
 def test_what_the_cluster_does_to_a_new_task_is_no_failure_of_its_version(gone: str) -> None:
     made = serving()

@@ -2,22 +2,25 @@
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, StatusBlock
 from rota.model.columns import ints
+from rota.model.ids import NodeId
 from rota.model.job import JobWish
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.node import Link
 from rota.model.phase import AFTER_ENDS, FIRST_END, Phase
 from rota.model.plan import Instant
 from rota.model.service import Health, Life, Proof
 from rota.model.task import TaskBlock
-from rota.model.view import JobView
+from rota.model.view import JobView, View
 
+HEAR_AGAIN_MS = 1_000  # nodes beat without waking anybody
 _RUNNING, _FAILED = int(AttemptState.RUNNING), int(AttemptState.FAILED)
 
 
 class Gate:
     """All of its tasks, looked at once. Indices are in rising order."""
 
-    def __init__(self, job: JobView, wish: JobWish, proof_ms: int, now: Instant) -> None:
+    def __init__(self, view: View, job: JobView, wish: JobWish, proof_ms: int, now: Instant) -> None:
         self.away: dict[int, str] = {}  # tasks that do not serve, or not surely: how they are
         self.useless: dict[int, int] = {}  # index -> attempt of an older version that is not well
         self.useful: dict[int, int] = {}  # the same of those that are
@@ -26,7 +29,7 @@ class Gate:
         self.proven = 0
         self.failure: str | None = None  # of the newer version
         self.look_again_ms: int | None = None  # when the next one may be proven
-        self._job, self._wish, self._now = job, wish, now
+        self._view, self._job, self._wish, self._now = view, job, wish, now
         self._proof_ms = proof_ms
         for block in range(job.spec.blocks):
             self._look(block)
@@ -69,19 +72,29 @@ class Gate:
             self.away.setdefault(index, trouble)
         elif is_new:
             before = None if task is None else task.proofs.get(position)
-            self._prove(index, Proof(number, 0 if life is None else life.restarts, self._now.ms), before)
+            node = attempts.nodes[ints(attempts, "node")[position]]
+            fresh = Proof(number, 0 if life is None else life.restarts, self._now.ms)
+            self._prove(index, fresh, before, node)
 
-    def _prove(self, index: int, fresh: Proof, before: Proof | None) -> None:
-        """A process that was started again begins anew."""
+    def _prove(self, index: int, fresh: Proof, before: Proof | None, node: NodeId) -> None:
+        """A process that was started again begins anew; that its node says nothing proves nothing."""
         goes_on = before is not None and (before.attempt, before.restarts) == (fresh.attempt, fresh.restarts)
         proof = before if before is not None and goes_on else fresh
         self.proofs[index] = proof
         proven_ms = proof.since_ms + self._proof_ms
-        if proven_ms <= self._now.ms:
-            self.proven += 1
+        entry = self._view.nodes[node]
+        if proven_ms > self._now.ms:
+            self._await(index, "is well, and not yet for long", proven_ms)
+        elif entry.link is not Link.UP or entry.heard_at_ms < proven_ms:
+            self._await(
+                index, f"was well when {entry.spec.name} was last heard", self._now.ms + HEAR_AGAIN_MS
+            )
         else:
-            self.away[index] = "is well, and not yet for long"
-            self.look_again_ms = min(proven_ms, self.look_again_ms or proven_ms)
+            self.proven += 1
+
+    def _await(self, index: int, how: str, until_ms: int) -> None:
+        self.away[index] = how
+        self.look_again_ms = min(until_ms, self.look_again_ms or until_ms)
 
 
 def _trouble(life: Life | None, *, is_checked: bool) -> str | None:

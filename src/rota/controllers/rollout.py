@@ -40,7 +40,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if job.status is None or job.status.state is not JobState.ACTIVE:
         return NOTHING
     if job.spec.stays:
-        return service_rollout.decide(job, job.wish, job.status, now)
+        return service_rollout.decide(view, job, job.wish, job.status, now)
     return _one_after_the_other(job, job.wish)
 
 

@@ -11,17 +11,17 @@ from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.rollout import JobRollout, RolloutState
 from rota.model.task import TaskBlock
-from rota.model.view import JobView
+from rota.model.view import JobView, View
 
 
-def decide(job: JobView, wish: JobWish, status: JobStatus, now: Instant) -> Plan:
+def decide(view: View, job: JobView, wish: JobWish, status: JobStatus, now: Instant) -> Plan:
     """Never are more tasks away than may be, whatever took the others away."""
     if job.rollout is None or job.rollout.version != wish.replace:
         return _begin(job, wish, now)
     rollout = job.rollout
     if rollout.state is RolloutState.FAILED:
         return NOTHING
-    gate = Gate(job, wish, _proof_ms(job, rollout), now)
+    gate = Gate(view, job, wish, _proof_ms(job, rollout), now)
     since_ms = max(rollout.moved_ms, status.wanted_at_ms)  # while it was paused nobody could move on
     deadline_ms = since_ms + round(job.spec.rollout.deadline_seconds * 1000)
     is_tried = rollout.state is RolloutState.GOING and not wish.back_from  # what came back is not given up
