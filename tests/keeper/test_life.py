@@ -149,4 +149,6 @@ def test_hangup_and_interrupt_do_not_reach_the_work(keeper: Keeper, agent: Agent
 
 
 def call(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=keeper_env())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=keeper_env()
+    )
