@@ -117,7 +117,10 @@ async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Age
     script = 'echo "out $ROTA_INDEX"; echo "err $ROTA_INDEX" >&2; [ $ROTA_INDEX -lt 50 ] || exec sleep 600'
     start_many(agent, 54, script)
     agent.wait_ended(50)
-    wait_until(lambda: "out 53\n" in keeper.output("7", 53), "the last words")
+    while not {50, 51, 52, 53} <= {row[1] for row in agent.started}:
+        agent.receive()
+    for index in range(50, 54):
+        wait_until(partial(has_spoken, keeper, index), "its last words")
     keeper.kill()
     lost = await read(keeper.root, request(53))
     keeper.start()

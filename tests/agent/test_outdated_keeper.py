@@ -13,7 +13,7 @@ from rota.model.shape import RunMode
 from rota.model.sync import Said, Start, Work
 from rota.runtimes.process import ProcessRuntime
 from rota.runtimes.protocol import AttemptName, Room
-from tests.keeper.conftest import Keeper
+from tests.keeper.conftest import PATIENCE_SECONDS, Keeper
 
 JOB = JobId("7")
 ROOM = Room("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
@@ -30,7 +30,7 @@ class OutdatedKeeper(Keeper):
 
     def upgrade(self) -> None:
         """Once it has gone."""
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
         self.upgraded = True
         self.start()
 
@@ -65,7 +65,7 @@ def work(*argv: str) -> Work:
 
 
 async def until_said(runtime: ProcessRuntime, wanted: Said) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for told in runtime.events():
             if any(claim.said == wanted for one in told for claim in one.claims):
                 return

@@ -17,10 +17,12 @@ from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
 
+PATIENCE_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
+
 
 def gateway(etcd: LocalEtcd, path: str, body: dict[str, Any]) -> None:
     """As an operator sets etcd up."""
-    connection = HTTPConnection(etcd.endpoints[0], timeout=10)
+    connection = HTTPConnection(etcd.endpoints[0], timeout=PATIENCE_SECONDS)
     connection.request("POST", f"/v3/auth/{path}", json.dumps(body))
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
@@ -46,7 +48,8 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
     guarded: LocalEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1)
-    store = EtcdStore(Access(tuple(guarded.endpoints), user="rota", password="secret"), "rota/")
+    rota = Access(tuple(guarded.endpoints), user="rota", password="secret", call_seconds=PATIENCE_SECONDS)
+    store = EtcdStore(rota, "rota/")
     epoch = await store.lead()
     store._client._token = "stale.1"  # as after a restart of etcd, which remembers none
     many = {f"k{number}": b"v" for number in range(300)}
@@ -68,7 +71,8 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
 
 @pytest.mark.parametrize(("user", "password"), [(None, ""), ("root", "wrong")])
 async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str | None, password: str) -> None:
-    store = EtcdStore(Access(tuple(guarded.endpoints), user=user, password=password))
+    access = Access(tuple(guarded.endpoints), user=user, password=password, call_seconds=PATIENCE_SECONDS)
+    store = EtcdStore(access)
 
     with pytest.raises(Unavailable, match=r"user name is empty|invalid user ID or password"):
         await store.lead()
@@ -87,7 +91,8 @@ async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -
     options = [f"--{name}={tmp_path / file}" for name, file in files.items()]
 
     with LocalEtcd(tmp_path / "etcd", 1, *options, "--client-cert-auth", scheme="https") as etcd:
-        store = EtcdStore(Access(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key))
+        known = Access(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS)
+        store = EtcdStore(known)
         stranger = EtcdStore(Access(tuple(etcd.endpoints), ca.cert_pem.bytes()))
 
         assert await commit(store, batch(await store.lead(), puts={"k": b"v"})) == 1

@@ -133,4 +133,4 @@ def ask(port: int, node: NodeIdentity) -> bytes:
     options = [("grpc.ssl_target_name_override", SERVER_NAME)]
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
         who: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/who")
-        return who(b"", timeout=5)
+        return who(b"", timeout=60)

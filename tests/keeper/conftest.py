@@ -21,7 +21,7 @@ from rota.keeper.output.spares import MOST
 
 Row = list[Any]
 Message = dict[str, Any]
-PATIENCE_SECONDS = float(os.environ.get("ROTA_TEST_PATIENCE_SECONDS", "30"))  # more on a slow kernel
+PATIENCE_SECONDS = float(os.environ.get("ROTA_TEST_PATIENCE_SECONDS", "60"))  # more on a slow kernel
 ROOM = {"cpu": 4000, "memory": 1 << 30}
 
 
@@ -50,6 +50,7 @@ class Agent:
         self.started: list[Row] = []
         self.ended: list[Row] = []
         self.refused: list[Row] = []
+        self.shortages: list[str | None] = []  # of its disk; None: it has room again
         self.steps: dict[tuple[str, int, int], list[Row]] = {}
         self.lives: dict[tuple[str, int, int], Row] = {}
 
@@ -69,6 +70,8 @@ class Agent:
             self.refused += message["refused"]
             self.steps |= {(job, index, n): rows for job, index, n, rows in message.get("steps", [])}
             self.lives |= {(job, index, n): row for job, index, n, row in message.get("lives", [])}
+        if message["op"] == "space":
+            self.shortages.append(message["shortage"])
         return message
 
     def receive_op(self, op: str) -> Message:
@@ -105,6 +108,16 @@ class Agent:
             self.receive()
         return self.refused
 
+    def wait_shortages(self, count: int = 1) -> list[str | None]:
+        while len(self.shortages) < count:
+            self.receive()
+        return self.shortages
+
+    def sync(self) -> None:
+        """Until the keeper has taken every order so far, and told what it had to tell."""
+        self.send_line(b"?")
+        self.receive_op("error")
+
     def close(self) -> None:
         self._lines.close()
         self._socket.close()
@@ -131,7 +144,11 @@ class Keeper:
             self._process = subprocess.Popen(
                 self.command(), stderr=log, start_new_session=True, env=keeper_env()
             )
-        wait_until(self.answers, "an answering keeper")
+        try:
+            wait_until(self.answers, "an answering keeper")
+        except BaseException:
+            self.kill()
+            raise
 
     def command(self) -> list[str]:
         return keeper_command(self.root)
@@ -197,10 +214,18 @@ class Keeper:
 
     def cmdlines(self) -> list[bytes]:
         """The command line of each of them that has not ended meanwhile."""
-        found = []
+        return list(self._cmdlines().values())
+
+    def running(self, *argv: str) -> set[int]:
+        """Those that were called exactly so."""
+        wanted = "".join(f"{word}\0" for word in argv).encode()
+        return {pid for pid, line in self._cmdlines().items() if line == wanted}
+
+    def _cmdlines(self) -> dict[int, bytes]:
+        found = {}
         for pid in self.work():
             with contextlib.suppress(OSError):
-                found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
         return found
 
     def close(self) -> None:

@@ -30,9 +30,10 @@ def test_a_result_is_told_again_until_it_is_acknowledged(keeper: Keeper, agent: 
 
 
 def test_work_that_ends_while_nobody_listens_is_told_at_the_next_hello(keeper: Keeper, agent: Agent) -> None:
-    agent.start("7", "sh", "-c", "sleep 0.2; echo done")
+    agent.start("7", "sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done")
     agent.wait_started()
     agent.close()
+    (keeper.root / "work/7/go").touch()
     wait_until(lambda: keeper.output("7") == "done\n", "the end of the work")
     back = keeper.agent()
     state = back.hello()
@@ -131,7 +132,7 @@ def test_a_forgotten_job_leaves_no_files_and_no_memory(keeper: Keeper, agent: Ag
     assert agent.wait_refused()[0][3] == "unknown job"
     assert not (keeper.root / "logs" / "7").exists()
     assert not (keeper.root / "work" / "7").exists()
-    wait_until(lambda: not (keeper.root / "trash").exists(), "the end of the files")
+    wait_until(lambda: not list((keeper.root / "trash").iterdir()), "the end of the files")
 
 
 def test_a_forgotten_job_can_come_again(keeper: Keeper, agent: Agent) -> None:

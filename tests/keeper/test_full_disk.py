@@ -54,7 +54,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: K
     agent.start("7", "sh", "-c", script, tasks=[[index, 1, 1] for index in range(3)])
     agent.wait_started(3)
     fill(cramped.root / "ballast")
-    assert agent.receive_op("space")["shortage"].startswith("its disk is full")
+    assert str(agent.wait_shortages()[0]).startswith("its disk is full")
     agent.start("8", "true")
     assert "No space left" in agent.wait_refused()[0][3]
     os.link(cramped.root / "ballast", flag)  # takes no room
@@ -75,9 +75,9 @@ def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
     agent.hello()
     cramped.wait_stocked()
     fill(cramped.root / "ballast")
-    agent.receive_op("space")
+    agent.wait_shortages()
     (cramped.root / "ballast").unlink()
-    assert agent.receive_op("space")["shortage"] is None
+    assert agent.wait_shortages(2)[1] is None
     agent.start("8", "true")
 
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
@@ -90,13 +90,13 @@ def test_a_journal_that_cannot_be_written_is_said_and_mended(keeper: Keeper, age
     limit(keeper, (keeper.root / "journal").stat().st_size)
     agent.start("8", "true")
     assert agent.wait_refused()[0][:3] == ["8", 0, 1]
-    shortage = agent.receive_op("space")["shortage"]
+    agent.wait_shortages()
     limit(keeper, None)
-    over = agent.receive_op("space")["shortage"]
+    shortage, over = agent.wait_shortages(2)
     agent.start("8", "true", tasks=[[0, 2, 1]])
     agent.wait_ended()
 
-    assert shortage.startswith("cannot write its journal")
+    assert str(shortage).startswith("cannot write its journal")
     assert over is None
     assert [row[:4] for row in agent.ended] == [["8", 0, 2, "exited"]]
     wait_until(lambda: bool(keeper.work()), "the work that went on")

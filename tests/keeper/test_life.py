@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.keeper.conftest import Agent, Keeper, keeper_command, keeper_env, wait_until
+from tests.keeper.conftest import (
+    PATIENCE_SECONDS,
+    Agent,
+    Keeper,
+    keeper_command,
+    keeper_env,
+    wait_until,
+)
 
 
 def test_a_second_keeper_of_a_directory_leaves_at_once(keeper: Keeper) -> None:
@@ -104,8 +111,7 @@ def test_what_waited_in_line_is_not_remembered(keeper: Keeper, agent: Agent) -> 
     agent.start("7", "sleep", "600", needs={"cpu": 4000})
     agent.start("8", "true")
     agent.wait_started()
-    agent.send_line(b"?")  # its answer says that the orders before it have been taken
-    agent.receive_op("error")
+    agent.sync()
     keeper.kill()
     keeper.start()
     back = keeper.agent()
@@ -124,12 +130,11 @@ def test_a_keeper_told_to_go_stops_its_work_first(keeper: Keeper, agent: Agent, 
     if how == "quit":
         agent.send(op="quit")
     else:
-        agent.send_line(b"?")  # its answer says that the orders before it have been taken
-        agent.receive_op("error")
+        agent.sync()
         keeper.process.send_signal(signal.SIGTERM)
 
     assert {row[0]: row[3] for row in agent.wait_ended(2)} == {"7": "stopped", "8": "withdrawn"}
-    assert keeper.process.wait(10) == 0
+    assert keeper.process.wait(PATIENCE_SECONDS) == 0
     assert keeper.work() == []
     keeper.start()
     assert len(keeper.agent().hello()["ended"]) == 2
@@ -144,4 +149,6 @@ def test_hangup_and_interrupt_do_not_reach_the_work(keeper: Keeper, agent: Agent
 
 
 def call(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, env=keeper_env())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=keeper_env()
+    )

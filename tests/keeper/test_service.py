@@ -66,7 +66,7 @@ def test_it_goes_on_while_nobody_is_there(keeper: Keeper, agent: Agent) -> None:
     agent.wait_started()
     agent.close()
     before = keeper.output("7").count("once")
-    wait_until(lambda: keeper.output("7").count("once") > before + 3, "more starts")
+    wait_until(lambda: keeper.output("7").count("once") > before + 4, "more starts")
     state = keeper.agent().hello()
 
     (live,) = state["live"]

@@ -151,13 +151,14 @@ def test_without_room_for_the_journal_nothing_starts_and_results_are_kept(
 ) -> None:
     """A limit on the size of files stands in for a full disk."""
     limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE)
-    agent.start("7", "sleep", "0.3")
+    agent.start("7", "sh", "-c", "until [ -e go ]; do sleep 0.01; done")
     agent.wait_started()
     size = (keeper.root / "journal").stat().st_size
     resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, (size, limits[1]))
     agent.send(op="start", job="7", spec=None, tasks=[[1, 1, 1]])
 
     assert agent.wait_refused()[0][3].startswith("cannot write the journal: ")
+    (keeper.root / "work/7/go").touch()
     assert agent.wait_ended()[0][:5] == ["7", 0, 1, "exited", 0]
     assert (keeper.root / "journal").stat().st_size == size
     resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE, limits)
@@ -192,5 +193,5 @@ def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent:
     assert len(agent.ended) == 2000
     assert len(keeper.segments("7")) <= 4 * 2  # as many as ran at once
     agent.send(op="forget", jobs=["7"])
-    wait_until(lambda: len(os.listdir(descriptors)) == before, "the last file closed")
+    wait_until(lambda: len(os.listdir(descriptors)) <= before, "the last file closed")
     wait_until(lambda: not keeper.children(), "the last zombie buried")

@@ -9,7 +9,7 @@ import pytest
 
 from rota.wiring.relay import Relay, relay_to
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 LARGE = bytes(range(256)) * 20_000
 
 

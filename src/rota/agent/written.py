@@ -181,8 +181,8 @@ class Stream:
         if not data:
             return NOTHING
         try:
-            begins = os.lseek(self._file, position, os.SEEK_DATA)
             ends = os.lseek(self._file, position, os.SEEK_HOLE)
+            begins = os.lseek(self._file, position, os.SEEK_DATA)  # last: if it begins here, so it did before
         except OSError:  # a hole up to the end
             return Piece(len(data), b"")
         return Piece(begins - position, b"") if begins > position else Piece(0, data[: ends - position])

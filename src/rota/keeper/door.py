@@ -187,10 +187,25 @@ def listen(root_fd: int) -> socket.socket:
 
 def discard(root: str, jobs: list[str]) -> None:
     """Put logs and work directories out of sight at once; deleting them may take long and holds up nobody."""
-    trash = f"{root}/trash"
-    os.makedirs(trash, mode=0o700, exist_ok=True)
-    for job in jobs:
-        for kind in ("logs", "work"):
+    there = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work")]
+    heap = f"{root}/trash/{os.urandom(8).hex()}"  # of its own: who deletes another takes nothing away from it
+    with contextlib.suppress(OSError):  # the disk is full: then it takes as long as it takes
+        os.makedirs(heap, mode=0o700)
+        for number, path in enumerate(there):
             with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{root}/{kind}/{job}", f"{trash}/{kind}.{job}.{os.urandom(4).hex()}")
-    threading.Thread(target=shutil.rmtree, args=(trash, True), daemon=True).start()
+                os.rename(path, f"{heap}/{number}")
+    _delete(there)
+    threading.Thread(target=_delete, args=([heap],), daemon=True).start()
+
+
+def empty_trash(root: str) -> None:
+    """What an earlier keeper did not come to delete."""
+    trash = f"{root}/trash"
+    with contextlib.suppress(FileNotFoundError):
+        heaps = [f"{trash}/{name}" for name in os.listdir(trash)]
+        threading.Thread(target=_delete, args=(heaps,), daemon=True).start()
+
+
+def _delete(paths: list[str]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,7 @@ from rota.keeper import journal, sandbox
 from rota.keeper.attempt import Kernel, Outcome, row
 from rota.keeper.boxes import Boxes
 from rota.keeper.checker import Checker
-from rota.keeper.door import Door, discard, listen
+from rota.keeper.door import Door, empty_trash, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
 from rota.keeper.output.segments import Outputs
@@ -47,7 +47,7 @@ def keep(root: str) -> None:
     spawner = Spawner(root, mark, groups, sandbox.find())
     work = Work(memory, records, spawner, outputs, bell.ring, kernel=kernel)
     door = Door(root, listen(root_fd), bell.fd)
-    discard(root, [])  # what an earlier keeper did not come to delete
+    empty_trash(root)
     farewell = Farewell(work, kernel, bell.ring)
     threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
