@@ -9,7 +9,7 @@ from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
 from rota.cli.words import age, clean, number, plural
 from rota.client.cluster import Cluster
-from rota.client.views import Server
+from rota.client.server_views import Server
 from rota.config import STORES, ServerOptions
 
 
