@@ -48,6 +48,7 @@ class Access:
         return [read(Namespace, item) for item in listed(answer, "namespaces")]
 
     def namespace(self, name: str) -> Namespace:
+        """What its jobs hold, and what they may."""
         return read(Namespace, self.transport.call(Request("GET", _path(name))))
 
     def set_namespace(

@@ -50,6 +50,7 @@ class Cluster(Nodes, Access, Upkeep):
         self.close()
 
     def close(self) -> None:
+        """Close its connections; `with` does so at the end."""
         self.transport.close()
 
     def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> Job:

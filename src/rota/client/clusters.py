@@ -46,6 +46,7 @@ class Clusters:
         return [read(ClusterStatus, item) for item in listed(answer, "clusters")]
 
     def get(self, name: str) -> ClusterStatus:
+        """How one stands."""
         return read(ClusterStatus, self._transport.call(Request("GET", _path(name))))
 
     def create(self, name: str, **said: Any) -> ClusterStatus:

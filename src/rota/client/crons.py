@@ -16,6 +16,7 @@ class Crons:
         self._transport = transport
 
     def list(self, namespace: str | None = None) -> list[Cron]:
+        """By name, of one namespace or of all, without their runs."""
         answer = self._transport.call(Request("GET", "/v1/crons", {"namespace": namespace}))
         return [read(Cron, item) for item in listed(answer, "crons")]
 
@@ -38,6 +39,7 @@ class Crons:
         return read(Cron, self._transport.call(request))
 
     def pause(self, name: str, namespace: str | None = None) -> Cron:
+        """No more runs are planned."""
         return self._do(name, "pause", namespace)
 
     def resume(self, name: str, namespace: str | None = None) -> Cron:

@@ -181,6 +181,7 @@ class Job:
         return self._wish("pause", {"stop": stop})
 
     def resume(self) -> JobStatus:
+        """Let it go on after a pause."""
         return self._wish("resume", {})
 
     def restart(self, *indices: int) -> JobStatus:

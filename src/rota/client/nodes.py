@@ -27,6 +27,7 @@ class Nodes:
         return follow_entries(self.transport, "/v1/nodes", Node, since, query)
 
     def node(self, ref: str) -> Node:
+        """How it stands, what it has, and what is wished of it."""
         return read(Node, self.transport.call(Request("GET", _path(ref))))
 
     def drain(

@@ -15,6 +15,7 @@ class Upkeep:
     transport: Transport
 
     def server(self) -> Server:
+        """Who leads, since when, and how its store answers."""
         return read(Server, self.transport.call(Request("GET", "/v1/server")))
 
     def is_alive(self) -> bool:

@@ -44,6 +44,7 @@ class AsyncAccess:
         return await apart(lambda: self._sync.namespaces(**query))
 
     async def namespace(self, name: str) -> Namespace:
+        """What its jobs hold, and what they may."""
         return await apart(lambda: self._sync.namespace(name))
 
     async def set_namespace(

@@ -32,6 +32,7 @@ class AsyncCluster(AsyncNodes, AsyncAccess, AsyncUpkeep):
         await self.close()
 
     async def close(self) -> None:
+        """Close its connections; `with` does so at the end."""
         await apart(self._sync.close)
 
     async def submit(self, *command: str, key: str | None = None, **spec: Unpack[SpecFields]) -> "AsyncJob":

@@ -19,6 +19,7 @@ class AsyncClusters:
         return await apart(lambda: self._sync.list(**query))
 
     async def get(self, name: str) -> ClusterStatus:
+        """How one stands."""
         return await apart(lambda: self._sync.get(name))
 
     async def create(self, name: str, **said: Any) -> ClusterStatus:

@@ -18,6 +18,7 @@ class AsyncCrons:
         self._sync = sync
 
     async def list(self, namespace: str | None = None) -> list[Cron]:
+        """By name, of one namespace or of all, without their runs."""
         return await apart(lambda: self._sync.list(namespace))
 
     async def get(self, name: str, namespace: str | None = None) -> Cron:
@@ -35,6 +36,7 @@ class AsyncCrons:
         return await apart(lambda: self._sync.replace(name, schedule, job, if_etag=if_etag, **rules))
 
     async def pause(self, name: str, namespace: str | None = None) -> Cron:
+        """No more runs are planned."""
         return await apart(lambda: self._sync.pause(name, namespace))
 
     async def resume(self, name: str, namespace: str | None = None) -> Cron:

@@ -131,6 +131,7 @@ class AsyncJob:
         return await apart(lambda: self._sync.pause(stop=stop))
 
     async def resume(self) -> JobStatus:
+        """Let it go on after a pause."""
         return await apart(self._sync.resume)
 
     async def restart(self, *indices: int) -> JobStatus:

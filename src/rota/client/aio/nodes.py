@@ -24,6 +24,7 @@ class AsyncNodes:
         return each(lambda: self._sync.watch_nodes(since, **query))
 
     async def node(self, ref: str) -> Node:
+        """How it stands, what it has, and what is wished of it."""
         return await apart(lambda: self._sync.node(ref))
 
     async def drain(

@@ -11,6 +11,7 @@ class AsyncUpkeep:
     _sync: Upkeep
 
     async def server(self) -> Server:
+        """Who leads, since when, and how its store answers."""
         return await apart(self._sync.server)
 
     async def is_alive(self) -> bool:
