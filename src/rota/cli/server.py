@@ -36,7 +36,7 @@ def command(context: click.Context, /, **options: str | None) -> int:
     if context.invoked_subcommand is not None:
         return 0
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_server(ServerOptions(**options)) or 0)
+    return int(importlib.import_module("rota.wiring.server").run_server(ServerOptions(**options)) or 0)
 
 
 @command.command("status")
