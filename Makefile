@@ -8,7 +8,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages venv demo lint check test sim-night faults soak bench proto lock format clean
+.PHONY: help system-packages venv demo lint check test sim-night faults soak bench proto client lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -69,6 +69,9 @@ bench: venv ## measure against peers and limits on this machine
 
 proto: venv ## regenerate the messages in src/rota from proto/
 	$(BIN)/python proto/generate.py
+
+client: venv ## regenerate the asyncio client in src/rota/client/aio from the other one
+	$(BIN)/python tools/async_client.py
 
 lock: ## pin every dependency anew in requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \

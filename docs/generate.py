@@ -1,4 +1,4 @@
-"""State tables, limits, settings and commands -> the parts of the reference pages that are made from them.
+"""State tables, limits, settings, commands and the client -> the parts of reference pages made from them.
 
 python docs/generate.py writes them anew; a test says when that is due. A part stands between two comments,
 `<!-- made from … -->` and `<!-- until here -->`; what is around it is written by hand.
@@ -174,11 +174,47 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+# ---- the client
+
+
+def methods(name: str) -> Iterator[str]:
+    """Of a class and what it is made of, in the order of the source."""
+    module, _, kind = name.partition(":")
+    made = getattr(importlib.import_module(f"rota.client.{module}"), kind)
+    yield "| method | gives | |"
+    yield "|---|---|---|"
+    for part in (made, *made.__bases__):
+        for method in vars(part).values():
+            if inspect.isfunction(method) and not method.__name__.startswith("_"):
+                said = _cell(" ".join((inspect.getdoc(method) or "").split()))
+                yield f"| `{method.__name__}({_parameters(method)})` | {_given(method)} | {said} |"
+
+
+def _parameters(method: Callable[..., Any]) -> str:
+    """Names and defaults; types are in the source."""
+    known = [
+        one.replace(annotation=one.empty)
+        for one in inspect.signature(method).parameters.values()
+        if one.name != "self"
+    ]
+    return str(inspect.Signature(known))[1:-1]
+
+
+def _given(method: Callable[..., Any]) -> str:
+    returns = inspect.signature(method).return_annotation
+    if returns is None:
+        return ""
+    shown = re.sub(r"[\w.]*\.(\w+)", r"\1", inspect.formatannotation(returns)).strip("'")
+    each = re.fullmatch(r"Iterator\[(.*)\]", shown)
+    return f"yields `{each[1]}`" if each else f"`{shown}`"
+
+
 MAKERS: dict[str, Callable[[Any], Iterator[str]]] = {
     "lifecycle": states,
     "limits": limits_table,
     "settings": settings,
     "commands": commands,
+    "client": methods,
 }
 
 if __name__ == "__main__":

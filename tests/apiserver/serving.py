@@ -225,9 +225,11 @@ async def running(store: Store, reconcilers: Sequence[Any] = RECONCILERS) -> Asy
 
 @contextlib.asynccontextmanager
 async def serving(
-    directory: Path, make_store: Callable[[Path], Store] = SqliteStore
+    directory: Path,
+    make_store: Callable[[Path], Store] = SqliteStore,
+    reconcilers: Sequence[Any] = RECONCILERS,
 ) -> AsyncIterator[Serving]:
-    async with running(make_store(directory)) as engine:
+    async with running(make_store(directory), reconcilers) as engine:
         source = FileSource(directory)
         api = make_api(engine, directory, source)
         # With the protocol named, asyncio sets TCP_NODELAY; else each answer waits for a delayed ACK.

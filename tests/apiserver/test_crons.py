@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import admit_crons
+from rota.apiserver import admission, admit_crons
 from rota.apiserver.access import Caller
+from rota.apiserver.admission import Submitted
 from rota.controllers import cron as controller
 from rota.engine.mirror import Mirror
 from rota.engine.zones import zone
@@ -16,7 +17,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
 from rota.model.limits import CRON_MISSED_MAX, CRON_MISSED_MS
-from rota.model.plan import NOTHING, Instant
+from rota.model.plan import NOTHING, Instant, Plan
 from tests.apiserver.builders import ADA
 from tests.apiserver.test_admission import applied
 
@@ -133,10 +134,30 @@ def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
     plan = admit_crons.run(mirror, REF, ADA, at(1.2))
     applied(mirror, plan)
 
-    assert plan.answer == "1"
+    assert plan.answer == Submitted(JobId("1"), new=True)
     assert mirror.jobs[JobId("1")].spec.name == "tick@20251116T120112Z"
     with pytest.raises(Conflict, match="job 1 of an earlier run has not ended"):
         admit_crons.run(mirror, REF, ADA, at(2))
+
+
+def test_a_run_that_is_asked_for_again_with_its_key_is_the_same() -> None:
+    mirror = created()
+    applied(mirror, admit_crons.run(mirror, REF, ADA, at(1), "k"))
+    again = admit_crons.run(mirror, REF, ADA, at(2), "k")
+
+    assert again == Plan(answer=Submitted(JobId("1"), new=False), fenced=True)
+    with pytest.raises(Conflict, match="this key has made job 1"):
+        admission.submit(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
+
+
+def test_a_cron_that_is_created_again_just_as_it_is_stays_and_another_is_refused() -> None:
+    mirror = Mirror()
+    body = {"name": "tick", "schedule": "* * * * *", "job": {"command": ["work"]}}
+    applied(mirror, admit_crons.create(mirror, body, ADA, zone, at(0)))
+
+    assert admit_crons.create(mirror, body, ADA, zone, at(5)) == Plan(answer="default/tick", fenced=True)
+    with pytest.raises(Conflict, match="there is a cron tick already"):
+        admit_crons.create(mirror, {**body, "schedule": "0 1 * * *"}, ADA, zone, at(5))
 
 
 def test_another_schedule_counts_from_now() -> None:

@@ -124,7 +124,7 @@ EDGES = {
     "rota.engine.run": "whoever looks gets what his look raised, when the look was put off",
     "rota.cli.main": "no traceback reaches a user",
     "rota.cli.feed": "the top of a thread hands its error to the main one",
-    "rota.client.concurrent": "the top of a thread hands its error to the main one",
+    "rota.client.aio.threads": "the top of a thread hands its error to the main one",
 }
 
 FUNCTION_LINES = 60

@@ -1,4 +1,4 @@
-"""The generated messages are those of the .proto files."""
+"""What is generated is made from what is there now: messages from .proto files, one client from the other."""
 
 import subprocess
 import sys
@@ -13,6 +13,13 @@ def test_the_generated_messages_are_those_of_the_proto_files(tmp_path: Path) -> 
     for package in GENERATED:
         made, kept = (root / package.replace(".", "/") for root in (tmp_path, SOURCE))
         assert texts(made) == texts(kept), "run `make proto`"
+
+
+def test_the_asyncio_client_is_made_from_the_other_one(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "tools/async_client.py"), str(tmp_path)], check=True)
+
+    kept = texts(SOURCE / "rota/client/aio")
+    assert {name: kept[name] for name in texts(tmp_path)} == texts(tmp_path), "run `make client`"
 
 
 def texts(directory: Path) -> dict[str, str]:

@@ -33,6 +33,7 @@ class Module:
     name: str
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]  # all of them: walking takes longer than looking
 
 
 Problems = Iterator[tuple[int, str]]
@@ -40,7 +41,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def findings(name: str, text: str) -> list[Finding]:
-    module = Module(name, text, ast.parse(text))
+    tree = ast.parse(text)
+    module = Module(name, text, tree, tuple(ast.walk(tree)))
     found = (Finding(name, line, problem) for rule in RULES for line, problem in rule(module))
     return sorted(found, key=lambda finding: finding.line)
 
@@ -69,13 +71,13 @@ def parameters_are_few(module: Module) -> Problems:
 
 
 def classes_are_named_for_what_they_are(module: Module) -> Problems:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef) and node.name.endswith(BANNED_SUFFIXES):
             yield node.lineno, f"the name {node.name} does not say what the class is"
 
 
 def imports_are_plain(module: Module) -> Problems:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.ImportFrom(level=level) if level:
                 yield node.lineno, "relative import"
@@ -107,7 +109,7 @@ def nothing_dangerous(module: Module) -> Problems:
     for line, imported in imports(module):
         if imported.startswith(("pickle", "marshal", "shelve", "yaml.load", "yaml.unsafe_load")):
             yield line, f"{imported} can run what it reads"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
                 yield node.lineno, f"{name} runs what it is given"
@@ -122,7 +124,7 @@ def nothing_dangerous(module: Module) -> Problems:
 def errors_are_caught_by_kind(module: Module) -> Problems:
     if module.name in EDGES:
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ExceptHandler) and catches_all(node) and not raises_again(node):
             yield node.lineno, "catches every error; name the kind that is meant"
 
@@ -130,7 +132,7 @@ def errors_are_caught_by_kind(module: Module) -> Problems:
 def deciding_code_has_an_order(module: Module) -> Problems:
     if not within(module.name, PURE):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.For | ast.comprehension) and is_unordered(node.iter):
             yield node.iter.lineno, "goes through a set, whose order is not fixed; sort it"
 
@@ -163,12 +165,12 @@ PASS_THE_ORDER_ON = ("enumerate", "filter", "iter", "list", "map", "reversed", "
 
 
 def functions(module: Module) -> Iterator[Function]:
-    return (node for node in ast.walk(module.tree) if isinstance(node, Function))
+    return (node for node in module.nodes if isinstance(node, Function))
 
 
 def imports(module: Module) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported; `from a import b` counts as a.b."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         if isinstance(node, ast.ImportFrom) and not node.level:

@@ -47,6 +47,15 @@ def test_help_imports_nothing_heavy() -> None:
     assert names & heavy == set()
 
 
+def test_an_agent_imports_nothing_of_a_server() -> None:
+    names = imported_by("import rota.wiring.agent")
+
+    assert "rota.agent.run" in names
+    assert (
+        names & {"numpy", "starlette", "uvicorn", "rota.engine", "rota.apiserver", "rota.scheduler"} == set()
+    )
+
+
 def test_ls_imports_nothing_heavier_than_an_http_client() -> None:
     names = imported_by("import rota.cli.ls, rota.cli.run")
 
@@ -126,8 +135,9 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.options: Any = None
-        wiring = SimpleNamespace(run_dev=self._run, run_server=self._run, run_agent=self._run)
-        monkeypatch.setitem(sys.modules, "rota.wiring", wiring)
+        for process in ("dev", "server", "agent"):
+            wiring = SimpleNamespace(**{f"run_{process}": self._run})
+            monkeypatch.setitem(sys.modules, f"rota.wiring.{process}", wiring)
 
     def _run(self, options: Any) -> int:
         self.options = options

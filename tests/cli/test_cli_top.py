@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rota.cli.top_view import JOBS, NODES, Snapshot, Typed, lines, press
-from rota.client.views import JobStatus, Node
+from rota.client.server_views import Node
+from rota.client.views import JobStatus
 from tests.client.canned_server import CannedServer, job, node
 
 Out = pytest.CaptureFixture[str]

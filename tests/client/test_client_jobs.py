@@ -173,7 +173,7 @@ def test_jobs_are_read_page_by_page_up_to_a_limit(server: CannedServer, cluster:
     assert [each.id for each in cluster.jobs(limit=3, state="active")] == ["9", "8", "7"]
 
     queries = [seen.query for seen in server.asked("GET /v1/jobs")]
-    assert queries == [{"limit": "3", "state": "active"}, {"limit": "1", "state": "active", "before": "8"}]
+    assert queries == [{"limit": "3", "state": "active"}, {"limit": "1", "state": "active", "after": "8"}]
 
 
 def test_a_page_on_which_nothing_fits_leads_on_to_the_next(server: CannedServer, cluster: Cluster) -> None:

@@ -1,7 +1,7 @@
 """Plans, namespaces and taints, asked for from Python."""
 
+from rota.client import AsyncCluster
 from rota.client.cluster import Cluster
-from rota.client.concurrent import AsyncCluster
 from tests.client.canned_server import CannedServer, Reply, node
 
 OUTLOOK = {"outcome": "wait", "sentence": "would wait", "position": 2, "starts_at_ms": 7, "changes": ["less"]}

@@ -32,7 +32,7 @@ def page(name: str) -> str:
     return (REFERENCE / name).read_text()
 
 
-@pytest.mark.parametrize("name", ["states.md", "limits.md", "config.md", "cli.md"])
+@pytest.mark.parametrize("name", ["states.md", "limits.md", "config.md", "cli.md", "python.md"])
 def test_made_parts_are_up_to_date(name: str) -> None:
     assert generator().renewed(page(name)) == page(name), "python docs/generate.py makes them anew"
 

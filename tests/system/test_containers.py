@@ -26,22 +26,27 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return images.ensure_image(tmp_path_factory.mktemp("image") / "rootfs")
 
 
+@pytest.fixture(scope="module")
+def mounts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mounts")
+
+
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    directory = tmp_path / "data"
-    directory.mkdir()
+def data(mounts: Path) -> Path:
+    directory = Path(tempfile.mkdtemp(dir=mounts))
     directory.chmod(0o777)
     return directory
 
 
-@pytest.fixture
-def one(tmp_path: Path, data: Path) -> Iterator[LocalCluster]:
-    """One node with a runtime, which lets `data` be mounted."""
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory, mounts: Path) -> Iterator[LocalCluster]:
+    """One node with a runtime, which lets what is below `mounts` be mounted; each test ends its jobs."""
+    directory = tmp_path_factory.mktemp("one")
     try:
-        with LocalCluster(tmp_path / "cluster", nodes=1, settings={"ROTA_MOUNTS": str(data)}) as running:
+        with LocalCluster(directory, nodes=1, settings={"ROTA_MOUNTS": str(mounts)}) as running:
             yield running
     finally:
-        images.remove(*containers_of(tmp_path / "cluster"))
+        images.remove(*containers_of(directory))
 
 
 def containers_of(directory: Path) -> list[str]:

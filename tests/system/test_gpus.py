@@ -54,10 +54,10 @@ class Diary:
         return self.seen()
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One machine with two devices."""
-    with LocalCluster(tmp_path, nodes=1, settings=GPUS) as running:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One machine with two devices; each test waits for the end of its jobs."""
+    with LocalCluster(tmp_path_factory.mktemp("node"), nodes=1, settings=GPUS) as running:
         yield running
 
 

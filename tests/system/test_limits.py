@@ -26,9 +26,10 @@ while True:
 EATS = "data = bytearray(512 << 20)"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, nodes=1, settings={"ROTA_PIDS_MAX": "100"}) as cluster:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(directory, nodes=1, settings={"ROTA_PIDS_MAX": "100"}) as cluster:
         yield cluster
 
 
@@ -44,6 +45,7 @@ def test_out_of_memory_is_called_that_and_hurts_nobody_else(cluster: LocalCluste
     assert "out of memory: limit 64 MiB" in cluster.rota("ls").out
     assert "out of memory: limit 64 MiB" in cluster.rota("event", "ls").out
     assert cluster.call("GET", f"/v1/jobs/{other.out.strip()}").body["state"] == "active"
+    assert cluster.rota("cancel", "--wait", other.out.strip()).code in (0, 130)
 
 
 @pytest.mark.parametrize(("pause", "most"), [("0.01", ""), ("0", "40")], ids=["the node's", "its own"])

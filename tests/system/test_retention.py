@@ -43,10 +43,10 @@ def test_of_two_ended_jobs_one_is_kept_where_one_is_to_be(cluster: LocalCluster)
     assert "which has expired" in later.body["detail"]
 
 
-def test_an_age_that_is_none_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_age_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('[retention]\njobs_age = "soon"\n')
-    told = cluster.rota("config", "check", str(file))
+    told = LocalCluster(tmp_path).rota("config", "check", str(file))
 
     assert told.code == 2
     assert "retention.jobs_age" in told.err

@@ -1,6 +1,5 @@
 """Jobs in a sandbox, from the command line to bubblewrap and back."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,29 +11,23 @@ pytestmark = pytest.mark.system
 needs_bubblewrap = pytest.mark.skipif(sandbox.find() is None, reason="no bubblewrap that works here")
 
 
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path / "cluster", nodes=1) as running:
-        yield running
-
-
 @needs_bubblewrap
-def test_a_job_in_a_sandbox_is_like_any_other(one: LocalCluster) -> None:
+def test_a_job_in_a_sandbox_is_like_any_other(shared: LocalCluster) -> None:
     script = 'touch /etc/rota-it 2>/dev/null || echo kept out; echo it > "$ROTA_OUTPUT_DIR/it"; exit 7'
 
-    ran = one.rota("run", "--no-workdir", "--sandbox", "--", "sh", "-c", script)
+    ran = shared.rota("run", "--no-workdir", "--sandbox", "--", "sh", "-c", script)
 
     assert (ran.code, ran.out) == (7, "kept out\n")
-    assert one.node(1)["labels"]["sandbox"] == "bubblewrap"
-    spec = one.call("GET", "/v1/jobs/1").body["spec"]
+    assert shared.node(1)["labels"]["sandbox"] == "bubblewrap"
+    spec = shared.call("GET", "/v1/jobs/last").body["spec"]
     assert spec["sandbox"] == {"network": False, "writable": []}
 
 
 @needs_bubblewrap
-def test_the_directory_it_is_sent_from_is_writable(one: LocalCluster, tmp_path: Path) -> None:
+def test_the_directory_it_is_sent_from_is_writable(shared: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
 
-    ran = one.rota("run", "--sandbox", "--workdir", str(tmp_path / "here"), "--", "touch", "it")
+    ran = shared.rota("run", "--sandbox", "--workdir", str(tmp_path / "here"), "--", "touch", "it")
 
     assert ran.code == 0, ran.err
     assert (tmp_path / "here" / "it").exists()

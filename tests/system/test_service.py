@@ -13,36 +13,37 @@ pytestmark = pytest.mark.system
     ("verb", "eligibility"), [("cordon", ("cordoned", "cordoned")), ("drain", ("draining", "drained"))]
 )
 def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
-    cluster: LocalCluster, witness: Witness, gate: Gate, verb: str, eligibility: tuple[str, str]
+    three: LocalCluster, witness: Witness, gate: Gate, verb: str, eligibility: tuple[str, str]
 ) -> None:
     while_running, when_empty = eligibility
-    job = cluster.submit(*witness.script(gate.wait), where=["number == 1"])
-    until(lambda: cluster.count(job, "running") == 1, "it runs")
+    job = three.submit(*witness.script(gate.wait), where=["number == 1"])
+    until(lambda: three.count(job, "running") == 1, "it runs")
 
-    assert cluster.rota("node", verb, "node-1").code == 0
+    assert three.rota("node", verb, "node-1").code == 0
 
-    assert cluster.node(1)["eligibility"] == while_running
-    elsewhere = cluster.rota("run", "--array", "0-23", "--", *witness.script())
+    assert three.node(1)["eligibility"] == while_running
+    elsewhere = three.rota("run", "--array", "0-23", "--", *witness.script())
     assert elsewhere.code == 0
     assert {seen.node for seen in witness.seen()[1:]} == {"node-2", "node-3"}
     gate.open()
-    assert cluster.rota("wait", job).code == 0, "what ran there could end"
-    assert cluster.node(1)["eligibility"] == when_empty
-    assert when_empty in cluster.rota("node", "ls").out
+    assert three.rota("wait", job).code == 0, "what ran there could end"
+    assert three.node(1)["eligibility"] == when_empty
+    assert when_empty in three.rota("node", "ls").out
 
-    assert cluster.rota("node", "open", "node-1").code == 0
+    assert three.rota("node", "open", "node-1").code == 0
 
-    again = cluster.rota("run", "--where", "number == 1", "--", *witness.script())
+    again = three.rota("run", "--where", "number == 1", "--", *witness.script())
     assert again.code == 0
     assert witness.seen()[-1].node == "node-1"
     assert [seen.index for seen in witness.seen()].count(0) == 3, "nothing was restarted"
 
 
-def test_a_cordon_outlives_the_server(cluster: LocalCluster) -> None:
-    assert cluster.rota("node", "cordon", "node-2").code == 0
+def test_a_cordon_outlives_the_server(three: LocalCluster) -> None:
+    assert three.rota("node", "cordon", "node-2").code == 0
 
-    cluster.kill_server()
-    cluster.start_server()
-    cluster.wait_for_nodes()
+    three.kill_server()
+    three.start_server()
+    three.wait_for_nodes()
 
-    assert cluster.node(2)["eligibility"] == "cordoned"
+    assert three.node(2)["eligibility"] == "cordoned"
+    assert three.rota("node", "open", "node-2").code == 0

@@ -21,6 +21,12 @@ QUICK: dict[str, Any] = {"interval": "100ms", "timeout": "1s", "after": "10s", "
 SERVE = [os.path.realpath(sys.executable), "-m", "http.server", "--bind", "127.0.0.1"]
 
 
+@pytest.fixture(scope="module")
+def cluster(three: LocalCluster) -> LocalCluster:
+    """One for all: each test ends its services."""
+    return three
+
+
 def task(cluster: LocalCluster, job: str, index: int = 0) -> Task:
     with connect(f"http://{cluster.http}", token=cluster.token) as client:
         return client.job(job).task(index)
@@ -51,19 +57,19 @@ def end(cluster: LocalCluster, job: str) -> None:
     until(lambda: job_of(cluster, job)["state"] == "canceled", "it is canceled")
 
 
-def test_a_user_starts_sees_and_stops_a_service(shared: LocalCluster) -> None:
-    run = shared.rota("run", "--service", "--count", "2", "--name", "web", "--", "sleep", "600")
+def test_a_user_starts_sees_and_stops_a_service(cluster: LocalCluster) -> None:
+    run = cluster.rota("run", "--service", "--count", "2", "--name", "web", "--", "sleep", "600")
     job = run.out.strip()
-    until(lambda: shared.count(job, "running") == 2, "both run")
+    until(lambda: cluster.count(job, "running") == 2, "both run")
 
     assert run.code == 0
     assert f"rota cancel {job}" in run.err
-    assert "2 of 2 run." in shared.rota("ls").out
-    assert "2/2" in shared.rota("ls").out
-    assert "HEALTH" in shared.rota("show", job).out
-    assert shared.rota("wait", job, "--timeout", "100ms").code == 124
-    end(shared, job)
-    assert shared.count(job, "canceled") == 2
+    assert "2 of 2 run." in cluster.rota("ls").out
+    assert "2/2" in cluster.rota("ls").out
+    assert "HEALTH" in cluster.rota("show", job).out
+    assert cluster.rota("wait", job, "--timeout", "100ms").code == 124
+    end(cluster, job)
+    assert cluster.count(job, "canceled") == 2
 
 
 def test_it_is_restarted_while_neither_agent_nor_server_is_there(
@@ -103,7 +109,7 @@ def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, wit
 
 @pytest.mark.parametrize("kind", ["command", "tcp", "http"])
 def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
-    shared: LocalCluster, tmp_path: Path, kind: str
+    cluster: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
     """What is alive and does not serve is known by its check alone."""
     port = free_port()
@@ -115,19 +121,19 @@ def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
     script = f"{' '.join(SERVE)} {port} & wait $!; exec sleep 600"
     command = ["sh", "-c", f"[ -e {tmp_path}/sick ] && rm {tmp_path}/sick; {script}"]
     service = {"kind": "service", "restart": OFTEN, "stop_signal": "INT", "grace": "1s"}
-    job = shared.submit(*command, check=QUICK | checks[kind], **service)
-    until(lambda: health(shared, job) == "healthy", "it is healthy")
-    assert "1 healthy" in shared.rota("ls").out
+    job = cluster.submit(*command, check=QUICK | checks[kind], **service)
+    until(lambda: health(cluster, job) == "healthy", "it is healthy")
+    assert "1 healthy" in cluster.rota("ls").out
 
     (tmp_path / "sick").touch()
     (server,) = listening(port)
     harm = {"command": 0, "tcp": signal.SIGKILL, "http": signal.SIGSTOP}
     os.kill(server, harm[kind])
 
-    until(lambda: restarts(shared, job) >= 1, "it was restarted")
-    until(lambda: health(shared, job) == "healthy", "it is healthy again")
-    assert task(shared, job).attempt == 1
-    end(shared, job)
+    until(lambda: restarts(cluster, job) >= 1, "it was restarted")
+    until(lambda: health(cluster, job) == "healthy", "it is healthy again")
+    assert task(cluster, job).attempt == 1
+    end(cluster, job)
 
 
 def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Witness) -> None:
@@ -142,6 +148,7 @@ def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Wi
     number = int(node.rpartition("-")[2])
     until(lambda: cluster.node(number)["eligibility"] == "drained", "nothing is left there")
     end(cluster, job)
+    assert cluster.rota("node", "open", node).code == 0
 
 
 def listening(port: int) -> list[int]:

@@ -12,21 +12,25 @@ from tests.system.witness import Gate
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def gpus(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program called nvidia-smi, which first answers."""
-    program = tmp_path / "bin" / "nvidia-smi"
+    program = tmp_path_factory.mktemp("gpus") / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.touch(0o755)
     program.write_text("#!/bin/sh\necho 'NVIDIA A100, 37, 40960, 1024'\n")
     return program
 
 
-@pytest.fixture
-def node(tmp_path: Path, gpus: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    monkeypatch.setenv("PATH", f"{gpus.parent}:/usr/bin:/bin")
-    bounds = {"ROTA_REPORT_SECONDS_LEAST": "1", "ROTA_REPORT_SECONDS_MOST": "36"}
-    with LocalCluster(tmp_path / "cluster", nodes=1, cpu=2, settings=bounds) as running:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, gpus: Path) -> Iterator[LocalCluster]:
+    """The driver that hangs comes last: it takes the device away."""
+    settings = {
+        "PATH": f"{gpus.parent}:/usr/bin:/bin",
+        "ROTA_REPORT_SECONDS_LEAST": "1",
+        "ROTA_REPORT_SECONDS_MOST": "36",
+    }
+    with LocalCluster(tmp_path_factory.mktemp("node"), nodes=1, cpu=2, settings=settings) as running:
         yield running
 
 

@@ -1,7 +1,5 @@
 """Time that is over ends the work, whoever else is down, and it is recorded as that."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,39 +10,32 @@ from rota.testing.processes import until
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node, to be harmed."""
-    with LocalCluster(tmp_path, nodes=1) as running:
-        yield running
-
-
 def runs(cluster: LocalCluster, **spec: Any) -> str:
     job = cluster.submit("sleep", "600", **spec)
     until(lambda: cluster.count(job, "running") == 1, "it runs")
     return job
 
 
-def test_a_time_limit_holds_while_the_server_is_down(alone: LocalCluster) -> None:
-    job = runs(alone, timeout="3s")
-    alone.kill_server()
+def test_a_time_limit_holds_while_the_server_is_down(shared: LocalCluster) -> None:
+    job = runs(shared, timeout="3s")
+    shared.kill_server()
 
-    until(lambda: not alone.work(), "the node has ended it by itself")
+    until(lambda: not shared.work(), "the node has ended it by itself")
 
-    alone.start_server()
-    assert alone.rota("wait", job).code == 124
-    assert alone.call("GET", f"/v1/jobs/{job}").body["state"] == "timed_out"
+    shared.start_server()
+    assert shared.rota("wait", job).code == 124
+    assert shared.call("GET", f"/v1/jobs/{job}").body["state"] == "timed_out"
 
 
-def test_a_time_limit_holds_while_the_agent_is_down(alone: LocalCluster) -> None:
-    job = runs(alone, timeout="3s")
-    alone.kill_agent(1)
+def test_a_time_limit_holds_while_the_agent_is_down(shared: LocalCluster) -> None:
+    job = runs(shared, timeout="3s")
+    shared.kill_agent(1)
 
-    until(lambda: not alone.work(), "the keeper has ended it by itself")
+    until(lambda: not shared.work(), "the keeper has ended it by itself")
 
-    alone.start_agent(1)
-    assert alone.rota("wait", job).code == 124
-    assert alone.call("GET", f"/v1/jobs/{job}/tasks/0").body["state"] == "timed_out"
+    shared.start_agent(1)
+    assert shared.rota("wait", job).code == 124
+    assert shared.call("GET", f"/v1/jobs/{job}/tasks/0").body["state"] == "timed_out"
 
 
 def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
@@ -57,13 +48,13 @@ def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
     assert shared.call("GET", f"/v1/jobs/{job}/tasks/0").body["state"] == "timed_out"
 
 
-def test_a_deadline_that_came_while_the_server_was_down_ends_it_afterwards(alone: LocalCluster) -> None:
-    job = runs(alone, deadline="2s", grace="1s")
-    alone.kill_server()
-    alone.start_server()
+def test_a_deadline_that_came_while_the_server_was_down_ends_it_afterwards(shared: LocalCluster) -> None:
+    job = runs(shared, deadline="2s", grace="1s")
+    shared.kill_server()
+    shared.start_server()
 
-    assert alone.rota("wait", job).code == 124
-    until(lambda: not alone.work(), "its processes are gone")
+    assert shared.rota("wait", job).code == 124
+    until(lambda: not shared.work(), "its processes are gone")
 
 
 def test_what_waits_too_long_is_not_started_any_more(shared: LocalCluster) -> None:

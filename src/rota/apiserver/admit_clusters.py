@@ -23,10 +23,13 @@ AUTO = "auto"
 
 
 def create(view: View, body: object, caller: Caller) -> Plan:
+    """What is there as it is wished was created by a request whose answer was lost."""
     access.require_everywhere(caller, Action.ADD_CLUSTERS)
     said = fields.known_fields(body, ("name", *WHAT_IT_IS, *SIZE))
     name = fields.name("name", said.get("name"))
     wish = _sized(_described(ClusterWish(name), said), said)
+    if view.cluster_wishes.get(name) == wish:
+        return Plan(answer=name, fenced=True)
     if name in view.cluster_wishes or (name in view.clusters and name != DEFAULT):
         raise Conflict(f"there is a cluster {name} already", hint=f"change it: rota cluster resize {name}")
     if len(view.clusters) >= CLUSTERS_MAX:

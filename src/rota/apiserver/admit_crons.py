@@ -8,13 +8,13 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller, sees
-from rota.apiserver.admission import require_room
+from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
 from rota.apiserver.spec import parse_spec
 from rota.model.amounts import parse_count
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.cron_run import Runs
 from rota.model.errors import BadField, Conflict, NotFound, QueueFull
-from rota.model.job import Kind
+from rota.model.job import Kind, SubmitKey
 from rota.model.limits import CRON_HISTORY_MAX, CRONS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
 from rota.model.plan import Event, Instant, Plan
 from rota.model.schedule import Zones, parse
@@ -31,8 +31,12 @@ _NOT_IN_A_TEMPLATE = {
 
 
 def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan:
+    """What is there as it is wished was created by a request whose answer was lost."""
     cron = _parsed(body, caller, zones, now)
-    if cron.ref in view.crons:
+    before = view.crons.get(cron.ref)
+    if before is not None and before == msgspec.structs.replace(cron, created_at_ms=before.created_at_ms):
+        return Plan(answer=cron.ref, fenced=True)
+    if before is not None:
         hint = f"delete it first, or change it: rota cron create --replace --name {cron.name}"
         raise Conflict(f"there is a cron {cron.name} already", field="name", hint=hint)
     if len(view.crons) >= CRONS_MAX:
@@ -73,9 +77,13 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
     return written._replace(puts=(runs.status, *written.puts))
 
 
-def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
-    """At once, besides its schedule; paused or not."""
+def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None) -> Plan:
+    """At once, besides its schedule; paused or not. For a key there is one job only."""
     cron = _changeable(view, ref, caller)
+    wish = msgspec.structs.replace(cron.template, name=f"cron {cron.name}", namespace=cron.namespace)
+    before = submitted_before(view, wish, key)
+    if before is not None:
+        return Plan(answer=Submitted(before, new=False), fenced=True)
     require_room(view)
     if view.unfinished >= JOBS_WAITING_MAX:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
@@ -83,7 +91,9 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
     skipped = runs.begin(now.wall_ms // 1000 * 1000)
     if skipped is not None:
         raise Conflict(skipped.reason, hint="wait for it, cancel it, or create the cron with overlap = allow")
-    return runs.plan()._replace(answer=runs.status.runs[-1].job)
+    plan, job = runs.plan(), runs.status.runs[-1].job
+    keys = () if key is None else (SubmitKey(cron.namespace, key, job, digest(wish)),)
+    return plan._replace(puts=(*plan.puts, *keys), answer=Submitted(job, new=True))
 
 
 def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:

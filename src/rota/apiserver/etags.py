@@ -1,13 +1,15 @@
-"""Which version of a wish a request is about: ETag says it, If-Match asks for it, nothing else is changed."""
+"""ETag: which version of a wish an answer shows, and a digest of how it fares; If-Match, If-None-Match."""
 
 import hashlib
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rota.apiserver.answers import COMMON_HEADERS
 from rota.engine.reconciler import Command
 from rota.model.errors import BadField, Conflict
 from rota.model.plan import Instant, Plan
@@ -32,15 +34,28 @@ def tagged(response: Response, tag: str) -> Response:
     return response
 
 
+def unless_known(request: Request, response: Response) -> Response:
+    """The same, or 304 for whoever has it. Behind a dot the tag names the whole answer, not only the wish."""
+    if response.status_code != HTTPStatus.OK or not response.body:  # a stream has none yet
+        return response
+    digest = hashlib.blake2b(response.body, digest_size=8).hexdigest()
+    wished = response.headers.get("etag", "").strip('"')
+    tag = f'"{wished}.{digest}"' if wished else f'"{digest}"'
+    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or "*" in known:
+        return tagged(Response(status_code=HTTPStatus.NOT_MODIFIED, headers=COMMON_HEADERS), tag)
+    return tagged(response, tag)
+
+
 def expected(request: Request) -> tuple[str, ...] | None:
-    """The tags in If-Match; None: whatever there is."""
+    """The tags in If-Match, as far as they name a wish; None: whatever there is."""
     said = request.headers.get("if-match", "*").strip()
     if said == "*":
         return None
     tags = [tag.strip() for tag in said.split(",", MATCHES_MAX)]
     if any(_TAG.fullmatch(tag) is None for tag in tags):
         raise BadField("If-Match", "is not a tag", 'write it as it came in ETag, with its quotes: "3"')
-    return tuple(f'"{tag.strip(chr(34))}"' for tag in tags)
+    return tuple(f'"{tag.strip(chr(34)).partition(".")[0]}"' for tag in tags)
 
 
 def expected_version(request: Request) -> int | None:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import (
     answers,
+    etags,
     fields,
     routes_clusters,
     routes_crons,
@@ -91,7 +92,7 @@ def _checked(route: Route) -> Route:
         if operation.body is EmptyBody:
             fields.known_fields(await answers.json_body(request), ())
         response: Response = await endpoint(request)
-        return response
+        return etags.unless_known(request, response) if method == "GET" else response
 
     return answers.route(method, route.path, checked)
 

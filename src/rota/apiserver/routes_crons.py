@@ -5,6 +5,7 @@ from starlette.responses import Response
 
 from rota.apiserver import access, admit_crons, answers, etags, fields, pages, show
 from rota.apiserver.access import Action, sees
+from rota.apiserver.admission import Submitted
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.show_spec import spec
@@ -15,7 +16,6 @@ from rota.model.calendar import MINUTE_MS
 from rota.model.cron import Cron, CronRun
 from rota.model.cron_run import live_runs, status_of
 from rota.model.errors import NotFound, Rejected
-from rota.model.ids import JobId
 from rota.model.schedule import next_after, parse
 
 Json = dict[str, object]
@@ -74,8 +74,13 @@ async def resume_cron(request: Request) -> Response:
 
 async def run_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    job = JobId(await _ask(request, lambda view, now: admit_crons.run(view, ref, caller, now)))
-    return answer(await api_of(request).engine.read(lambda mirror: show.job(mirror, mirror.jobs[job])), 201)
+    engine, key = api_of(request).engine, request.headers.get("idempotency-key")
+    done: Submitted = await engine.ask(
+        "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
+    )
+    noted(request, f"job {done.job}")
+    shown = await engine.read(lambda mirror: show.job(mirror, mirror.jobs[done.job]))
+    return answer(shown, 201 if done.new else 200)
 
 
 async def delete_cron(request: Request) -> Response:

@@ -12,7 +12,7 @@ from rota.cli.spec import job_spec, read_job_file, spec_options
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
 from rota.client.context import setting
-from rota.client.views import Cron
+from rota.client.server_views import Cron
 
 _RULES = ("schedule", "zone", "overlap", "missed", "history")
 

@@ -10,7 +10,7 @@ from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, number, size
 from rota.client.cluster import Cluster
-from rota.client.views import Namespace
+from rota.client.server_views import Namespace
 
 SIZES = ("memory", "disk")
 USUAL = ("cpu", "memory", "gpu", "tasks")

@@ -14,7 +14,7 @@ from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, duration, number, size
 from rota.client.cluster import Cluster
-from rota.client.views import Node
+from rota.client.server_views import Node
 
 TOKEN_VALID = "30m"
 BAR_CELLS = 20

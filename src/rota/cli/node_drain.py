@@ -12,7 +12,7 @@ from rota.cli.output import emit, emit_one, output_option, tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, duration, plural
 from rota.client.cluster import Cluster
-from rota.client.views import DrainPlan, Node
+from rota.client.server_views import DrainPlan, Node
 
 LOOK_SECONDS = 0.5
 PLACES_NAMED = 4

@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.cli.output import Column, Listing
 from rota.cli.words import clean, duration, number, plural, size
-from rota.client.views import Node
+from rota.client.server_views import Node
 
 SIZES = ("memory", "disk")
 

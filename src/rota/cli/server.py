@@ -9,7 +9,7 @@ from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
 from rota.cli.words import age, clean, number, plural
 from rota.client.cluster import Cluster
-from rota.client.views import Server
+from rota.client.server_views import Server
 from rota.config import STORES, ServerOptions
 
 
@@ -36,7 +36,7 @@ def command(context: click.Context, /, **options: str | None) -> int:
     if context.invoked_subcommand is not None:
         return 0
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_server(ServerOptions(**options)) or 0)
+    return int(importlib.import_module("rota.wiring.server").run_server(ServerOptions(**options)) or 0)
 
 
 @command.command("status")

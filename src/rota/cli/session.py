@@ -11,7 +11,7 @@ from rota.cli.output import tell
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import Unavailable
-from rota.client.transport import OnWait
+from rota.client.pauses import OnWait
 
 # Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart,
 # or until another server leads.

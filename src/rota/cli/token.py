@@ -9,7 +9,7 @@ from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
-from rota.client.views import Token
+from rota.client.server_views import Token
 
 ROLES = ("viewer", "submitter", "operator", "admin")
 

@@ -19,7 +19,7 @@ from rota.cli.top_view import Snapshot, Typed, busiest_first, lines, press
 from rota.cli.words import number, size
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError
-from rota.client.views import Node
+from rota.client.server_views import Node
 
 JOBS_SHOWN = 200
 ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"}

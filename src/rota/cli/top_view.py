@@ -8,7 +8,8 @@ from rota.cli.bars import ASKED, FREE, USED, bar, share
 from rota.cli.node_words import SIZES, state
 from rota.cli.output import COLOURS, STATE_WORD
 from rota.cli.words import age, clean, number, plural, size
-from rota.client.views import JobStatus, Node
+from rota.client.server_views import Node
+from rota.client.views import JobStatus
 
 NODES, JOBS = "nodes", "jobs"
 KEYS = f"q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter      {ASKED} asked   {USED} used beyond it"

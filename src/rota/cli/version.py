@@ -7,7 +7,7 @@ from rota.cli.output import output_option, print_json, print_line, say
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import RotaError
-from rota.client.views import Server
+from rota.client.server_views import Server
 
 
 @click.command("version")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.client.transport import Request, Transport, segment
+from rota.client.transport import Request, Transport, matching, segment
 from rota.client.views import listed, read
 
 
@@ -30,18 +30,23 @@ class ClusterStatus:
     running: int = 0
     waiting: int = 0
     machines: tuple[Mapping[str, Any], ...] = ()
+    etag: str | None = None  # of what operators wish of it
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 class Clusters:
+    """Each has a name."""
+
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self) -> list[ClusterStatus]:
-        answer = self._transport.call(Request("GET", "/v1/clusters"))
+    def list(self, **query: str | int | None) -> list[ClusterStatus]:
+        """All, or a page by `limit` and `after`."""
+        answer = self._transport.call(Request("GET", "/v1/clusters", query))
         return [read(ClusterStatus, item) for item in listed(answer, "clusters")]
 
     def get(self, name: str) -> ClusterStatus:
+        """How one stands."""
         return read(ClusterStatus, self._transport.call(Request("GET", _path(name))))
 
     def create(self, name: str, **said: Any) -> ClusterStatus:
@@ -49,13 +54,14 @@ class Clusters:
         body = {"name": name, **{key: value for key, value in said.items() if value is not None}}
         return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
 
-    def change(self, name: str, **said: Any) -> ClusterStatus:
+    def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
         """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`."""
-        return read(ClusterStatus, self._transport.call(Request("PATCH", _path(name), body=said)))
+        request = Request("PATCH", _path(name), body=said, headers=matching(if_etag))
+        return read(ClusterStatus, self._transport.call(request))
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, if_etag: str | None = None) -> None:
         """Drain it, and forget it when nothing is left of it."""
-        self._transport.call(Request("DELETE", _path(name)))
+        self._transport.call(Request("DELETE", _path(name), headers=matching(if_etag)))
 
 
 def _path(name: str) -> str:

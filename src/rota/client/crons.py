@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.client.job import Job
-from rota.client.transport import Request, Transport, segment
-from rota.client.views import Cron, JobStatus, listed, read
+from rota.client.server_views import Cron
+from rota.client.transport import Request, Transport, matching, new_key, segment
+from rota.client.views import JobStatus, listed, read
 
 
 class Crons:
@@ -15,6 +16,7 @@ class Crons:
         self._transport = transport
 
     def list(self, namespace: str | None = None) -> list[Cron]:
+        """By name, of one namespace or of all, without their runs."""
         answer = self._transport.call(Request("GET", "/v1/crons", {"namespace": namespace}))
         return [read(Cron, item) for item in listed(answer, "crons")]
 
@@ -27,27 +29,33 @@ class Crons:
         body = {"name": name, "schedule": schedule, "job": dict(job), **rules}
         return read(Cron, self._transport.call(Request("POST", "/v1/crons", body=body)))
 
-    def replace(self, name: str, schedule: str, job: Mapping[str, Any], **rules: Any) -> Cron:
+    def replace(
+        self, name: str, schedule: str, job: Mapping[str, Any], *, if_etag: str | None = None, **rules: Any
+    ) -> Cron:
         """The whole of it; its runs stay."""
         query = {"namespace": rules.pop("namespace", None)}
         body = {"schedule": schedule, "job": dict(job), **rules}
-        return read(Cron, self._transport.call(Request("PUT", _path(name), query, body=body)))
+        request = Request("PUT", _path(name), query, body=body, headers=matching(if_etag))
+        return read(Cron, self._transport.call(request))
 
     def pause(self, name: str, namespace: str | None = None) -> Cron:
+        """No more runs are planned."""
         return self._do(name, "pause", namespace)
 
     def resume(self, name: str, namespace: str | None = None) -> Cron:
         """What was planned during the pause is not made up for."""
         return self._do(name, "resume", namespace)
 
-    def run(self, name: str, namespace: str | None = None) -> Job:
-        """Now, besides its schedule."""
-        request = Request("POST", f"{_path(name)}/run", {"namespace": namespace}, body={})
+    def run(self, name: str, namespace: str | None = None, *, key: str | None = None) -> Job:
+        """Now, besides its schedule; the same `key` gives the same job."""
+        headers = {"Idempotency-Key": key or new_key()}
+        request = Request("POST", f"{_path(name)}/run", {"namespace": namespace}, body={}, headers=headers)
         return Job(self._transport, read(JobStatus, self._transport.call(request)))
 
-    def delete(self, name: str, namespace: str | None = None) -> None:
+    def delete(self, name: str, namespace: str | None = None, *, if_etag: str | None = None) -> None:
         """Its jobs stay, and go on."""
-        self._transport.call(Request("DELETE", _path(name), {"namespace": namespace}))
+        query = {"namespace": namespace}
+        self._transport.call(Request("DELETE", _path(name), query, headers=matching(if_etag)))
 
     def _do(self, name: str, verb: str, namespace: str | None) -> Cron:
         request = Request("POST", f"{_path(name)}/{verb}", {"namespace": namespace}, body={})

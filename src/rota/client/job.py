@@ -11,9 +11,17 @@ from rota.client.errors import NotFound
 from rota.client.files import sendable
 from rota.client.outputs import get_outputs, list_outputs
 from rota.client.steps import find_step, of_step
-from rota.client.streams import LogCursor, LogPart, LogQuery, follow_job, follow_logs, read_logs
-from rota.client.transport import Request, Transport, segment
-from rota.client.views import Chunk, JobStatus, Output, Task, Why, listed, read
+from rota.client.streams import (
+    LogCursor,
+    LogPart,
+    LogQuery,
+    follow_entries,
+    follow_job,
+    follow_logs,
+    read_logs,
+)
+from rota.client.transport import Request, Transport, matching, new_key, segment
+from rota.client.views import Change, Chunk, JobStatus, Output, Task, Warned, Why, listed, read
 
 PAGE_TASKS = 1000
 # Looking for ended tasks may take at most a quarter of the time, however large the array.
@@ -22,6 +30,9 @@ REST_PER_SCAN = 3.0
 
 class Job:
     """A handle on one job; `status` is what the server last said of it."""
+
+    status: JobStatus
+    warnings: tuple[Warned, ...]
 
     def __init__(self, transport: Transport, status: JobStatus) -> None:
         self._transport = transport
@@ -68,10 +79,12 @@ class Job:
             self.status = status
             yield status
 
-    def tasks(self, state: str | None = None, after: int | None = None) -> Iterator[Task]:
-        """The tasks in the order of their index."""
+    def tasks(
+        self, state: str | None = None, after: int | None = None, node: str | None = None
+    ) -> Iterator[Task]:
+        """The tasks in the order of their index, all or those in a state or on a node."""
         while True:
-            query = {"state": state, "after": after, "limit": PAGE_TASKS}
+            query = {"state": state, "node": node, "after": after, "limit": PAGE_TASKS}
             page = self._transport.call(Request("GET", f"{self._path}/tasks", query))
             for item in listed(page, "tasks"):
                 yield read(Task, item)
@@ -82,6 +95,23 @@ class Job:
     def task(self, index: int) -> Task:
         """One task with all its attempts."""
         return read(Task, self._transport.call(Request("GET", f"{self._path}/tasks/{index}")))
+
+    def attempts(self, index: int = 0) -> list[Task]:
+        """All attempts of a task that are known, the oldest first."""
+        answer = self._transport.call(Request("GET", f"{self._path}/tasks/{index}/attempts"))
+        return [read(Task, item) for item in listed(answer, "attempts")]
+
+    def attempt(self, number: int, index: int = 0) -> Task:
+        """One attempt of a task."""
+        path = f"{self._path}/tasks/{index}/attempts/{number}"
+        return read(Task, self._transport.call(Request("GET", path)))
+
+    def watch_tasks(
+        self, since: str | None = None, state: str | None = None, node: str | None = None
+    ) -> Iterator[Change[Task]]:
+        """Its tasks as they change, from `since` or from now on, for ever."""
+        query = {"state": state, "node": node}
+        return follow_entries(self._transport, f"{self._path}/tasks", Task, since, query)
 
     def as_completed(self, timeout_seconds: float | None = None) -> Iterator[Task]:
         """Each task once, soon after it ended."""
@@ -151,6 +181,7 @@ class Job:
         return self._wish("pause", {"stop": stop})
 
     def resume(self) -> JobStatus:
+        """Let it go on after a pause."""
         return self._wish("resume", {})
 
     def restart(self, *indices: int) -> JobStatus:
@@ -171,17 +202,16 @@ class Job:
         only when the former is well, and all goes back to the version before when one fails.
         """
         query = {"replace": "true", "max_parallel": max_parallel} if replace else {}
-        headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
         body = dict(changes)
         if isinstance(body.get("files"), Mapping):
             body["files"] = sendable(body["files"])
-        request = Request("PATCH", self._path, query, body=body, headers=headers)
+        request = Request("PATCH", self._path, query, body=body, headers=_at(if_version))
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
     def rerun(self, *, failed: bool = False, key: str | None = None) -> "Job":
         """Run an ended job once more, as a new one; `failed`: only its tasks that have not succeeded."""
-        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        headers = {"Idempotency-Key": key or new_key()}
         request = Request("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
         return Job(self._transport, read(JobStatus, self._transport.call(request)))
 
@@ -195,15 +225,11 @@ class Job:
 
     def release(self, *indices: int) -> JobStatus:
         """Let these tasks, or all that are held as suspect, be started again."""
-        body = {"indices": list(indices) or None}
-        self.status = read(
-            JobStatus, self._transport.call(Request("POST", f"{self._path}/release", body=body))
-        )
-        return self.status
+        return self._wish("release", {"indices": list(indices) or None})
 
-    def delete(self) -> None:
+    def delete(self, *, if_version: int | None = None) -> None:
         """Forget an ended job."""
-        self._transport.call(Request("DELETE", self._path))
+        self._transport.call(Request("DELETE", self._path, headers=_at(if_version)))
 
     def _wish(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
         request = Request("POST", f"{self._path}/{verb}", body=body)
@@ -229,6 +255,10 @@ def find(transport: Transport, ref: str) -> Job:
     if not ref:
         raise NotFound("not_found", "no job is named by an empty text")
     return Job(transport, read(JobStatus, transport.call(Request("GET", f"/v1/jobs/{segment(ref)}"))))
+
+
+def _at(version: int | None) -> dict[str, str]:
+    return matching(None if version is None else f'"{version}"')
 
 
 def _chosen(indices: Sequence[int]) -> dict[str, list[int]]:

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from rota.client.errors import Broken, Unavailable
-from rota.client.transport import Pauses, Request, Transport, segment
+from rota.client.pauses import Pauses
+from rota.client.transport import Request, Transport, segment
 from rota.client.views import Output, read
 
 SILENCE_SECONDS = 60.0

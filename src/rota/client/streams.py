@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
 from rota.client.errors import Broken, TimedOut, Unavailable
-from rota.client.transport import Pauses, Request, Transport, segment
-from rota.client.views import Chunk, Event, JobStatus, Task, read
+from rota.client.pauses import Pauses
+from rota.client.sse import ACCEPT, messages
+from rota.client.transport import Request, Transport, segment
+from rota.client.views import Change, Chunk, Event, JobStatus, Task, read
 
 # The server speaks at least every 10 s on event streams.
 SILENCE_SECONDS = 35.0
@@ -19,9 +21,10 @@ REATTACH_SECONDS = 300.0
 # Streams named when output is read on: all of them must fit into one address.
 MOST_PLACES = 100
 
-EVENTS = {"Accept": "text/event-stream"}
+GONE = "gone"
 
 Item = TypeVar("Item")
+View = TypeVar("View")
 Key = tuple[int, int, str]
 
 
@@ -89,7 +92,7 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
 
 def submit_job(transport: Transport, spec: Mapping[str, Any], key: str) -> Iterator[JobStatus]:
     """The job as it was taken, then as `follow_job`: all in one request, unless the stream is cut."""
-    headers = {**EVENTS, "Idempotency-Key": key}
+    headers = {**ACCEPT, "Idempotency-Key": key}
     return _follow(transport, Request("POST", "/v1/jobs", body=spec, headers=headers))
 
 
@@ -100,7 +103,7 @@ def _follow(transport: Transport, request: Request, deadline: float | None = Non
         nonlocal ended, request
         with transport.stream(request, _silence(deadline)) as lines:
             pauses.attached(REATTACH_SECONDS)
-            for message in _messages(lines):
+            for message in messages(lines):
                 if message.kind in ("job", "status"):
                     status = read(JobStatus, message.value())
                     request = _following(status.id)  # from here on: it is known to be submitted
@@ -114,7 +117,7 @@ def _follow(transport: Transport, request: Request, deadline: float | None = Non
 
 
 def _following(job_id: str) -> Request:
-    return Request("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=EVENTS)
+    return Request("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=ACCEPT)
 
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
@@ -139,14 +142,34 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
 
     def attach(pauses: Pauses) -> Iterator[Event]:
         nonlocal last
-        headers = EVENTS | ({"Last-Event-ID": last} if last else {})
+        headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
         request = Request("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
             pauses.attached(REATTACH_SECONDS)
-            for message in _messages(lines):
+            for message in messages(lines):
                 event = read(Event, message.value())
                 last = event.seq
                 yield event
+
+    return _again(attach, lambda: False, transport)
+
+
+def follow_entries(
+    transport: Transport, path: str, view: type[View], since: str | None, query: Mapping[str, Any]
+) -> Iterator[Change[View]]:
+    """Entries of a list as they change, for ever; an entry whose telling was cut off is told once more."""
+    last = since
+
+    def attach(pauses: Pauses) -> Iterator[Change[View]]:
+        nonlocal last
+        headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
+        request = Request("GET", path, {**query, "since": last}, headers=headers)
+        with transport.stream(request, SILENCE_SECONDS) as lines:
+            pauses.attached(REATTACH_SECONDS)
+            for message in messages(lines):
+                last = message.id or last
+                said = message.value()
+                yield Change(None, said, last) if message.kind == GONE else Change(read(view, said), {}, last)
 
     return _again(attach, lambda: False, transport)
 
@@ -211,33 +234,6 @@ def _has_ended(transport: Transport, query: LogQuery) -> bool:
     if query.index is not None:
         return read(Task, transport.call(Request("GET", f"{path}/tasks/{query.index}"))).is_final
     return read(JobStatus, transport.call(Request("GET", path))).is_final
-
-
-@dataclass(frozen=True)
-class _Message:
-    kind: str
-    text: str
-
-    def value(self) -> Any:
-        try:
-            return json.loads(self.text)
-        except ValueError:
-            raise Broken("internal", "the server sent an event that is not JSON") from None
-
-
-def _messages(lines: Iterator[bytes]) -> Iterator[_Message]:
-    """Server-sent events: `event:` and `data:` lines up to a blank one; a comment is a sign of life."""
-    kind, data = "message", list[str]()
-    for line in lines:
-        name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "data":
-            data.append(value)
-        elif not name and not value and data:
-            yield _Message(kind, "\n".join(data))
-            kind, data = "message", []
 
 
 def _silence(deadline: float | None) -> float:

@@ -1,31 +1,25 @@
 """Requests over kept-alive connections, repeated with growing pauses while the server is away."""
 
 import json
-import random
+import os
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode
 
 from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
+from rota.client.pauses import OnWait, Pauses
 from rota.client.servers import Servers
 
 CONNECT_SECONDS = 5.0
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 2.0
 READ_BYTES = 65536
 # An answer that is no stream is small: pages are limited by the server.
 ANSWER_BYTES = 256 * 1024 * 1024
-
-OnWait = Callable[[Unavailable], None]
-
-_JITTER = random.Random()  # its own: a program that seeds the common one gets what it expects
 
 
 @dataclass(frozen=True)
@@ -42,40 +36,6 @@ class Request:
     def target(self) -> str:
         said = {key: _text(value) for key, value in self.query.items() if value is not None}
         return f"{self.path}?{urlencode(said, doseq=True)}" if said else self.path
-
-
-class Pauses:
-    """Growing pauses until patience ends; a stream that lasted a while starts them anew."""
-
-    def __init__(self, patience_seconds: float, on_wait: OnWait | None = None) -> None:
-        self._patience_seconds = patience_seconds
-        self._on_wait = on_wait
-        self._since: float | None = None
-        self._attached_at: float | None = None
-        self._next_seconds = FIRST_PAUSE_SECONDS
-
-    def attached(self, patience_seconds: float) -> None:
-        """The server has answered with a stream; it has earned more patience."""
-        self._attached_at = time.monotonic()
-        self._patience_seconds = max(patience_seconds, self._patience_seconds)
-
-    def wait(self, problem: Unavailable) -> None:
-        """Sleep a little, or raise the problem when patience is over."""
-        now = time.monotonic()
-        # A server that cuts every stream at once is as good as away.
-        if self._attached_at is not None and now - self._attached_at >= LONGEST_PAUSE_SECONDS:
-            self._since, self._next_seconds = None, FIRST_PAUSE_SECONDS
-        self._attached_at = None
-        self._since = now if self._since is None else self._since
-        left = self._since + self._patience_seconds - now
-        if left <= 0:
-            raise problem
-        if self._on_wait is not None:
-            self._on_wait(problem)
-        # Jitter, so that many clients of one restarted server do not come back in step.
-        pause = max(problem.retry_after_seconds or 0.0, self._next_seconds * _JITTER.uniform(0.5, 1.0))
-        self._next_seconds = min(LONGEST_PAUSE_SECONDS, self._next_seconds * 2)
-        time.sleep(min(pause, left))
 
 
 class _Whole(HTTPConnection):
@@ -108,9 +68,16 @@ class Transport:
         self.patience_seconds = patience_seconds
         self.on_wait = on_wait
 
-    def call(self, request: Request) -> Any:
-        """The JSON answer; every request of the API may be repeated, submits because they carry a key."""
-        pauses = Pauses(self.patience_seconds, self.on_wait)
+    def call(self, request: Request, patience_seconds: float | None = None) -> Any:
+        """The JSON answer, with its ETag as `etag` where it has one."""
+        answer = self.fetch(request, patience_seconds)
+        said = _json(answer.body) if answer.body else None
+        return {**said, "etag": answer.etag} if answer.etag and isinstance(said, dict) else said
+
+    def fetch(self, request: Request, patience_seconds: float | None = None) -> "Whole":
+        """The whole answer; every request of the API may be repeated, submits because they carry a key."""
+        patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
+        pauses = Pauses(patience_seconds, self.on_wait)
         repeated = False
         while True:
             try:
@@ -121,7 +88,7 @@ class Transport:
                 repeated = True
             except NotFound:
                 if request.method == "DELETE" and repeated:
-                    return None  # the answer to the first one was lost on the way
+                    return Whole(b"")  # the answer to the first one was lost on the way
                 raise
 
     @contextmanager
@@ -158,7 +125,7 @@ class Transport:
         while (connection := self._kept()) is not None:
             connection.close()
 
-    def _once(self, request: Request) -> Any:
+    def _once(self, request: Request) -> "Whole":
         connection, response = self._answered(request, self._servers.answer_seconds)
         try:
             with _as_unavailable(self._endpoint.addr):
@@ -173,7 +140,7 @@ class Transport:
             self._keep(connection)
         if failed is not None:
             raise failed
-        return _json(body) if body else None
+        return Whole(body, response.headers.get("ETag"))
 
     def _answered(
         self, request: Request, silence_seconds: float | None
@@ -247,6 +214,13 @@ class Transport:
         return response
 
 
+class Whole(NamedTuple):
+    """All of an answer, and which version of the thing it is about."""
+
+    body: bytes
+    etag: str | None = None
+
+
 class Body:
     """The bytes of one answer; one that was cut is an error, not an end."""
 
@@ -259,9 +233,19 @@ class Body:
             return self._response.read(size)
 
 
+def new_key() -> str:
+    """Without a key of its own a submit could not be repeated when its answer is lost."""
+    return os.urandom(16).hex()
+
+
 def segment(text: str) -> str:
     """A name as one part of a path."""
     return quote(text, safe="")
+
+
+def matching(etag: str | None) -> dict[str, str]:
+    """The header that lets a change happen only if nobody else has made one since."""
+    return {} if etag is None else {"If-Match": etag}
 
 
 def _text(value: Any) -> str | list[str]:

@@ -1,8 +1,8 @@
 """The API's answers as frozen, typed data; fields this client does not know stay in `raw`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
 from rota.client.errors import Broken
 
@@ -12,7 +12,7 @@ FINAL_TASK_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "
 View = TypeVar("View")
 
 
-def _raw() -> Any:
+def raw_field() -> Any:
     return field(default_factory=dict, repr=False, compare=False)
 
 
@@ -22,19 +22,7 @@ class Warned:
 
     field: str
     text: str
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Brake:
-    """Whether the work of nodes that fell silent together is started elsewhere: off, slowed or stopped."""
-
-    level: str = "off"
-    silent: int = 0
-    of: int = 0
-    sentence: str = ""
-    released: tuple[str, ...] = ()
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -48,7 +36,7 @@ class Placement:
     runner_up: str | None = None
     runner_up_points: float | None = None
     at_ms: int | None = None
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -82,7 +70,8 @@ class JobStatus:
     healthy: int | None = None  # tasks of a service that its checks find well
     down: int | None = None  # between two starts
     restarts: int | None = None  # on their nodes
-    raw: Mapping[str, Any] = _raw()
+    etag: str | None = None
+    raw: Mapping[str, Any] = raw_field()
 
     @property
     def is_final(self) -> bool:
@@ -106,7 +95,7 @@ class Step:
     ended_at_ms: int | None = None
     stdout_offset: int | None = None
     stderr_offset: int | None = None
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,7 @@ class Life:
     signal: int | None = None
     ended_at_ms: int | None = None
     why: str | None = None
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -145,37 +134,11 @@ class Task:
     steps: tuple[Step, ...] = ()
     life: Life | None = None  # of a service
     attempts: tuple["Task", ...] = ()
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
     @property
     def is_final(self) -> bool:
         return self.state in FINAL_TASK_STATES
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine of the cluster."""
-
-    id: str
-    name: str
-    state: str
-    eligibility: str = "open"
-    drain: Mapping[str, Any] | None = None  # `left_ms` until its work moves, None: it may end
-    taints: tuple[str, ...] = ()
-    cluster: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    capacity: Mapping[str, float] = field(default_factory=dict)
-    reserved: Mapping[str, float] = field(default_factory=dict)
-    used: Mapping[str, float] | None = None
-    running: int = 0
-    queued: int = 0
-    agent_version: str | None = None
-    heard_ms_ago: float | None = None
-    report_interval_ms: float | None = None
-    statistics: Mapping[str, Any] | None = None
-    reason: str | None = None
-    shortage: str | None = None
-    raw: Mapping[str, Any] = _raw()
 
 
 @dataclass(frozen=True)
@@ -190,7 +153,7 @@ class Why:
     position: int | None = None
     misses: tuple[Mapping[str, Any], ...] = ()
     starts_at_ms: int | None = None
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -208,28 +171,7 @@ class Outlook:
     misses: tuple[Mapping[str, Any], ...] = ()
     position: int | None = None
     starts_at_ms: int | None = None
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class DrainPlan:
-    """What would become of the work on nodes that are drained, job by job."""
-
-    nodes: tuple[str, ...] = ()
-    jobs: tuple[Mapping[str, Any], ...] = ()
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Namespace:
-    """What the jobs of one group hold, and what they may hold together; their share against the others."""
-
-    name: str
-    quota: Mapping[str, float] = field(default_factory=dict)
-    weight: int = 1
-    held: Mapping[str, float] = field(default_factory=dict)
-    waiting: int = 0
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -245,91 +187,7 @@ class Event:
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None
     why: str = ""
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Cron:
-    """A job that is submitted again and again; its `runs` only where it is asked for alone."""
-
-    name: str
-    schedule: str
-    zone: str = "UTC"
-    namespace: str = "default"
-    overlap: str = "skip"
-    missed: str = "once"
-    history: int = 10
-    paused: bool = False
-    user: str | None = None
-    created_at_ms: int | None = None
-    last_at_ms: int | None = None
-    next_at_ms: int | None = None
-    running: tuple[str, ...] = ()
-    skipped: int = 0
-    reason: str | None = None
-    runs: tuple[Mapping[str, Any], ...] = ()
-    job: Mapping[str, Any] | None = None
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Server:
-    """The server that answers."""
-
-    version: str
-    epoch: int = 0
-    revision: int = 0
-    store: str = ""
-    started_at_ms: int | None = None
-    jobs: int = 0
-    nodes: int = 0
-    role: str = "leader"
-    leader: str | None = None
-    lag_ms: int = 0
-    store_median_ms: float | None = None
-    store_worst_ms: float | None = None
-    store_problem: str | None = None
-    is_short_of_disk: bool = False
-    waits_for_accept: bool = False
-    opens_in_ms: int = 0
-    restored_from_ms: int | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class JoinToken:
-    """The right of one machine to become a node, for a while."""
-
-    token: str = field(repr=False)
-    line: str = field(repr=False)
-    address: str = ""
-    ca: str = ""
-    expires_at_ms: int | None = None
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Token:
-    """The right to use the API; its secret only right after it was made."""
-
-    id: str
-    name: str
-    role: str
-    namespaces: tuple[str, ...] = ()
-    made_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    token: str | None = field(default=None, repr=False)
-    raw: Mapping[str, Any] = _raw()
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """Nodes may follow a server: with which epoch, and how long work under leases makes them wait."""
-
-    epoch: int
-    open_in_ms: int = 0
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -339,7 +197,7 @@ class Output:
     path: str
     bytes: int = 0
     modified_at_ms: int | None = None
-    raw: Mapping[str, Any] = _raw()
+    raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
@@ -358,6 +216,15 @@ class Chunk:
     @property
     def is_gap(self) -> bool:
         return self.missing > 0 or self.reason is not None
+
+
+@dataclass(frozen=True)
+class Change(Generic[View]):
+    """An entry of a list as it stands now; None: it is gone from there, and `gone` names it."""
+
+    entry: View | None
+    gone: Mapping[str, Any]
+    seq: str | None  # watch from here on to go on behind it
 
 
 def read(view: type[View], answer: Any) -> View:
@@ -382,6 +249,18 @@ def read(view: type[View], answer: Any) -> View:
         return view(**{**said, "raw": answer})
     except TypeError:
         raise Broken("internal", f"the server's {view.__name__} lacks a field") from None
+
+
+def with_needed(view: type[View], chosen: str | None) -> str | None:
+    """The fields that are asked for, and those without which there is no such view."""
+    if chosen is None:
+        return None
+    needed = (
+        item.name
+        for item in fields(view)  # type: ignore[arg-type]  # every view is a dataclass
+        if item.default is MISSING and item.default_factory is MISSING
+    )
+    return ",".join(dict.fromkeys((*needed, *chosen.split(","))))
 
 
 def listed(answer: Any, key: str) -> list[Any]:

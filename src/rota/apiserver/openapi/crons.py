@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from rota.apiserver.openapi.jobs import EmptyBody, Job
+from rota.apiserver.openapi.jobs import SUBMIT_KEY, EmptyBody, Job
 from rota.apiserver.openapi.spec import JobBody
 from rota.apiserver.openapi.words import (
     IF_MATCH,
@@ -99,5 +99,15 @@ OPERATIONS = (
     Operation("DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_HERE, headers=(IF_MATCH,)),
     Operation("POST", f"{_ONE}/pause", "plan no more runs", Cron, body=EmptyBody, query=_HERE, tag=_TAG),
     Operation("POST", f"{_ONE}/resume", "go on from now", Cron, body=EmptyBody, query=_HERE, tag=_TAG),
-    Operation("POST", f"{_ONE}/run", "run it now", Job, 201, body=EmptyBody, query=_HERE),
+    Operation(
+        "POST",
+        f"{_ONE}/run",
+        "run it now",
+        Job,
+        201,
+        also=(200,),
+        body=EmptyBody,
+        query=_HERE,
+        headers=(SUBMIT_KEY,),
+    ),
 )

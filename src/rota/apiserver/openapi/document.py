@@ -9,7 +9,7 @@ import msgspec
 
 from rota.apiserver.openapi import clusters, crons, events, jobs, nodes, plans, server, tasks
 from rota.apiserver.openapi.server import Problem
-from rota.apiserver.openapi.words import TEXT, Operation, Parameter, Schema
+from rota.apiserver.openapi.words import IF_NONE_MATCH, TEXT, Operation, Parameter, Schema
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,
@@ -102,7 +102,10 @@ def _operation(operation: Operation) -> Schema:
         "summary": operation.summary,
         "operationId": _id(operation),
         "tags": [_tag(operation.path)],
-        "parameters": [_parameter(one) for one in (*in_path, *operation.query, *operation.headers)],
+        "parameters": [
+            _parameter(one)
+            for one in (*in_path, *operation.query, *operation.headers, *_asked_again(operation))
+        ],
         "responses": _responses(operation),
     }
     if operation.events:
@@ -112,6 +115,15 @@ def _operation(operation: Operation) -> Schema:
     if operation.path in OPEN_PATHS:
         described["security"] = []
     return described
+
+
+def _asked_again(operation: Operation) -> tuple[Parameter, ...]:
+    return (IF_NONE_MATCH,) if _has_tag(operation) else ()
+
+
+def _has_tag(operation: Operation) -> bool:
+    """Of what is no stream."""
+    return operation.method == "GET" and not isinstance(operation.answer, str)
 
 
 def _responses(operation: Operation) -> Schema:
@@ -124,10 +136,13 @@ def _responses(operation: Operation) -> Schema:
             good["content"][EVENTS] = {"schema": TEXT}
     if operation.tag:
         good["headers"] = {"ETag": {"description": f"names {operation.tag}; for If-Match", "schema": TEXT}}
+    known: Schema = {"304": {"description": "it is as If-None-Match says"}} if _has_tag(operation) else {}
     problem = {"application/problem+json": {"schema": _schema(Problem)}}
-    return {str(status): good for status in (operation.status, *operation.also)} | {
-        "default": {"description": "a problem", "content": problem}
-    }
+    return (
+        {str(status): good for status in (operation.status, *operation.also)}
+        | known
+        | {"default": {"description": "a problem", "content": problem}}
+    )
 
 
 def _media(first: str) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ class EmptyBody(Body):
 LINE_FIELDS = JobLine.__struct_fields__
 JOB_FIELDS = Job.__struct_fields__
 _ONE = "/v1/jobs/{ref}"
-_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
+SUBMIT_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
 
 OPERATIONS = (
     Operation(
@@ -173,7 +173,7 @@ OPERATIONS = (
         201,
         also=(200,),
         body=JobBody,
-        headers=(_KEY,),
+        headers=(SUBMIT_KEY,),
         events="`job` as it was submitted, then `status` at each change; the last one is final",
     ),
     Operation(
@@ -234,7 +234,7 @@ OPERATIONS = (
         201,
         also=(200,),
         body=RerunBody,
-        headers=(_KEY,),
+        headers=(SUBMIT_KEY,),
     ),
     Operation(
         "GET", f"{_ONE}/follow", "the job at each change until it has ended, as events", "text/event-stream"

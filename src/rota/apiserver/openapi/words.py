@@ -79,6 +79,9 @@ SINCE = Parameter("since", "a sequence number: `seq` of a list, or that of the l
 IF_MATCH = Parameter(
     "If-Match", "only if its ETag is still this; otherwise nothing happens, and 409", where="header"
 )
+IF_NONE_MATCH = Parameter(
+    "If-None-Match", "nothing is sent, and 304, if the answer's ETag would be this", where="header"
+)
 LAST_EVENT_ID = Parameter(
     "Last-Event-ID", "of a stream: go on behind this event, where `since` would be too old", where="header"
 )

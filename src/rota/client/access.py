@@ -1,0 +1,73 @@
+"""Who may use a cluster and join it, and what groups of users may hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token
+from rota.client.transport import Request, Transport, matching, segment
+from rota.client.views import listed, read
+
+
+class Access:
+    transport: Transport
+
+    def tokens(self, **query: str | int | None) -> list[Token]:
+        """Who may use the API, without the secrets; by id, all or a page by `limit` and `after`."""
+        answer = self.transport.call(Request("GET", "/v1/tokens", query))
+        return [read(Token, item) for item in listed(answer, "tokens")]
+
+    def make_token(
+        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+    ) -> Token:
+        """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
+        body: dict[str, Any] = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
+        body |= {} if valid_seconds is None else {"valid_seconds": valid_seconds}
+        return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body)))
+
+    def revoke_token(self, token_id: str) -> None:
+        """It is refused from its next request on."""
+        self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
+
+    def join_token(self, **wishes: Any) -> JoinToken:
+        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
+        said = {name: value for name, value in wishes.items() if value is not None}
+        return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
+
+    def authority(self) -> Authority:
+        """Who signs certificates of nodes."""
+        return read(Authority, self.transport.call(Request("GET", "/v1/ca")))
+
+    def enroll(self, join_token: str, csr: str, name: str) -> Enrolled:
+        """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""
+        body = {"token": join_token, "csr": csr, "name": name}
+        return read(Enrolled, self.transport.call(Request("POST", "/v1/enroll", body=body)))
+
+    def namespaces(self, **query: str | int | None) -> list[Namespace]:
+        """Those for which something is set, and those whose jobs hold something or wait."""
+        answer = self.transport.call(Request("GET", "/v1/namespaces", query))
+        return [read(Namespace, item) for item in listed(answer, "namespaces")]
+
+    def namespace(self, name: str) -> Namespace:
+        """What its jobs hold, and what they may."""
+        return read(Namespace, self.transport.call(Request("GET", _path(name))))
+
+    def set_namespace(
+        self,
+        name: str,
+        quota: Mapping[str, Any] | None = None,
+        weight: int = 1,
+        *,
+        if_etag: str | None = None,
+    ) -> Namespace:
+        """What its jobs may hold together, as a whole: what is left out is not limited."""
+        body = {"quota": dict(quota or {}), "weight": weight}
+        request = Request("PUT", _path(name), body=body, headers=matching(if_etag))
+        return read(Namespace, self.transport.call(request))
+
+    def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
+        """Take quota and weight off a namespace; its jobs go on."""
+        self.transport.call(Request("DELETE", _path(name), headers=matching(if_etag)))
+
+
+def _path(name: str) -> str:
+    return f"/v1/namespaces/{segment(name)}"

@@ -1,0 +1,63 @@
+"""`rota.client.access` for asyncio, under the same names. Made by `make client`, not by hand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.client.access import Access
+from rota.client.aio.threads import apart
+from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token
+
+
+class AsyncAccess:
+    _sync: Access
+
+    async def tokens(self, **query: str | int | None) -> list[Token]:
+        """Who may use the API, without the secrets; by id, all or a page by `limit` and `after`."""
+        return await apart(lambda: self._sync.tokens(**query))
+
+    async def make_token(
+        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+    ) -> Token:
+        """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
+        return await apart(
+            lambda: self._sync.make_token(name, role, *namespaces, valid_seconds=valid_seconds)
+        )
+
+    async def revoke_token(self, token_id: str) -> None:
+        """It is refused from its next request on."""
+        await apart(lambda: self._sync.revoke_token(token_id))
+
+    async def join_token(self, **wishes: Any) -> JoinToken:
+        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
+        return await apart(lambda: self._sync.join_token(**wishes))
+
+    async def authority(self) -> Authority:
+        """Who signs certificates of nodes."""
+        return await apart(self._sync.authority)
+
+    async def enroll(self, join_token: str, csr: str, name: str) -> Enrolled:
+        """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""
+        return await apart(lambda: self._sync.enroll(join_token, csr, name))
+
+    async def namespaces(self, **query: str | int | None) -> list[Namespace]:
+        """Those for which something is set, and those whose jobs hold something or wait."""
+        return await apart(lambda: self._sync.namespaces(**query))
+
+    async def namespace(self, name: str) -> Namespace:
+        """What its jobs hold, and what they may."""
+        return await apart(lambda: self._sync.namespace(name))
+
+    async def set_namespace(
+        self,
+        name: str,
+        quota: Mapping[str, Any] | None = None,
+        weight: int = 1,
+        *,
+        if_etag: str | None = None,
+    ) -> Namespace:
+        """What its jobs may hold together, as a whole: what is left out is not limited."""
+        return await apart(lambda: self._sync.set_namespace(name, quota, weight, if_etag=if_etag))
+
+    async def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
+        """Take quota and weight off a namespace; its jobs go on."""
+        await apart(lambda: self._sync.forget_namespace(name, if_etag=if_etag))

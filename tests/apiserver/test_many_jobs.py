@@ -1,0 +1,45 @@
+"""A hundred thousand jobs: the list is read page by page, and the last page is as quick as the first."""
+
+import time
+from pathlib import Path
+
+from rota.model.job import Counters
+from rota.store.memory import MemoryStore
+from tests.apiserver.builders import spec
+from tests.apiserver.serving import Serving, serving
+
+JOBS = 100_000
+AT_ONCE = 10_000
+ROUNDS = 9
+MANY_TIMES = 4  # a page that is searched for from the beginning takes dozens of times as long as the first
+
+
+async def test_a_hundred_thousand_jobs_are_paged_through_steadily_while_others_come(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore, reconcilers=()) as server:
+        for first in range(1, JOBS, AT_ONCE):
+            await server.put("apiserver", *map(spec, range(first, first + AT_ONCE)))
+        await server.put("apiserver", Counters(jobs=JOBS))
+        seen: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = (
+                await server.call("GET", f"/v1/jobs?limit=1000&fields=id{after and f'&after={after}'}")
+            ).json
+            seen += [job["id"] for job in page["jobs"]]
+            after = page["next"]
+            await server.put("apiserver", spec(JOBS + len(seen)), Counters(jobs=JOBS + len(seen)))
+        quickest = {
+            path: min([await taken_seconds(server, path) for _ in range(ROUNDS)])
+            for path in ("/v1/jobs?limit=100", "/v1/jobs?limit=100&after=101")
+        }
+
+    assert seen == [str(number) for number in range(JOBS, 0, -1)]
+    newest, oldest = quickest.values()
+    assert oldest < MANY_TIMES * newest
+
+
+async def taken_seconds(server: Serving, path: str) -> float:
+    began = time.perf_counter()
+    reply = await server.call("GET", path)
+    assert len(reply.json["jobs"]) == 100
+    return time.perf_counter() - began

@@ -1,0 +1,93 @@
+"""The client on a real server: what it gives back is typed, and asyncio gets the same."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rota.client import connect_async
+from rota.client.cluster import Cluster, connect
+from rota.client.errors import Conflict, NotFound
+from rota.client.views import Change, JobStatus
+from rota.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def client(shared: LocalCluster) -> Iterator[Cluster]:
+    with connect(f"http://{shared.http}", token=shared.token) as opened:
+        yield opened
+
+
+def test_what_changed_since_a_moment_is_told_of_jobs_and_tasks(client: Cluster) -> None:
+    before = client.moment()
+    job = client.run("sh", "-c", "exit 3", cpu=0.1, name="watched")
+    told = _until_final(client.watch_jobs(before, name="watched"))
+    task = next(
+        change.entry
+        for change in job.watch_tasks(before)
+        if change.entry is not None and change.entry.is_final
+    )
+    job.delete()
+    gone = next(change for change in client.watch_jobs(told.seq, name="watched") if change.entry is None)
+
+    assert told.entry is not None
+    assert (told.entry.id, told.entry.state) == (job.id, "failed")
+    assert (task.exit_code, task.attempt) == (3, 1)
+    assert gone.gone == {"id": job.id}
+
+
+def test_attempts_are_read_one_by_one(client: Cluster) -> None:
+    job = client.run("sh", "-c", 'test "$ROTA_ATTEMPT" != 1', cpu=0.1, retries=1)
+    attempts = job.attempts()
+
+    assert [(one.attempt, one.state) for one in attempts] == [(1, "failed"), (2, "succeeded")]
+    assert job.attempt(1) == attempts[0]
+    assert [one.index for one in job.tasks(node=attempts[1].node)] == [0]
+    with pytest.raises(NotFound):
+        job.attempt(3)
+
+
+def test_what_somebody_else_changed_meanwhile_is_not_written_over(client: Cluster) -> None:
+    (node,) = client.nodes(fields="running", state="ready")
+    seen = client.node(node.name)
+    client.taint(node.name, "spot", if_etag=seen.etag)
+    with pytest.raises(Conflict):
+        client.cordon(node.name, if_etag=seen.etag)
+
+    after = client.untaint(node.name, "spot")
+    assert (after.taints, after.eligibility, node.labels) == ((), "open", {})
+
+
+def test_a_server_tells_of_itself(client: Cluster, shared: LocalCluster) -> None:
+    assert client.is_alive()
+    assert client.is_ready()
+    assert client.openapi()["paths"]["/v1/jobs"]
+    assert client.api_page().startswith("<!")
+    assert "# TYPE rota_" in client.metrics()
+    assert client.authority().ca.startswith("-----BEGIN CERTIFICATE")
+    with connect("http://127.0.0.1:9", token=shared.token) as nobody:
+        assert not nobody.is_alive()
+
+
+async def test_the_same_is_awaited(shared: LocalCluster) -> None:
+    async with connect_async(f"http://{shared.http}", token=shared.token) as cluster:
+        before = await cluster.moment()
+        job = await cluster.submit_spec({"command": ["true"], "cpu": 0.1, "name": "awaited"})
+        async for change in cluster.watch_jobs(before, name="awaited"):
+            if change.entry is not None and change.entry.is_final:
+                break
+        cron = await cluster.crons.create("tick", "0 1 1 1 *", {"command": ["true"], "cpu": 0.1})
+        run = await cluster.crons.run("tick", key="once")
+        again = await cluster.crons.run("tick", key="once")
+        await run.wait()
+        await cluster.crons.delete("tick", if_etag=cron.etag)
+
+        assert (await job.refresh()).state == "succeeded"
+        assert [one.name for one in await cluster.clusters.list()] == ["default"]
+        assert run.id == again.id
+        assert await cluster.crons.list() == []
+
+
+def _until_final(changes: Iterator[Change[JobStatus]]) -> Change[JobStatus]:
+    return next(change for change in changes if change.entry is not None and change.entry.is_final)
