@@ -9,7 +9,6 @@ from rota.model.ids import JobId, Key
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 
-
 _OF_JOBS = ("job", "task", "attempt", "status", "pin")
 
 
