@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -27,8 +28,11 @@ from rota.config import STORES, ServerOptions
 @click.option("--http-addr", metavar="HOST:PORT", help="For users. [default: 127.0.0.1:3000]")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="For controllers. [default: 127.0.0.1:50000]")
 @click.option("--agent-addr", metavar="HOST:PORT", help="For agents. [default: 127.0.0.1:50001]")
+@click.option(
+    "--never-lead", is_flag=True, help="With etcd: stand by always; answer reads, hand on the rest."
+)
 @click.pass_context
-def command(context: click.Context, /, **options: str | None) -> int:
+def command(context: click.Context, /, **options: Any) -> int:
     """Start the control plane, or show how it is.
 
     Off loopback everything speaks TLS; plain text is refused there.
