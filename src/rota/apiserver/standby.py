@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rota.apiserver import forward
-from rota.apiserver.answers import problem, problem_of
+from rota.apiserver.answers import problem as told
+from rota.apiserver.answers import problem_of
 from rota.apiserver.api import Addresses, Stance, Unauthenticated, who_calls
 from rota.apiserver.http import ROUTES, check_host, check_origin
 from rota.apiserver.openapi.document import OPEN_PATHS
@@ -90,21 +91,22 @@ class StandbyFace:
         try:
             await self._answer(scope, receive, send)
         except Rejected as refusal:
-            await problem(refusal)(scope, receive, send)
+            await told(refusal)(scope, receive, send)
+        except Unavailable:
+            return  # the answer has begun: being cut off is how the reader learns of it
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         match await self._where(scope, headers):
-            case Where.HERE:
-                await self._app(scope, receive, send)
-            case Where.MIRROR:
+            case Where.HERE | Where.MIRROR:
                 await self._app(scope, receive, self._marked(send))
             case Where.LEADER_FIRST:
-                if not await self._forward(scope, receive, send, READ_SECONDS):
+                if await self._forward(scope, receive, send, READ_SECONDS) is not None:
                     await self._app(scope, receive, self._marked(send))
             case Where.LEADER:
-                if not await self._forward(scope, receive, send, ANSWER_SECONDS):
-                    await _pointing(self._stance.leader())(scope, receive, send)
+                problem = await self._forward(scope, receive, send, ANSWER_SECONDS)
+                if problem is not None:
+                    await _pointing(self._stance.leader(), problem)(scope, receive, send)
 
     async def _where(self, scope: Scope, headers: Headers) -> Where:
         """Where records tell all, but not those known here, the leader is asked first, or alone."""
@@ -130,13 +132,15 @@ class StandbyFace:
             return False
         return True
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, patience_seconds: float) -> bool:
-        """False: the leader has not answered; nothing was sent."""
+    async def _forward(
+        self, scope: Scope, receive: Receive, send: Send, patience_seconds: float
+    ) -> Unavailable | None:
+        """None: it is answered. Else why the leader has not; nothing was sent back."""
         headers, leader = Headers(scope=scope), self._stance.leader()
         check_host(headers.get("host", ""), self._hosts)
         check_origin(headers)
         if leader is None or forward.FORWARDED in headers:
-            return False
+            return Unavailable("it is not handed on")
         body = await forward.whole_body(receive) if scope["method"] != "GET" else b""
         has_begun = False
         try:
@@ -147,10 +151,11 @@ class StandbyFace:
                 head.headers.append((LEADER.lower().encode(), leader.encode()))
                 has_begun = True
                 await forward.answer_with(call, head, receive, send)
-        except Unavailable:
-            if has_begun:  # being cut off is how the reader learns of it
+        except Unavailable as problem:
+            if has_begun:
                 raise
-        return has_begun
+            return problem
+        return None
 
     async def _catch_up(self, head: forward.Head) -> None:
         """Who changed something here is to see it here."""
@@ -184,10 +189,10 @@ def _seen(scope: Scope, headers: Headers) -> Iterator[int]:
             yield int(number)
 
 
-def _pointing(leader: str | None) -> Response:
+def _pointing(leader: str | None, problem: Unavailable) -> Response:
     detail = "this server stands by, and nobody leads now"
     if leader is not None:
-        detail = f"this server stands by; {leader} leads, and does not answer"
+        detail = f"this server stands by; {leader} leads: {problem}"
     refusal = problem_of(
         503, "unavailable", detail, hint="name all servers in ROTA_ADDR, with commas between"
     )

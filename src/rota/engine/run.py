@@ -72,7 +72,7 @@ class Engine:
     async def check(self) -> None:
         """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
         if not self.healthy:
-            raise Unavailable(self.pulse.problem or "this server does not lead")
+            raise Unavailable(self.pulse.problem or str(self._over or "this server does not lead"))
         last_ms = self.pulse.last_at_ms
         if last_ms is not None and self.now_ms() - last_ms < _PROOF_MS:
             return
