@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from rota import wiring
 from rota.cli.dev import command
 from rota.config import ChaosOptions, ConfigError, DevOptions
+from rota.wiring import dev
 from rota.wiring.dev import run_dev
 
 
@@ -13,7 +13,7 @@ from rota.wiring.dev import run_dev
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[DevOptions]:
     """Instead of a cluster."""
     given: list[DevOptions] = []
-    monkeypatch.setattr(wiring, "run_dev", given.append)
+    monkeypatch.setattr(dev, "run_dev", given.append)
     return given
 
 

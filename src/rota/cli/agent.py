@@ -49,4 +49,4 @@ def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> in
     labels, resources = pairs(label, "--label"), pairs(resource, "--resource")
     chosen = AgentOptions(labels=labels, resources=resources, **options)
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_agent(chosen) or 0)
+    return int(importlib.import_module("rota.wiring.agent").run_agent(chosen) or 0)

@@ -74,7 +74,7 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
         **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
     )
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_dev(chosen) or 0)
+    return int(importlib.import_module("rota.wiring.dev").run_dev(chosen) or 0)
 
 
 def _elastic(said: object, options: dict[str, object]) -> tuple[int, int] | None:

@@ -39,8 +39,10 @@ def command(context: click.Context, /, **options: Any) -> int:
     """
     if context.invoked_subcommand is not None:
         return 0
-    # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring").run_server(ServerOptions(**options)) or 0)
+    # Late: the wiring imports all of Rota; whoever cannot serve is told before that.
+    wanted = ServerOptions(**options)
+    refused: int = importlib.import_module("rota.wiring.alone").refusal(wanted)
+    return refused or int(importlib.import_module("rota.wiring.server").run_server(wanted) or 0)
 
 
 @command.command("status")

@@ -1,8 +1,8 @@
-"""Config -> running processes: the only place that names concrete classes. [I/O]"""
+"""Config -> running processes: the only place that names concrete classes. [I/O]
 
-from rota.wiring import environment  # isort: split  (before gRPC is imported)
-from rota.wiring.agent import run_agent
-from rota.wiring.dev import run_dev
-from rota.wiring.server import run_server
+Each process has a module of its own, so that none waits for what another needs.
+"""
 
-__all__ = ["environment", "run_agent", "run_dev", "run_server"]
+from rota.wiring import environment  # before gRPC is imported
+
+__all__ = ["environment"]

@@ -24,8 +24,9 @@ from rota.wiring import doors
 from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
 from rota.wiring.faces import Elsewhere, Own, Sources, make_api
 from rota.wiring.following import Following
-from rota.wiring.process import first_of, tell, to_the_end
+from rota.wiring.process import first_of, to_the_end
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+from rota.wiring.telling import tell
 
 _AGAIN_SECONDS = 1.0
 _SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes

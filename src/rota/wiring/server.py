@@ -48,7 +48,8 @@ from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
-from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
+from rota.wiring.process import Interruption, first_of, guarded, log_to, to_the_end
+from rota.wiring.telling import tell
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
