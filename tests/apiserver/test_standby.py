@@ -146,7 +146,7 @@ async def a_leader(*says: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 def test_of_each_route_it_is_known_who_answers() -> None:
     by_where: dict[Where, set[str]] = {}
     for route in ROUTES:
-        (method,) = route.methods or ()
+        (method,) = route.methods or ("",)
         if method == "GET":
             by_where.setdefault(where(method, route.path), set()).add(route.path)
         else:
@@ -175,6 +175,13 @@ async def test_what_is_never_stored_is_asked_of_the_leader(standing: Standing) -
         answer = await standing(Stance(url)).ask("GET", "/v1/nodes")
 
     assert (answer.body, answer.headers) == (b"onetwo", {"rota-leader": url})
+
+
+async def test_one_that_led_and_cannot_answer_now_is_no_better_source(standing: Standing) -> None:
+    async with a_leader(b"HTTP/1.1 503 Sorry\r\nContent-Length: 0\r\n\r\n") as (url, _):
+        answer = await standing(Stance(url)).ask("GET", "/v1/nodes")
+
+    assert (answer.status, answer.body) == (200, b"from here")
 
 
 @pytest.mark.parametrize("leader", [None, "http://127.0.0.1:1"])
@@ -225,7 +232,7 @@ async def test_it_waits_for_what_was_seen_elsewhere(
     standing: Standing, path: str, headers: dict[str, str]
 ) -> None:
     stance = Stance()
-    await standing(stance).ask("GET", path, **headers)
+    await standing(stance).ask("GET", path, b"", **headers)
 
     assert stance.asked_for == [5]
 

@@ -95,12 +95,12 @@ def test_a_token_counts_at_a_standby_from_when_it_is_made_until_it_is_revoked(
     cluster: ElectedCluster,
 ) -> None:
     made = cluster.call("POST", "/v1/tokens", {"name": "eve", "role": "viewer", "namespaces": ["*"]}).body
-    client = connect(f"http://{cluster.places[NEVER].http}", token=made["token"])
-    seen = list(client.jobs())
-    cluster.call("DELETE", f"/v1/tokens/{made['id']}")
+    with connect(f"http://{cluster.places[NEVER].http}", token=made["token"]) as client:
+        seen = list(client.jobs())
+        cluster.call("DELETE", f"/v1/tokens/{made['id']}")
+        until(lambda: is_refused(client), "it is refused")
 
     assert seen
-    until(lambda: is_refused(client), "it is refused")
 
 
 def is_refused(client: Cluster) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from enum import Enum, auto
+from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -148,6 +149,8 @@ class StandbyFace:
                 head = await call.say(forward.request_of(scope, leader, body), patience_seconds)
                 if scope["method"] != "GET":
                     await self._catch_up(head)
+                elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    return Unavailable("it cannot answer now")
                 head.headers.append((LEADER.lower().encode(), leader.encode()))
                 has_begun = True
                 await forward.answer_with(call, head, receive, send)
