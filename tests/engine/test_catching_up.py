@@ -51,3 +51,10 @@ def test_a_job_that_is_gone_by_the_next_word_of_it_leaves_nothing_behind() -> No
 
     assert reserved(mirror) == {"n1": 0, "n2": 0}
     assert (list(mirror.waiting()), mirror.unfinished, mirror.jobs) == ([], 0, {})
+
+
+def test_a_job_may_be_updated_and_its_attempts_end_in_one_commit() -> None:
+    ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.SUCCEEDED)
+    mirror = heard((BEGUN, ()), ((job(1, count=2, needs={"cpu": 500}, version=2), ended), ()))
+
+    assert reserved(mirror) == {"n1": 500, "n2": 0}

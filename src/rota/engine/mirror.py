@@ -187,12 +187,12 @@ class Mirror(Standing):
         """An update: what was counted by the old spec is counted by the new one."""
         self._lines.take_out(job)
         for block, attempt in job.attempts.items():
-            self._shift_holds(job, attempt, job.holds[block], bytes(len(job.holds[block])))
+            self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
         self._sums.begin(record, self.jobs.values())
         for block, attempt in job.attempts.items():
-            self._shift_holds(job, attempt, bytes(len(job.holds[block])), job.holds[block])
+            self._shift_holds(job, attempt, bytes(len(job.held(block))), job.held(block))
             self._touch_block(job, block)
         self._lines.put(job)
 
