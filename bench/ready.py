@@ -1,10 +1,12 @@
-"""How long a server with many finished tasks takes to be ready, beside merely reading its file.
+"""How long a server with many finished tasks takes to be ready, or a standby to lead, beside merely reading.
 
 python bench/ready.py [--jobs 1000] [--tasks 1000] [--dir DIR] [--etcd]
 """
 
 import argparse
 import asyncio
+import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -15,7 +17,9 @@ import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
+from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
@@ -25,6 +29,7 @@ from rota.model.task import TaskBlock
 from rota.store import codec
 from rota.store.protocol import EventRow, Snapshot
 from rota.store.sqlite import SqliteStore
+from rota.testing.cluster import free_ports
 from rota.testing.etcd import LocalEtcd
 from rota.testing.records import decided, job, node, placed, reported
 from rota.wiring.places import place_of
@@ -32,6 +37,7 @@ from rota.wiring.places import place_of
 NODES = 20
 READY_SECONDS = 120
 ANY = "127.0.0.1:0"
+SERVER = (sys.executable, "-m", "rota.cli.main", "server")
 
 
 def main() -> None:
@@ -54,12 +60,14 @@ def main() -> None:
         raw = timed((directory / "server" / "rota.db").read_bytes)
         read = timed(lambda: asyncio.run(read_all(directory / "server")))
         ready, peak_mib = start(directory)
-        on_etcd = start_on_etcd(directory, snapshot) if said.etcd else None
+        on_etcd = try_on_etcd(directory, snapshot) if said.etcd else None
     print(f"read the file                 {raw:8.2f} s")
     print(f"open, check and read the store{read:8.2f} s")
     print(f"rota server until /readyz     {ready:8.2f} s   {peak_mib:.0f} MiB")
     if on_etcd is not None:
-        print(f"the same on etcd              {on_etcd:8.2f} s")
+        print(f"the same on etcd              {on_etcd.ready_seconds:8.2f} s")
+        print(f"of it, all records read       {on_etcd.read_seconds:8.2f} s")
+        print(f"a standby leads after a stop  {on_etcd.lead_seconds:8.2f} s   it reads nothing anew")
 
 
 def made(jobs: int, tasks: int) -> Snapshot:
@@ -110,32 +118,87 @@ async def read_all(directory: Path) -> None:
     await store.close()
 
 
-def start_on_etcd(directory: Path, snapshot: Snapshot) -> float:
+class OnEtcd(NamedTuple):
+    ready_seconds: float
+    read_seconds: float
+    lead_seconds: float
+
+
+def try_on_etcd(directory: Path, snapshot: Snapshot) -> OnEtcd:
     async def copy(address: str) -> None:
         async with place_of("store", address).opened(alone=True, new=True) as store:
             await store.fill(snapshot, [])
 
-    with LocalEtcd(directory / "etcd") as etcd:
+    async def read(address: str) -> None:
+        async with place_of("store", address).opened(alone=False) as store:
+            Mirror().load(codec.decode(key, value) for key, value in (await store.read()).records.items())
+
+    with LocalEtcd(directory / "etcd") as etcd, contextlib.ExitStack() as closing:
         asyncio.run(copy(etcd.address))
-        return start(directory, "--store", etcd.address)[0]
+        read_seconds = timed(lambda: asyncio.run(read(etcd.address)))
+        began = time.monotonic()
+        first = closing.enter_context(OneOfTwo(directory, "one", etcd.address))
+        first.wait(first.leads)
+        ready_seconds = time.monotonic() - began
+        second = closing.enter_context(OneOfTwo(directory, "two", etcd.address))
+        second.wait(lambda: second.is_warm((directory / "one" / "token").read_text().strip()))
+        first.process.terminate()
+        began = time.monotonic()
+        second.wait(second.leads)
+        return OnEtcd(ready_seconds, read_seconds, time.monotonic() - began)
 
 
-def start(directory: Path, *more: str) -> tuple[float, float]:
+class OneOfTwo:
+    """A server that shares etcd with another."""
+
+    def __init__(self, directory: Path, name: str, store: str) -> None:
+        http, grpc, agent = (f"127.0.0.1:{port}" for port in free_ports(3))
+        self._http = http
+        addresses = ("--http-addr", http, "--grpc-addr", grpc, "--agent-addr", agent)
+        self.process = subprocess.Popen(
+            [*SERVER, "--data-dir", str(directory / name), "--store", store, *addresses],
+            env={**os.environ, "ROTA_CONFIG": str(directory / name / "config.toml")},
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def leads(self) -> bool:
+        return self._ask("/readyz", "") is not None
+
+    def is_warm(self, token: str) -> bool:
+        return (self._ask("/v1/server", token) or {}).get("lag_ms") is not None
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        give_up_at = time.monotonic() + READY_SECONDS
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > give_up_at:
+                raise SystemExit("a server did not get ready")
+            time.sleep(0.02)
+
+    def _ask(self, path: str, token: str) -> Any:
+        request = urllib.request.Request(
+            f"http://{self._http}{path}", headers={"authorization": f"Bearer {token}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+
+def start(directory: Path) -> tuple[float, float]:
     """Seconds until it is ready, and its largest memory in MiB."""
     (directory / "contexts" / "local.toml").unlink(missing_ok=True)  # of a server before
     began = time.monotonic()
     addresses = ("--http-addr", ANY, "--grpc-addr", ANY, "--agent-addr", ANY)
     environment = {**os.environ, "ROTA_CONFIG": str(directory / "config.toml")}
-    line = [
-        sys.executable,
-        "-m",
-        "rota.cli.main",
-        "server",
-        "--data-dir",
-        str(directory / "server"),
-        *addresses,
-        *more,
-    ]
+    line = [*SERVER, "--data-dir", str(directory / "server"), *addresses]
     with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
             while not is_ready(directory):

@@ -103,6 +103,7 @@ THIRD_PARTY = {
     "cryptography": ("rota.identity",),
     "google": ("rota.wire",),
     "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent", "rota.wiring"),
+    "httptools": ("rota.apiserver",),
     "msgspec": ("rota.model", "rota.wire", "rota.store", "rota.apiserver", "rota.identity", "rota.config"),
     "numpy": ("rota.model", "rota.scheduler"),
     "prometheus_client": ("rota.apiserver",),

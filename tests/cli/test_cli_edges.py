@@ -138,6 +138,8 @@ class Started:
         for process in ("dev", "server", "agent"):
             wiring = SimpleNamespace(**{f"run_{process}": self._run})
             monkeypatch.setitem(sys.modules, f"rota.wiring.{process}", wiring)
+        free = SimpleNamespace(refusal=lambda _: 0)
+        monkeypatch.setitem(sys.modules, "rota.wiring.alone", free)
 
     def _run(self, options: Any) -> int:
         self.options = options
@@ -153,6 +155,7 @@ class Started:
         (["dev", "--nodes", "3", "--listen", "10.0.0.5"], DevOptions(nodes=3, listen="10.0.0.5")),
         (["server", "--config", "s.toml", "--store", "memory"], ServerOptions("s.toml", store="memory")),
         (["server", "--http-addr", "127.0.0.1:1"], ServerOptions(http_addr="127.0.0.1:1")),
+        (["server", "--never-lead"], ServerOptions(never_lead=True)),
         (["agent", "--join", "rota://x", "--cpu", "2"], AgentOptions(join="rota://x", cpu=2.0)),
         (["agent", "--label", "a=b", "--label", "c=d"], AgentOptions(labels={"a": "b", "c": "d"})),
     ],

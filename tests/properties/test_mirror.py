@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rota.engine.catching_up import catch_up
 from rota.engine.mirror import Mirror
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
@@ -48,6 +49,8 @@ class Cluster(RuleBasedStateMachine):
         self.mirror = Mirror()
         self.disk: dict[Key, Record] = {}
         self.counters = Counters()
+        self.standby = Mirror()
+        self.unheard: dict[Key, Record | None] = {}  # what a standby will hear as one commit
 
     @initialize(count=counts, wanted=needs)
     def begin(self, count: int, wanted: dict[str, int]) -> None:
@@ -197,6 +200,23 @@ class Cluster(RuleBasedStateMachine):
                 self.erase(f"{kind}/{status.id}/")
             self.erase(f"submit/default/job-{status.id}")
 
+    # ---- a standby
+
+    @rule()
+    def commit(self) -> None:
+        """Of each record a standby hears the last value only."""
+        self.standby.now_ms = self.mirror.now_ms
+        puts = [record for record in self.unheard.values() if record is not None]
+        catch_up(self.standby, puts, [key for key, record in self.unheard.items() if record is None])
+        self.unheard.clear()
+        again = Mirror()
+        again.now_ms = self.mirror.now_ms
+        again.load(self.disk.values())
+
+        assert shown(self.standby, again.now_ms) == shown(again, again.now_ms)
+        assert as_kept(self.standby) == as_kept(again)
+        assert sums(self.standby) == sums(again)
+
     # ---- what must hold
 
     @invariant()
@@ -218,12 +238,13 @@ class Cluster(RuleBasedStateMachine):
     def write(self, *written: Record) -> None:
         for record in written:
             self.mirror.apply(record)
-            self.disk[record.key] = record
+            self.disk[record.key] = self.unheard[record.key] = record
 
     def erase(self, prefix: str) -> None:
         for key in [key for key in self.disk if key.startswith(prefix)]:
             self.mirror.forget(key)
             del self.disk[key]
+            self.unheard[key] = None
 
     def change(self, kind: type[Block], chosen: Iterable[tuple[JobSpec, Task]], change: Change) -> None:
         """Change the cells of these tasks, each block written once."""
@@ -317,6 +338,24 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
             for job, entry in mirror.jobs.items()
         },
         "others": (mirror.counters, mirror.submit_keys, mirror.clusters, mirror.subscribers),
+    }
+
+
+def sums(mirror: Mirror) -> dict[str, Any]:
+    """What is added up over live attempts, by node."""
+    room = mirror.room
+    return {
+        node: (
+            {
+                name: int(room.reserved[row, slot])
+                for name, row in room.rows.items()
+                if room.reserved[row, slot]
+            },
+            (int(room.held[slot]), int(room.queued[slot])),
+            mirror.nodes[node].assigned,
+        )
+        for node, slot in room.slot.items()
+        if node in mirror.nodes
     }
 
 

@@ -122,7 +122,7 @@ class Stream(Response):
 
         if self._beginning is not None:
             await write(self._beginning)
-        end = await _until_disconnect(self._run(write), receive)
+        end = await until_disconnect(self._run(write), receive)
         if end is not None:
             await begin()
             await send({"type": "http.response.body", "body": end, "more_body": False})
@@ -132,7 +132,7 @@ class _Gone(Exception):
     """Nobody reads any more."""
 
 
-async def _until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
+async def until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
     """What it returned, if it came to its end; what it raises is raised."""
     end = None
     try:

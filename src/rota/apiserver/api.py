@@ -64,6 +64,22 @@ class OutputSource(Protocol):
         """Lines or an archive. Raises NotFound, Conflict or Unavailable."""
 
 
+class Stance(Protocol):
+    """What one that stands by knows of itself and of the one that leads."""
+
+    def leader(self) -> str | None:
+        """Its address, as far as is known."""
+
+    def epoch(self) -> int:
+        """The last there was, as far as is known."""
+
+    def age_ms(self) -> int | None:
+        """So long ago, at most, what is known here was all there is; None: nothing is known yet."""
+
+    async def reach(self, revision: int) -> None:
+        """Returns when that commit is known here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     engine: Engine
@@ -81,6 +97,7 @@ class Api:
     keepsakes: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
+    stance: Stance | None = None  # of one that does not lead
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))

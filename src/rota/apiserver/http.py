@@ -64,6 +64,7 @@ ROUTES = [
     *routes_metrics.ROUTES,
     *routes_store.ROUTES,
 ]
+REVISION = b"rota-revision"  # of the last commit: what this answer shows is no older
 log = structlog.get_logger("rota.apiserver")
 
 
@@ -115,7 +116,7 @@ class Door:
 
         async def send_noting(message: Message) -> None:
             nonlocal status, is_noted
-            await send(message)
+            await send(_revised(message, self._api.engine.revision))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 self._api.counts.answered(_route_name(scope, status), status, time.monotonic() - began)
@@ -160,6 +161,12 @@ class Door:
             origin=client[0] if client else "",
         )
         self._api.audit.write(entry)
+
+
+def _revised(message: Message, revision: int) -> Message:
+    if message["type"] != "http.response.start":
+        return message
+    return {**message, "headers": [*message["headers"], (REVISION, b"%d" % revision)]}
 
 
 def _route_name(scope: Scope, status: int) -> str:

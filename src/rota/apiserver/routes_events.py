@@ -103,11 +103,8 @@ async def show_server(request: Request) -> Response:
     engine, pulse = api.engine, api.engine.pulse
     shown = {
         "version": api.version,
-        "role": "leader" if engine.healthy else "none",
-        "leader": api.addresses.http if engine.healthy else None,
-        "epoch": engine.epoch,
+        **_role(api),
         "revision": engine.revision,
-        "lag_ms": 0,  # who leads has written what it knows
         "store": engine.store.name,
         "store_median_ms": pulse.median_ms,
         "store_worst_ms": pulse.worst_ms,
@@ -133,6 +130,21 @@ def _standing(mirror: Mirror, now_ms: int) -> show.Json:
         "opens_in_ms": max(0, restored.open_at_ms - now_ms) if restored is not None else 0,
         "restored_from_ms": restored.taken_at_ms if restored is not None else None,
         "refused": {name: why.reason for name, why in refused.items()},
+    }
+
+
+def _role(api: Api) -> show.Json:
+    """Who leads has written what it knows; who stands by says how old it may be."""
+    stance = api.stance
+    if stance is not None:
+        known = {"leader": stance.leader(), "epoch": stance.epoch(), "lag_ms": stance.age_ms()}
+        return {"role": "standby", **known}
+    leads = api.engine.healthy
+    return {
+        "role": "leader" if leads else "none",
+        "leader": api.addresses.http if leads else None,
+        "epoch": api.engine.epoch,
+        "lag_ms": 0,
     }
 
 

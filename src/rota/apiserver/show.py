@@ -13,7 +13,7 @@ from rota.model.brake import Silence
 from rota.model.ids import JobId
 from rota.model.job import Kind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.node import Eligibility, drains
+from rota.model.node import Eligibility, Link, drains
 from rota.model.phase import Phase
 from rota.model.plan import Event
 from rota.model.shape import RunMode
@@ -209,7 +209,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "running": len(entry.assigned) - queued,
         "queued": queued,
         "agent_version": status.version if status else None,
-        "heard_ms_ago": max(0, now_ms - entry.heard_at_ms) if status else None,
+        "heard_ms_ago": _heard_ms_ago(entry, now_ms),
         "report_interval_ms": entry.report_ms or None,
         "statistics": _statistics(entry),
         "reason": _reason(entry),
@@ -269,6 +269,13 @@ def _reserved(mirror: Mirror, entry: NodeEntry) -> Json:
     column = room.reserved[:, room.slot[entry.id]].tolist()
     known = entry.status.capacity if entry.status else {}
     return _amounts({resource: column[row] for resource, row in room.rows.items() if resource in known})
+
+
+def _heard_ms_ago(entry: NodeEntry, now_ms: int) -> int | None:
+    """None: not by this server so far."""
+    if entry.status is None or entry.link is Link.UNKNOWN:
+        return None
+    return max(0, now_ms - entry.heard_at_ms)
 
 
 def _used(entry: NodeEntry) -> Json | None:

@@ -1,48 +1,201 @@
-"""The HTTP face of a server that does not lead: it is well, and says who does. [I/O]"""
+"""The HTTP face of a server that does not lead: what it knows it tells, all else it hands on. [I/O]"""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Iterator
+from enum import Enum, auto
+from http import HTTPStatus
 
-from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.apiserver.answers import answer, problem_of
-from rota.model.errors import Unavailable
+from rota.apiserver import forward
+from rota.apiserver.answers import problem as told
+from rota.apiserver.answers import problem_of
+from rota.apiserver.api import Addresses, Stance, Unauthenticated, who_calls
+from rota.apiserver.http import ROUTES, check_host, check_origin
+from rota.apiserver.openapi.document import OPEN_PATHS
+from rota.identity.vault import Vault
+from rota.model.errors import Rejected, Unavailable
+from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
 
-LEADER = "Rota-Leader"
-_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-WhoLeads = Callable[[], Awaitable[str | None]]
-
-
-def make_standby_app(who_leads: WhoLeads) -> Starlette:
-    async def refuse(request: Request) -> Response:
-        del request
-        return _pointing(await _leader(who_leads))
-
-    return Starlette(
-        routes=[
-            Route("/healthz", _show_health, methods=["GET"]),
-            Route("/{path:path}", refuse, methods=_METHODS),
-        ]
-    )
+LEADER, AGE, REVISION = "Rota-Leader", "Rota-Age-Ms", "Rota-Revision"
+READ_SECONDS = 2.0  # for the leader to begin an answer that could be given here as well
+ANSWER_SECONDS = 15.0
+REACH_SECONDS = 2.0  # for what somebody has seen elsewhere to be heard of here
 
 
-async def _show_health(_: Request) -> Response:
-    return answer({"alive": True})
+class Where(Enum):
+    """Who answers."""
+
+    HERE = auto()  # it is about this server itself
+    MIRROR = auto()  # it is about records, and all of them are known here
+    LEADER_FIRST = auto()  # some of it is never stored: without it where nobody leads
+    LEADER = auto()
 
 
-async def _leader(who_leads: WhoLeads) -> str | None:
-    try:
-        return await who_leads()
-    except Unavailable:
+_HERE = ("/healthz", "/readyz", "/metrics", "/v1/server", "/v1/ca", "/v1/openapi.json", "/v1/docs")
+_MIRROR = (
+    "/v1/jobs",
+    "/v1/jobs/{ref}",
+    "/v1/jobs/{ref}/follow",
+    "/v1/jobs/{ref}/tasks",
+    "/v1/jobs/{ref}/tasks/{index}",
+    "/v1/jobs/{ref}/tasks/{index}/attempts",
+    "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}",
+    "/v1/events",
+    "/v1/crons",
+    "/v1/crons/{ref}",
+    "/v1/namespaces",
+    "/v1/namespaces/{ref}",
+)
+_LEADER_FIRST = (
+    "/v1/nodes",
+    "/v1/nodes/{ref}",
+    "/v1/brake",
+    "/v1/clusters",
+    "/v1/clusters/{ref}",
+    "/v1/jobs/{ref}/why",
+)
+
+
+def where(method: str, path: str) -> Where:
+    """By its route; what has none is for the leader to refuse."""
+    if method == "GET":
+        route = next((one.path for one in ROUTES if "GET" in one.methods and one.path_regex.match(path)), "")  # type: ignore[operator]
+        for answered, routes in (
+            (Where.HERE, _HERE),
+            (Where.MIRROR, _MIRROR),
+            (Where.LEADER_FIRST, _LEADER_FIRST),
+        ):
+            if route in routes:
+                return answered
+    return Where.LEADER
+
+
+class StandbyFace:
+    """An application in front of the one that a leader has, over a mirror of what others decide."""
+
+    def __init__(
+        self, app: ASGIApp, stance: Stance, vault: Vault, addresses: Addresses, ca_pem: bytes
+    ) -> None:
+        self._app = app
+        self._stance = stance
+        self._vault = vault
+        self._hosts = addresses.hosts
+        self._way = forward.Leader(ca_pem)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._answer(scope, receive, send)
+        except Rejected as refusal:
+            await told(refusal)(scope, receive, send)
+        except Unavailable:
+            return  # the answer has begun: being cut off is how the reader learns of it
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        match await self._where(scope, headers):
+            case Where.HERE | Where.MIRROR:
+                await self._app(scope, receive, self._marked(send))
+            case Where.LEADER_FIRST:
+                if await self._forward(scope, receive, send, READ_SECONDS) is not None:
+                    await self._app(scope, receive, self._marked(send))
+            case Where.LEADER:
+                problem = await self._forward(scope, receive, send, ANSWER_SECONDS)
+                if problem is not None:
+                    await _pointing(self._stance.leader(), problem)(scope, receive, send)
+
+    async def _where(self, scope: Scope, headers: Headers) -> Where:
+        """Where records tell all, but not those known here, the leader is asked first, or alone."""
+        found = where(scope["method"], scope["path"])
+        if found in (Where.HERE, Where.LEADER):
+            return found
+        age_ms = self._stance.age_ms()
+        if age_ms is None or age_ms > STANDBY_AGE_MAX_MS or not await self._knows(scope, headers):
+            return Where.LEADER
+        return Where.LEADER_FIRST if age_ms > STANDBY_AGE_MS else found
+
+    async def _knows(self, scope: Scope, headers: Headers) -> bool:
+        """Whether who asks is known here, and what it saw elsewhere: a leader may just have told both."""
+        if scope["path"] not in OPEN_PATHS:
+            try:
+                who_calls(self._vault, headers.get("authorization", ""))
+            except Unauthenticated:
+                return self._stance.leader() is None
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                await self._stance.reach(max(_seen(scope, headers), default=0))
+        except TimeoutError:
+            return False
+        return True
+
+    async def _forward(
+        self, scope: Scope, receive: Receive, send: Send, patience_seconds: float
+    ) -> Unavailable | None:
+        """None: it is answered. Else why the leader has not; nothing was sent back."""
+        headers, leader = Headers(scope=scope), self._stance.leader()
+        check_host(headers.get("host", ""), self._hosts)
+        check_origin(headers)
+        if leader is None or forward.FORWARDED in headers:
+            return Unavailable("it is not handed on")
+        body = await forward.whole_body(receive) if scope["method"] != "GET" else b""
+        has_begun = False
+        try:
+            async with self._way.called(leader) as call:
+                head = await call.say(forward.request_of(scope, leader, body), patience_seconds)
+                if scope["method"] != "GET":
+                    await self._catch_up(head)
+                elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    return Unavailable("it cannot answer now")
+                head.headers.append((LEADER.lower().encode(), leader.encode()))
+                has_begun = True
+                await forward.answer_with(call, head, receive, send)
+        except Unavailable as problem:
+            if has_begun:
+                raise
+            return problem
         return None
 
+    async def _catch_up(self, head: forward.Head) -> None:
+        """Who changed something here is to see it here."""
+        said = head.header(REVISION.lower().encode()) or b""
+        if said.isdigit():
+            try:
+                async with asyncio.timeout(REACH_SECONDS):
+                    await self._stance.reach(int(said))
+            except TimeoutError:
+                pass  # the client says what it has seen, and is not shown less
 
-def _pointing(leader: str | None) -> Response:
+    def _marked(self, send: Send) -> Send:
+        said = [(AGE, str(self._stance.age_ms() or 0)), (LEADER, self._stance.leader() or "")]
+        marks = [(name.lower().encode(), value.encode()) for name, value in said if value]
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *marks]}
+            await send(message)
+
+        return send_marked
+
+
+def _seen(scope: Scope, headers: Headers) -> Iterator[int]:
+    """Revisions that the one who asks has seen, as far as it says so."""
+    query = dict(part.split(b"=", 1) for part in scope["query_string"].split(b"&") if b"=" in part)
+    since = query.get(b"since", b"").decode("latin-1")
+    for said in (headers.get(REVISION, ""), headers.get("last-event-id", ""), since):
+        number = said.partition(".")[0]
+        if number.isascii() and number.isdigit() and len(number) < 19:
+            yield int(number)
+
+
+def _pointing(leader: str | None, problem: Unavailable) -> Response:
     detail = "this server stands by, and nobody leads now"
     if leader is not None:
-        detail = f"this server stands by; {leader} leads"
+        detail = f"this server stands by; {leader} leads: {problem}"
     refusal = problem_of(
         503, "unavailable", detail, hint="name all servers in ROTA_ADDR, with commas between"
     )

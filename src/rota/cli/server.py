@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -27,16 +28,21 @@ from rota.config import STORES, ServerOptions
 @click.option("--http-addr", metavar="HOST:PORT", help="For users. [default: 127.0.0.1:3000]")
 @click.option("--grpc-addr", metavar="HOST:PORT", help="For controllers. [default: 127.0.0.1:50000]")
 @click.option("--agent-addr", metavar="HOST:PORT", help="For agents. [default: 127.0.0.1:50001]")
+@click.option(
+    "--never-lead", is_flag=True, help="With etcd: stand by always; answer reads, hand on the rest."
+)
 @click.pass_context
-def command(context: click.Context, /, **options: str | None) -> int:
+def command(context: click.Context, /, **options: Any) -> int:
     """Start the control plane, or show how it is.
 
     Off loopback everything speaks TLS; plain text is refused there.
     """
     if context.invoked_subcommand is not None:
         return 0
-    # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring.server").run_server(ServerOptions(**options)) or 0)
+    # Late: the wiring imports all of Rota; whoever cannot serve is told before that.
+    wanted = ServerOptions(**options)
+    refused: int = importlib.import_module("rota.wiring.alone").refusal(wanted)
+    return refused or int(importlib.import_module("rota.wiring.server").run_server(wanted) or 0)
 
 
 @command.command("status")

@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from rota.cli.output import tell
+from rota.cli.words import duration
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import Unavailable
 from rota.client.pauses import OnWait
+from rota.model.limits import STANDBY_AGE_MS
 
 # Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart,
 # or until another server leads.
@@ -31,11 +33,19 @@ def with_cluster(
         @functools.wraps(function)
         def command(*args: Any, addr: str | None, context: str | None, **options: Any) -> Any:
             with Cluster(resolve(addr, None, context), patience_seconds, waiting_notice()) as cluster:
-                return function(cluster, *args, **options)
+                done = function(cluster, *args, **options)
+                tell_age(cluster.transport.sight.age_ms)
+                return done
 
         return command
 
     return decorate
+
+
+def tell_age(age_ms: int) -> None:
+    """Of what was shown, where nobody leads who would know better."""
+    if age_ms > STANDBY_AGE_MS:
+        tell(f"note: this is {duration(age_ms / 1000)} old: it comes from a server that stands by")
 
 
 def waiting_notice() -> OnWait:

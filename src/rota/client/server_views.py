@@ -154,7 +154,7 @@ class Server:
     nodes: int = 0
     role: str = "leader"
     leader: str | None = None
-    lag_ms: int = 0
+    lag_ms: int | None = 0
     store_median_ms: float | None = None
     store_worst_ms: float | None = None
     store_problem: str | None = None

@@ -15,6 +15,7 @@ from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
 from rota.client.pauses import OnWait, Pauses
 from rota.client.servers import Servers
+from rota.client.sight import Sight
 
 CONNECT_SECONDS = 5.0
 READ_BYTES = 65536
@@ -62,6 +63,7 @@ class Transport:
     def __init__(self, endpoint: Endpoint, patience_seconds: float, on_wait: OnWait | None = None) -> None:
         self._endpoint = endpoint
         self._servers = Servers(endpoint)
+        self.sight = Sight()
         self._tls = _tls(endpoint) if self._servers.are_secure else None
         self._idle: list[HTTPConnection] = []
         self._is_closed = False
@@ -196,6 +198,7 @@ class Transport:
         headers = {
             "Authorization": f"Bearer {self._endpoint.token}",
             "Accept": "application/json",
+            **self.sight.headers,
             **request.headers,
         }
         body = None
@@ -211,6 +214,7 @@ class Transport:
             connection.close()
             raise
         self._servers.answered(connection.host, connection.port, response.status)
+        self.sight.note(response.headers)
         return response
 
 

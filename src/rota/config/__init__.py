@@ -91,7 +91,10 @@ class Retention:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """All a server is told; a node is lost after `lost_seconds` of silence."""
+    """All a server is told; a node is lost after `lost_seconds` of silence.
+
+    With `never_lead` it stands by, and is never elected: it answers reads and hands on the rest.
+    """
 
     http_server: HttpServer = HttpServer()
     grpc_server: GrpcServer = GrpcServer()
@@ -104,6 +107,7 @@ class ServerConfig:
     store: str = "sqlite"
     name: str = "default"
     lost_seconds: float = 30.0
+    never_lead: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,10 +175,12 @@ class ServerOptions:
     http_addr: str | None = None
     grpc_addr: str | None = None
     agent_addr: str | None = None
+    never_lead: bool = False
 
     @property
     def flags(self) -> dict[str, Any]:
         return {
+            "never_lead": self.never_lead or None,
             "data_dir": self.data_dir,
             "store": self.store,
             "name": self.name,
@@ -252,6 +258,10 @@ def check_store(config: ServerConfig) -> None:
     if config.store not in STORES and not config.store.startswith(SCHEME):
         known = f"write one of {', '.join(STORES)}, or {SCHEME}host:port,host:port,host:port"
         raise ConfigError("store", f"{config.store!r} is no store", known)
+    if config.never_lead and config.store in STORES:
+        raise ConfigError(
+            "never_lead", f"nobody else leads on {config.store}", f"write store = {SCHEME}host:port"
+        )
     check_etcd(config.etcd)
 
 

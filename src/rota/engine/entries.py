@@ -186,6 +186,10 @@ class JobEntry:
         if not again:
             del self.again[attempt.block]
 
+    def held(self, block: int) -> bytes:
+        """By each of its tasks; nothing while that is being found out."""
+        return self.holds.get(block, b"")
+
     @property
     def pinned(self) -> dict[NodeId, int]:
         return self._pins.index

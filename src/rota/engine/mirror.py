@@ -92,20 +92,28 @@ class Mirror(Standing):
     # ---- writing
 
     def load(self, records: Iterable[Record]) -> None:
-        """Everything at once: each block is looked at when all of its three records are there."""
+        self.count_as_read()
+        self.take_in(records)
+        self.past.settle(self.jobs)
+
+    def count_as_read(self) -> None:
+        """Just now: who was silent before was silent to somebody else."""
         self.read_at_ms = self.now_ms
         self.presence = Presence(self.now_ms)
+        self.hear_all()
+
+    def take_in(self, records: Iterable[Record]) -> None:
+        """Each block is looked at when all of its three records are there."""
         blocks: dict[tuple[JobId, int], None] = {}
         for record in sorted(records, key=load_order):
             match record:
                 case TaskBlock() | AttemptBlock() | StatusBlock():
-                    self._keep_block(record)
+                    self.jobs[record.job].keep(record)
                     blocks[record.job, record.block] = None
                 case _:
                     self.apply(record)
         for job, block in blocks:
             self._refresh(self.jobs[job], block)
-        self.past.settle(self.jobs)
 
     def apply(self, record: Record) -> None:
         self._appliers[type(record)](record)
@@ -179,12 +187,12 @@ class Mirror(Standing):
         """An update: what was counted by the old spec is counted by the new one."""
         self._lines.take_out(job)
         for block, attempt in job.attempts.items():
-            self._shift_holds(job, attempt, job.holds[block], bytes(len(job.holds[block])))
+            self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
         self._sums.begin(record, self.jobs.values())
         for block, attempt in job.attempts.items():
-            self._shift_holds(job, attempt, bytes(len(job.holds[block])), job.holds[block])
+            self._shift_holds(job, attempt, bytes(len(job.held(block))), job.held(block))
             self._touch_block(job, block)
         self._lines.put(job)
 
@@ -222,7 +230,7 @@ class Mirror(Standing):
         written = job.differing(record)
         if isinstance(record, StatusBlock):
             self._learn(job, record, written)
-        self._keep_block(record)
+        job.keep(record)
         self._refresh(job, record.block, written)
         if isinstance(record, TaskBlock) and record.renew:
             self._touch_block(job, record.block)
@@ -255,9 +263,6 @@ class Mirror(Standing):
         if record.node in self.nodes:
             self.nodes[record.node].retires = record.goes
             self._refit(self.nodes[record.node])
-
-    def _keep_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
-        self.jobs[record.job].keep(record)
 
     def _refresh(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
         """Bring phases, tally, line, holds and room in step with the three records of a block.

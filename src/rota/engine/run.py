@@ -2,22 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from rota.engine.catching_up import catch_up
 from rota.engine.clock import Clock
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.pulse import Pulse
 from rota.engine.reconciler import Command, Reconciler
 from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
+from rota.model.ids import Key
 from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
-from rota.store.protocol import Batch, Snapshot, Store
+from rota.store.protocol import Batch, Change, Snapshot, Store
 
 T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
@@ -70,7 +72,7 @@ class Engine:
     async def check(self) -> None:
         """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
         if not self.healthy:
-            raise Unavailable(self.pulse.problem or "this server does not lead")
+            raise Unavailable(self.pulse.problem or str(self._over or "this server does not lead"))
         last_ms = self.pulse.last_at_ms
         if last_ms is not None and self.now_ms() - last_ms < _PROOF_MS:
             return
@@ -147,12 +149,41 @@ class Engine:
     def now_ms(self) -> int:
         return self._clock.now().ms
 
+    # ---- while somebody else leads
+
+    async def stand_by(self, snapshot: Snapshot) -> None:
+        """Know this, and decide nothing; listeners are told that more was written than they heard of."""
+        await self._adopt(snapshot)
+        self._over = Unavailable("this server stands by")
+        self._tell_again(None)
+
+    def hear(self, change: Change) -> None:
+        """The next commit after the one that is known."""
+        if change.time_ms > self._clock.now().ms:
+            self._clock = Clock(change.time_ms)
+        self.mirror.now_ms = now_ms = self._clock.now().ms
+        puts = codec.decode_heard(change.puts)
+        catch_up(self.mirror, puts, map(Key, change.deletes))
+        self.revision = change.revision
+        wall_ms, events = (0, ()) if change.events is None else codec.decode_events(change.events)
+        gone = dict.fromkeys(map(Key, change.deletes))
+        written = {record.key: record for record in puts}
+        self._tell(Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True))
+
+    def forget_listeners(self) -> None:
+        """Of a face that is closed."""
+        self._listeners.clear()
+
     # ---- driving
 
-    async def lead(self) -> None:
-        """Raise the epoch, read everything, look at everything."""
+    async def lead(self, caught_up: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Raise the epoch, read everything unless all was heard, look at everything."""
         self.epoch = await self.store.lead()
-        await self._reload()
+        if caught_up is not None and await caught_up():
+            self._take_over()
+        else:
+            await self._reload()
+        self._over = None
         self.healthy = True
         await self._look_for_room(now=True)
         log.info("leads", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
@@ -294,8 +325,18 @@ class Engine:
         for read in reads:
             read.run()
 
+    def _take_over(self) -> None:
+        """Nothing special happens: what was heard counts as read just now."""
+        self.mirror.now_ms = self._clock.now().ms
+        self.mirror.count_as_read()
+        self.mirror.past.settle(self.mirror.jobs)
+        self._loop.look_at_everything()
+
     async def _reload(self) -> None:
-        snapshot = await self.store.read()
+        await self._adopt(await self.store.read())
+        self._loop.look_at_everything()
+
+    async def _adopt(self, snapshot: Snapshot) -> None:
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         mirror = Mirror()
         mirror.now_ms = self._clock.now().ms
@@ -307,7 +348,6 @@ class Engine:
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
         self._loop = Loop(mirror, self._reconcilers)
-        self._loop.look_at_everything()
         for request in waiting:
             self._loop.ask(request)
 
@@ -325,7 +365,7 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
 
 
 def _load(mirror: Mirror, snapshot: Snapshot) -> None:
-    mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
+    mirror.load(codec.decode_heard(snapshot.records.items()))
 
 
 def prove(view: View, now: Instant) -> Plan:

@@ -1,5 +1,6 @@
 """Records as bytes: msgpack with field names, so that fields can be added; the kind is told by the key."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
+from rota.model.errors import Damaged
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
@@ -64,6 +66,19 @@ def decode(key: str, value: bytes) -> Record:
     part = rest.rpartition("/")[2] if head in ("job", "node") else ""
     record: Record = _DECODERS[_KINDS[head, part]].decode(value)
     return record
+
+
+def decode_heard(written: Iterable[tuple[str, bytes]]) -> list[Record]:
+    """Of a leader that may be newer. Raises Damaged."""
+    records: list[Record] = []
+    for key, value in written:
+        try:
+            records.append(decode(key, value))
+        except (KeyError, msgspec.MsgspecError) as error:
+            raise Damaged(
+                f"the record {key} cannot be read, perhaps a newer version wrote it: {error}"
+            ) from None
+    return records
 
 
 def encode_events(wall_ms: int, events: tuple[Event, ...]) -> bytes:

@@ -28,6 +28,16 @@ class Batch(NamedTuple):
     events: bytes | None  # one packed row
 
 
+class Change(NamedTuple):
+    """A commit that somebody else made, as it was heard of."""
+
+    revision: int
+    time_ms: int
+    puts: Sequence[tuple[str, bytes]]
+    deletes: Sequence[str]
+    events: bytes | None  # one packed row
+
+
 class EventRow(NamedTuple):
     revision: int
     row: bytes

@@ -27,11 +27,19 @@ class ElectedCluster(LocalCluster):
     """Servers and nodes are numbered from 1."""
 
     def __init__(
-        self, directory: Path, etcd: LocalEtcd, *, servers: int = 3, nodes: int = 2, ttl_seconds: int = 2
+        self,
+        directory: Path,
+        etcd: LocalEtcd,
+        *,
+        servers: int = 3,
+        nodes: int = 2,
+        ttl_seconds: int = 2,
+        never_lead: tuple[int, ...] = (),
     ) -> None:
         said = {"ROTA_ETCD_TTL_SECONDS": str(ttl_seconds), "ROTA_ETCD_PREFIX": f"{directory}/"}
         super().__init__(directory, nodes, settings=said)
         self.etcd = etcd
+        self._never_lead = never_lead
         self.places = {
             number: Place(*(f"127.0.0.1:{port}" for port in free_ports(3)))
             for number in range(1, servers + 1)
@@ -54,7 +62,8 @@ class ElectedCluster(LocalCluster):
 
         def all_know() -> bool:
             files = [self.node_directory(number) / "server" for number in self._agents]
-            return all(len(file.read_text().split()) == len(self.places) for file in files)
+            may_lead = len(self.places) - len(self._never_lead)
+            return all(len(file.read_text().split()) == may_lead for file in files)
 
         until(all_know, "every node knows every server", _START_SECONDS)
 
@@ -63,7 +72,8 @@ class ElectedCluster(LocalCluster):
         assert before is None or before.poll() is not None, "the server runs"
         place = self.places[number]
         addresses = ("--http-addr", place.http, "--grpc-addr", place.grpc, "--agent-addr", place.agent)
-        given = ("--data-dir", str(self.directory / f"server-{number}"), "--store", self.etcd.address)
+        given = ["--data-dir", str(self.directory / f"server-{number}"), "--store", self.etcd.address]
+        given += ["--never-lead"] if number in self._never_lead else []
         self.servers[number] = self._start(f"server-{number}", "server", *given, *addresses)
 
     def kill(self, number: int, signum: int = signal.SIGKILL) -> int:

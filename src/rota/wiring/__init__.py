@@ -1,6 +1,6 @@
 """Config -> running processes: the only place that names concrete classes. [I/O]
 
-Only what a process needs is imported: begin with `server`, `agent` or `dev`.
+Each process has a module of its own, so that none waits for what another needs.
 """
 
 from rota.wiring import environment  # before gRPC is imported

@@ -13,7 +13,7 @@ from rota.wiring import chaos
 from rota.wiring.chaos import Act, Kind
 from rota.wiring.dev_node import DevNode
 from rota.wiring.effects import Effects
-from rota.wiring.process import tell
+from rota.wiring.telling import tell
 
 _LOOK_SECONDS = 1.0  # how soon it is told where tasks went, and an agent that just ended is missed
 

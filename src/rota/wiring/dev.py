@@ -29,9 +29,10 @@ from rota.model.plan import Plan
 from rota.wiring import chaos, guard
 from rota.wiring.chaos_run import unrest
 from rota.wiring.dev_node import STOP_SECONDS, DevNode
-from rota.wiring.process import Interruption, guarded, log_to, tell
+from rota.wiring.process import Interruption, guarded, log_to
 from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
+from rota.wiring.telling import tell
 
 _IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it

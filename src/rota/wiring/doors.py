@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from rota.config import ConfigError, HttpServer, ServerConfig
 from rota.identity.authority import KeyPair
@@ -63,7 +63,7 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(app: Starlette, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
+def web_server(app: ASGIApp, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
     """Plain text on loopback only; else with the files given, or a certificate of the cluster's CA."""
     crt_file, key_file = door.crt_file, door.key_file
     if is_loopback(host_of(door.addr)) and not door.use_tls:

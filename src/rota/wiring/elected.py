@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rota.apiserver.standby import make_standby_app
+from rota.apiserver.api import Addresses
+from rota.apiserver.http import make_app
+from rota.apiserver.standby import StandbyFace
 from rota.config import ConfigError, ServerConfig
 from rota.config.etcd import endpoints
 from rota.engine.leadership import Act, Tenure, due, surely_leads
@@ -14,13 +16,17 @@ from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.model.errors import Deposed, StoreFull, Unavailable
+from rota.scheduler.round import Settings
 from rota.store.etcd.client import Access
 from rota.store.etcd.seat import Seat, boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.wiring import doors
 from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
-from rota.wiring.process import tell, to_the_end
+from rota.wiring.faces import Elsewhere, Own, Sources, make_api
+from rota.wiring.following import Following
+from rota.wiring.process import first_of, to_the_end
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+from rota.wiring.telling import tell
 
 _AGAIN_SECONDS = 1.0
 _SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes
@@ -37,17 +43,25 @@ class ElectedPost:
         self._servers: list[Card] = []
         self._told = asyncio.Condition()
 
-    async def lead(self, engine: Engine, authority: Authority) -> None:
-        async with self._standby_door(authority):
+    async def lead(self, engine: Engine, authority: Authority, settings: Settings) -> None:
+        following = Following(engine, self.store, self._directory)
+        async with self._standby_door(engine, authority, settings, following):
             while True:
                 try:
                     tell(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
-                    await engine.lead()
+                    async with following.running():
+                        await self._come_to_lead(engine, following)
                     await adopt_vault(self.store, self._directory)
-                    return
-                except (Unavailable, StoreFull) as error:
-                    tell(f"Rota server stands by: {error}")
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                    break
+                except* (Unavailable, StoreFull) as reasons:
+                    tell(f"Rota server stands by: {first_of(reasons)}")
+                await asyncio.sleep(_AGAIN_SECONDS)
+        engine.forget_listeners()
+
+    async def _come_to_lead(self, engine: Engine, following: Following) -> None:
+        if self._config.never_lead:
+            await asyncio.Event().wait()
+        await engine.lead(following.caught_up)
 
     def surely_leads(self) -> bool:
         return surely_leads(self.tenure, self.store.seat.renewed_at_ms, boot_ms())
@@ -71,12 +85,23 @@ class ElectedPost:
             await asyncio.sleep(_SERVERS_SECONDS)
 
     @contextlib.asynccontextmanager
-    async def _standby_door(self, authority: Authority) -> AsyncIterator[None]:
+    async def _standby_door(
+        self, engine: Engine, authority: Authority, settings: Settings, following: Following
+    ) -> AsyncIterator[None]:
         keys = authority.server_identity(doors.host_names(self._config), datetime.now(UTC))
-        socket = doors.bind_http(self._config.http_server.addr)
-        web = doors.web_server(
-            make_standby_app(self._who_leads), self._directory, self._config.http_server, keys
+        web_door = self._config.http_server
+        socket = doors.bind_http(web_door.addr)
+        http = doors.with_port(web_door.addr, socket.getsockname()[1])
+        own = Own(
+            self._directory,
+            authority,
+            Vault.open(self._directory / "vault"),
+            Addresses(http, self._config.agent_server.addr, self._config.grpc_server.addr),
         )
+        nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
+        api = make_api(engine, own, settings, nodes, following)
+        face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority.ca_pem)
+        web = doors.web_server(face, self._directory, web_door, keys)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))
             try:
@@ -98,12 +123,12 @@ async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
 
 @contextlib.asynccontextmanager
 async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedPost]:
-    card = card_of(config)
-    store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, to_bytes(card))
+    card = b"" if config.never_lead else to_bytes(card_of(config))
+    store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, card)
     try:
         with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
             await adopt_authority(store, directory)
-            await store.board.enlist(config.http_server.addr, to_bytes(card))
+            await store.board.enlist(config.http_server.addr, card)
         post = ElectedPost(store, config, directory)
         async with asyncio.TaskGroup() as tasks:
             holding = tasks.create_task(hold(store.seat, post.tenure))

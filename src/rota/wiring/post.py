@@ -11,6 +11,7 @@ from rota.config.etcd import endpoints
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
+from rota.scheduler.round import Settings
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
@@ -24,7 +25,7 @@ class Post(Protocol):
     @property
     def store(self) -> Store: ...
 
-    async def lead(self, engine: Engine, authority: Authority) -> None:
+    async def lead(self, engine: Engine, authority: Authority, settings: Settings) -> None:
         """Returns when it does."""
 
     def surely_leads(self) -> bool: ...
@@ -47,8 +48,8 @@ class OwnPost:
         self.store = store
         self._directory = directory
 
-    async def lead(self, engine: Engine, authority: Authority) -> None:
-        del authority
+    async def lead(self, engine: Engine, authority: Authority, settings: Settings) -> None:
+        del authority, settings
         await engine.lead()
 
     def surely_leads(self) -> bool:

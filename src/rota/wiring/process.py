@@ -11,13 +11,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from rota.config import ConfigError
-from rota.model.errors import RotaError
-from rota.store.lock import AlreadyRunning
-
-TRY_AGAIN = 75
-_EXIT_CODES = {"not_found": 4, "not_allowed": 5, "unavailable": TRY_AGAIN, "store_full": TRY_AGAIN}
-_TOLD = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
+from rota.wiring.telling import TOLD, explain
 
 
 def guarded(main: Coroutine[Any, Any, None]) -> int:
@@ -26,9 +20,9 @@ def guarded(main: Coroutine[Any, Any, None]) -> int:
     try:
         uvloop.run(main)
     except BaseExceptionGroup as group:
-        return _explain(first_of(group))
-    except _TOLD as error:
-        return _explain(error)
+        return explain(first_of(group))
+    except TOLD as error:
+        return explain(error)
     return 0
 
 
@@ -86,21 +80,6 @@ def be_swift() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)
-
-
-def tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _explain(error: BaseException) -> int:
-    if not isinstance(error, _TOLD):
-        raise error
-    code = getattr(error, "code", "failed")
-    tell(f"error: {code}: {error}")
-    hint = getattr(error, "hint", None)
-    if hint:
-        tell(f"hint: {hint}")
-    return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

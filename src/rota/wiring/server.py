@@ -12,13 +12,9 @@ from pathlib import Path
 
 import grpc
 
-from rota import __version__
-from rota.apiserver.api import Addresses, Api
-from rota.apiserver.fanout import Shared
+from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
-from rota.apiserver.logs import Logs
 from rota.apiserver.rpc import ControllerDoor
-from rota.apiserver.watch import Changes
 from rota.clusters import assign, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.config.etcd import endpoints
@@ -26,7 +22,6 @@ from rota.controllers import after, batch, cron, expire, rollback, rollout, syst
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
-from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.model.errors import Deposed, StoreFull, Unavailable
@@ -36,12 +31,9 @@ from rota.model.view import View
 from rota.providers.local import Local
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
-from rota.scheduler.explain import why
 from rota.scheduler.growth import foresee_growth
 from rota.scheduler.round import Settings
 from rota.scheduler.survey import Surveyor
-from rota.scheduler.what_if import foresee
-from rota.scheduler.what_moves import displace
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import Tails
@@ -53,10 +45,11 @@ from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
-from rota.wiring.keepsakes import read_keepsakes
+from rota.wiring.faces import Own, Sources, make_api
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
-from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
+from rota.wiring.process import Interruption, first_of, guarded, log_to, to_the_end
+from rota.wiring.telling import tell
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
@@ -120,7 +113,7 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         authority = Authority.open(directory / "ca", datetime.now(UTC))
         settings = placement.settings(config.placement)
         engine = Engine(post.store, _reconcilers(config, settings, post.ttl_ms))
-        await post.lead(engine, authority)
+        await post.lead(engine, authority, settings)
         async with _doors(config, engine, authority, post, settings) as server:
             yield server
 
@@ -142,24 +135,8 @@ async def _doors(
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
     agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails, leading=leading)
-    changes = Changes(engine)
-    api = Api(
-        engine=engine,
-        changes=changes,
-        logs=Logs(engine, changes, Shared(agents), tails),
-        outputs=agents,
-        vault=vault,
-        authority=authority,
-        audit=AuditLog(directory / "audit.log"),
-        explain=partial(why, plugins=settings.plugins, backfill=settings.backfill),
-        foresee=partial(foresee, settings=settings),
-        displace=partial(displace, settings=settings),
-        addresses=addresses,
-        version=__version__,
-        keepsakes=partial(read_keepsakes, directory),
-        agent_addresses=leading.servers,
-        controller_addresses=lambda: [card.controller for card in post.servers()],
-    )
+    sources = Sources(agents, agents, tails, post.servers)
+    api = make_api(engine, Own(directory, authority, vault, addresses), settings, sources)
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), directory, config.http_server, keys)

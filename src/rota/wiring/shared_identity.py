@@ -43,6 +43,12 @@ async def adopt_vault(store: EtcdStore, directory: Path) -> None:
         files.write_private(place / vault.FILE, shared)
 
 
+def take_vault(name: str, content: bytes | None, directory: Path) -> None:
+    """What the leader gives out while we stand by."""
+    if name == _VAULT and content is not None:
+        files.write_private(directory / "vault" / vault.FILE, content)
+
+
 async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
     """What a data directory or a backup held; by its paths there."""
     if f"ca/{_CA_FILES[0]}" in kept:

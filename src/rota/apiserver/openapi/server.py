@@ -25,11 +25,11 @@ class Server(Answer):
     """The server that answers."""
 
     version: Annotated[str, said("of Rota")]
-    role: Annotated[str, said("leader, or none while it cannot lead")]
+    role: Annotated[str, said("leader, standby, or none while it cannot lead")]
     leader: Annotated[str | None, said("who leads, host:port")]
     epoch: Annotated[int, said("number of its term as leader")]
     revision: Annotated[int, said("number of its last commit")]
-    lag_ms: Annotated[int, said("how old what it shows may be")]
+    lag_ms: Annotated[int | None, said("how old what it shows may be; null: it knows nothing yet")]
     store: Annotated[str, said("where its records are")]
     store_median_ms: Annotated[float | None, said("how long a commit takes")]
     store_worst_ms: Annotated[float | None, said("how long the slowest of late took")]

@@ -36,9 +36,10 @@ class Board:
             raise Deposed("somebody else leads")
 
     async def enlist(self, address: str, card: bytes) -> None:
-        """It stays there when the server is down: it is expected back."""
+        """It stays there when the server is down: it is expected back. Without a card: no longer."""
         place = self._keys.servers + address.encode()
-        await self._client.write(pb.TxnRequest(success=[layout.put(place, card)]))
+        enlisting = layout.put(place, card) if card else layout.delete(place)
+        await self._client.write(pb.TxnRequest(success=[enlisting]))
 
     async def enlisted(self) -> list[bytes]:
         first = self._keys.servers

@@ -19,6 +19,7 @@ class State(NamedTuple):
     pending: Pending | None
     marker: bytes  # the pending commit, as it stands there
     base: int = 0  # what epochs are more than revisions of etcd
+    card: bytes | None = None  # what the leader wrote down of itself
 
     def admits(self, batch: Batch) -> bool:
         return self.leader == batch.epoch and self.revision == batch.after
@@ -52,4 +53,5 @@ def state_of(answer: pb.TxnResponse) -> State:
         pending=packing.pending(pending.value) if pending is not None else None,
         marker=pending.value if pending is not None else b"",
         base=base,
+        card=leader.value if leader is not None else None,
     )

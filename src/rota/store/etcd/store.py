@@ -13,13 +13,14 @@ from rota.store.etcd.client import Access, Client, Compacted, Exhausted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 from rota.store.etcd.packing import Head, Packed, Pending, Write
+from rota.store.etcd.reading import Reader
 from rota.store.etcd.seat import Seat
 from rota.store.etcd.state import State, looks, state_of
+from rota.store.etcd.trail import Trail
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 PREFIX = "rota/"
 TTL_SECONDS = 10
-_PAGE = 1000
 _FREED_AT_ONCE = 4
 _NEVER = -1  # as a revision of etcd
 _AT_ONCE = 8
@@ -38,6 +39,7 @@ class EtcdStore:
         self._access = access
         self._client = Client(access)
         self._keys = Layout(prefix)
+        self._reader = Reader(self._client, self._keys)
         self.seat = Seat(self._client, self._keys, ttl_seconds, card)
         self.board = Board(self._client, self._keys)
         self.epoch = 0
@@ -53,7 +55,7 @@ class EtcdStore:
         async with self._explained():
             if not (self.seat.taken.is_set() and above >= self.epoch):
                 taken_at = await self.seat.take()
-                self._base = (await self._look()).base
+                self._base = (await self._reader.look()).base
                 self.epoch = taken_at + self._base
             if self.epoch <= above:
                 await self._raise_base(above + 1 - self.epoch)
@@ -63,7 +65,26 @@ class EtcdStore:
         async with self._explained():
             while True:
                 with contextlib.suppress(Compacted):  # it took longer than history is kept: once more
-                    return await self._read()
+                    state = await self._reader.look()
+                    kept = await self._reader.read(state)
+                    self._large = kept.large
+                    await self._sweep(await self._left_over(state))
+                    return kept.snapshot
+
+    async def look(self) -> State:
+        """How things stand, as most members agree."""
+        async with self._explained():
+            return await self._reader.look()
+
+    def trail(self) -> Trail:
+        """For one who does not lead."""
+        return Trail(self._client, self._keys, self._reader)
+
+    async def go_on_from(self, trail: Trail) -> None:
+        """Instead of a read, by who leads and has heard everything."""
+        async with self._explained():
+            self._large = dict(trail.large)
+            await self._sweep(await self._left_over(await self._reader.look()))
 
     async def commit(self, batch: Batch) -> int:
         if batch.epoch <= 0:  # to etcd 0 would mean that nobody leads
@@ -86,7 +107,7 @@ class EtcdStore:
         rows: dict[int, bytearray] = {}
         end = layout.past(self._keys.events)
         async with self._explained():
-            async for kv in self._between(self._keys.events_from(after + 1), end):
+            async for kv in self._reader.between(self._keys.events_from(after + 1), end):
                 revision = int(kv.key[len(self._keys.events) :].split(b"/")[0])
                 if revision not in rows and len(rows) == most:
                     break
@@ -97,7 +118,9 @@ class EtcdStore:
         """Rows stand in the order in which they were written: the first that is young enough ends it."""
         async with self._explained():
             end = None
-            async for kv in self._between(self._keys.events, layout.past(self._keys.events), keys_only=True):
+            async for kv in self._reader.between(
+                self._keys.events, layout.past(self._keys.events), keys_only=True
+            ):
                 revision, wall_ms, _ = kv.key[len(self._keys.events) :].split(b"/")
                 if int(wall_ms) >= before_wall_ms:
                     break
@@ -174,7 +197,7 @@ class EtcdStore:
         except Exhausted:
             raise
         except Unavailable:
-            return await self._look(self._access.call_seconds * _LOOK_SHARE)
+            return await self._reader.look(self._access.call_seconds * _LOOK_SHARE)
         return None if answer.succeeded else state_of(answer)
 
     @property
@@ -200,10 +223,6 @@ class EtcdStore:
             return layout.absent(self._keys.revision)
         return layout.equals(self._keys.revision, b"%d" % revision)
 
-    async def _look(self, patience_seconds: float | None = None) -> State:
-        request = pb.TxnRequest(success=looks(self._keys))
-        return state_of(await self._client.look(request, patience_seconds))
-
     # ---- more than one transaction takes
 
     async def _commit_large(
@@ -228,7 +247,7 @@ class EtcdStore:
 
     async def _fold(self, epoch: int, state: State) -> None:
         if state.pending is not None:
-            writes = await self._staged_writes(state.pending, state.at)
+            writes = await self._reader.staged_writes(state.pending, state.at)
             await self._put_in_place(epoch, state.marker, state.pending.mark, writes)
 
     async def _put_in_place(self, epoch: int, marker: bytes, mark: str, writes: list[Write]) -> None:
@@ -262,63 +281,8 @@ class EtcdStore:
             answer = await self._client.write(request)
         except Unavailable:
             answer = await self._client.write(request)
-        if not answer.succeeded and (state := await self._look()).leader != epoch:
+        if not answer.succeeded and (state := await self._reader.look()).leader != epoch:
             raise Deposed(f"epoch {epoch} is over, {state.epoch} was the last")
-
-    async def _staged_writes(self, pending: Pending, at: int) -> list[Write]:
-        parts = [kv.value async for kv in self._between(self._keys.staged_by(pending.mark), None, at)]
-        if len(parts) != pending.parts:
-            raise Unavailable(f"etcd holds {len(parts)} of the {pending.parts} parts of a commit")
-        return packing.unstaged(parts)
-
-    # ---- reading
-
-    async def _read(self) -> Snapshot:
-        state = await self._look()
-        kept: dict[bytes, bytes | None] = {}
-        async for kv in self._between(self._keys.records, None, state.at):
-            kept[kv.key] = kv.value
-        if state.pending is not None:
-            kept |= {
-                key: value
-                for key, value in await self._staged_writes(state.pending, state.at)
-                if key.startswith(self._keys.records)
-            }
-        pieces: dict[str, list[bytes]] = {}
-        async for kv in self._between(self._keys.pieces, None, state.at):
-            name = kv.key[len(self._keys.pieces) :].decode().rpartition("/")[0]
-            pieces.setdefault(name, []).append(kv.value)
-        records: dict[str, bytes] = {}
-        self._large = {}
-        for place, value in kept.items():
-            key = place[len(self._keys.records) :].decode()
-            if value is None:
-                continue
-            if value[:1] == packing.WHOLE:
-                records[key] = value[1:]
-            else:
-                self._large[key] = name = value[1:].decode()
-                if name not in pieces:
-                    raise Unavailable(f"etcd lacks the pieces of {key}")
-                records[key] = b"".join(pieces[name])
-        await self._sweep(await self._left_over(state))
-        return Snapshot(state.revision, state.epoch, state.head.time_ms, records)
-
-    async def _between(
-        self, first: bytes, end: bytes | None, at: int = 0, *, keys_only: bool = False
-    ) -> AsyncIterator[pb.KeyValue]:
-        """Everything there at one revision of etcd, in pages; no end: all that begins with `first`."""
-        end = layout.past(first) if end is None else end
-        while True:
-            page = await self._client.range(
-                pb.RangeRequest(key=first, range_end=end, limit=_PAGE, revision=at, keys_only=keys_only)
-            )
-            for kv in page.kvs:
-                yield kv
-            if not page.more:
-                return
-            at = at or page.header.revision
-            first = page.kvs[-1].key + b"\0"
 
     # ---- housekeeping
 
@@ -335,7 +299,7 @@ class EtcdStore:
         return [
             kv.key
             for place in (self._keys.pieces, self._keys.staged)
-            async for kv in self._between(place, None, state.at, keys_only=True)
+            async for kv in self._reader.between(place, None, state.at, keys_only=True)
             if not kv.key.startswith(tuple(named))
         ]
 
@@ -354,7 +318,7 @@ class EtcdStore:
             with contextlib.suppress(Transient):
                 if self._compact_to:
                     await self._client.compact(self._compact_to)
-                self._compact_to = (await self._look()).at
+                self._compact_to = (await self._reader.look()).at
 
     @contextlib.asynccontextmanager
     async def _explained(self) -> AsyncIterator[None]:

@@ -1,0 +1,165 @@
+"""A request handed on to the server that leads, and its answer handed back as it comes. [I/O]"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+from starlette.types import Receive, Scope, Send
+
+from rota.apiserver.answers import limited, until_disconnect
+from rota.model.errors import Unavailable
+
+FORWARDED = "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
+CONNECT_SECONDS = 2.0
+_READ_BYTES = 65536
+_OF_THE_CONNECTION = (
+    b"connection",
+    b"keep-alive",
+    b"transfer-encoding",
+    b"upgrade",
+    b"te",
+    b"trailer",
+    b"expect",
+    b"date",
+)
+_OF_THE_DOOR = (b"host", b"origin", b"sec-fetch-site", b"content-length")  # looked at here
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Head(NamedTuple):
+    """How an answer begins."""
+
+    status: int
+    headers: RawHeaders
+
+    def header(self, name: bytes) -> bytes | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class Call:
+    """One request to the leader: said once, never again."""
+
+    def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        self._reader, self._writer = streams
+        self._arriving = _Arriving()
+        self._parser = httptools.HttpResponseParser(self._arriving)
+
+    async def say(self, request: bytes, patience_seconds: float) -> Head:
+        """Raises Unavailable: whether it was heard is not known."""
+        with _told():
+            async with asyncio.timeout(patience_seconds):
+                self._writer.write(request)
+                await self._writer.drain()
+                while not self._arriving.has_head:
+                    await self._read()
+        headers = [(name, value) for name, value in self._arriving.headers if name not in _OF_THE_CONNECTION]
+        return Head(self._parser.get_status_code(), headers)
+
+    async def hand_back(self, send: Send) -> bytes:
+        """The body as it comes; what is returned is its end. One that was cut is an error, not an end."""
+        with _told():
+            while not self._arriving.is_over:
+                if some := self._arriving.take():
+                    await send({"type": "http.response.body", "body": some, "more_body": True})
+                await self._read()
+        return self._arriving.take()
+
+    async def _read(self) -> None:
+        data = await self._reader.read(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("it hung up")
+        self._parser.feed_data(data)
+
+
+class Leader:
+    """How whoever leads is reached from here."""
+
+    def __init__(self, ca_pem: bytes) -> None:
+        self._tls = ssl.create_default_context()
+        self._tls.load_verify_locations(cadata=ca_pem.decode())
+
+    @asynccontextmanager
+    async def called(self, url: str) -> AsyncIterator[Call]:
+        """Raises Unavailable, and nothing was said."""
+        address = urlsplit(url)
+        tls = self._tls if address.scheme == "https" else None
+        with _told():
+            async with asyncio.timeout(CONNECT_SECONDS):
+                streams = await asyncio.open_connection(address.hostname, address.port, ssl=tls)
+        try:
+            yield Call(streams)
+        finally:
+            streams[1].close()
+
+
+def request_of(scope: Scope, url: str, body: bytes) -> bytes:
+    """The same request, as it is said to the leader."""
+    dropped = (*_OF_THE_CONNECTION, *_OF_THE_DOOR)
+    target = scope.get("raw_path", scope["path"].encode())
+    if scope["query_string"]:
+        target += b"?" + scope["query_string"]
+    lines = [
+        scope["method"].encode() + b" " + target + b" HTTP/1.1",
+        b"host: " + urlsplit(url).netloc.encode(),
+        b"connection: close",
+        b"content-length: %d" % len(body),
+        FORWARDED.encode() + b": 1",
+        *(name + b": " + value for name, value in scope["headers"] if name.lower() not in dropped),
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def whole_body(receive: Receive) -> bytes:
+    receive, parts = limited(receive), []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def answer_with(call: Call, head: Head, receive: Receive, send: Send) -> None:
+    """Until it ends, or nobody reads any more."""
+    await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+    end = await until_disconnect(call.hand_back(send), receive)
+    if end is not None:
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+
+class _Arriving:
+    """What the parser has found so far."""
+
+    def __init__(self) -> None:
+        self.headers: RawHeaders = []
+        self.has_head = self.is_over = False
+        self._body = bytearray()
+
+    def take(self) -> bytes:
+        body, self._body = bytes(self._body), bytearray()
+        return body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self.is_over = True
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Unavailable("the leader does not answer; whether it was done is not known") from None
+    except (OSError, httptools.HttpParserError) as error:
+        raise Unavailable(f"the leader cannot be reached: {error}") from error

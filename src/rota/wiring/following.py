@@ -1,0 +1,157 @@
+"""A server that stands by knows all that the leader commits, and how old what it knows is. [I/O]"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import structlog
+
+from rota.engine.run import Engine
+from rota.model.errors import StoreFull, Unavailable
+from rota.store.etcd.seat import boot_ms
+from rota.store.etcd.store import EtcdStore
+from rota.store.etcd.trail import Notice, Step
+from rota.store.protocol import Change, Snapshot
+from rota.wiring.cards import from_bytes
+from rota.wiring.shared_identity import adopt_vault, take_vault
+
+log = structlog.get_logger("rota.standby")
+
+_AGAIN_SECONDS = 0.5
+_CONFIRM_SECONDS = 1.0  # between two looks at how far the others are
+_STALL_SECONDS = 3.0  # so long behind, a watch is taken for dead, and begun anew
+_FIRST_READ_SECONDS = 120.0
+_FINISH_SECONDS = 5.0
+
+
+class Following:
+    """Its mirror is the engine's, which decides nothing meanwhile."""
+
+    def __init__(self, engine: Engine, store: EtcdStore, directory: Path) -> None:
+        self._engine = engine
+        self._store = store
+        self._directory = directory
+        self._trail = store.trail()
+        self._is_read = asyncio.Event()
+        self._heard = asyncio.Condition()
+        self._taking = asyncio.Lock()
+        self._is_over = False
+        self._card: bytes | None = None
+        self._epoch = 0
+        self._confirmed_at_ms = 0
+        self._watch: asyncio.Timeout | None = None
+        self._is_whole = True  # what was told last is known entirely
+
+    # ---- what it knows
+
+    def leader(self) -> str | None:
+        return None if self._card is None else from_bytes(self._card).url
+
+    def epoch(self) -> int:
+        return self._epoch
+
+    def age_ms(self) -> int | None:
+        return max(0, boot_ms() - self._confirmed_at_ms) if self._confirmed_at_ms else None
+
+    async def reach(self, revision: int) -> None:
+        if self._engine.revision >= revision:
+            return
+        async with self._heard:
+            await self._heard.wait_for(lambda: self._engine.revision >= revision)
+
+    async def caught_up(self) -> bool:
+        """For one who leads by now, so that nobody else commits: whether all that was committed is known.
+
+        Nothing more is heard from here on.
+        """
+        try:
+            last = (await self._store.look()).revision
+            async with asyncio.timeout(_FIRST_READ_SECONDS):
+                await self._is_read.wait()
+            async with asyncio.timeout(_FINISH_SECONDS):
+                await self.reach(last)
+            await self._store.go_on_from(self._trail)
+        except (TimeoutError, Unavailable, StoreFull) as error:
+            log.warning("everything is read anew", error=str(error))
+            last = -1
+        async with self._taking:
+            self._is_over = True
+        return self._engine.revision == last
+
+    # ---- how it comes to know it
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        if self._is_over:
+            self._is_over = False
+            self._begin_anew()
+        async with asyncio.TaskGroup() as tasks:
+            working = [tasks.create_task(self._follow()), tasks.create_task(self._confirm())]
+            try:
+                yield
+            finally:
+                for task in working:
+                    task.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(None) as self._watch:
+                    await self._listen()
+            except (TimeoutError, Unavailable, StoreFull) as error:
+                log.warning("a watch is begun anew", error=str(error) or "it was silent")
+            finally:
+                self._watch = None
+            if not self._is_whole:
+                self._begin_anew()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _listen(self) -> None:
+        async with contextlib.aclosing(self._trail.steps()) as steps:
+            async for step in steps:
+                async with self._taking:
+                    if not self._is_over:
+                        self._is_whole = False
+                        await self._take(step)
+                        self._is_whole = True
+                async with self._heard:
+                    self._heard.notify_all()
+
+    def _begin_anew(self) -> None:
+        self._trail = self._store.trail()
+        self._is_whole = True
+        self._confirmed_at_ms = 0
+        self._is_read.clear()
+
+    async def _take(self, step: Step) -> None:
+        match step:
+            case Snapshot():
+                await adopt_vault(self._store, self._directory)
+                await self._engine.stand_by(step)
+                self._is_read.set()
+            case Change():
+                self._engine.hear(step)
+            case Notice():
+                await asyncio.to_thread(take_vault, step.name, step.value, self._directory)
+
+    async def _confirm(self) -> None:
+        """That the watch has told everything is known from a look at what most of etcd's members agree on."""
+        while True:
+            asked_at_ms = boot_ms()
+            with contextlib.suppress(Unavailable, StoreFull):
+                state = await self._store.look()
+                self._card, self._epoch = state.card, state.epoch
+                if self._is_read.is_set() and await self._reaches(state.revision):
+                    self._confirmed_at_ms = asked_at_ms
+            await asyncio.sleep(_CONFIRM_SECONDS)
+
+    async def _reaches(self, revision: int) -> bool:
+        try:
+            async with asyncio.timeout(_STALL_SECONDS):
+                await self.reach(revision)
+        except TimeoutError:
+            if self._watch is not None:
+                self._watch.reschedule(asyncio.get_running_loop().time())
+            return False
+        return True

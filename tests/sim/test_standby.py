@@ -1,0 +1,70 @@
+"""Through whatever happens to a cluster, a standby that hears its commits knows what reading would tell."""
+
+from typing import Any
+
+import pytest
+
+from rota.engine.catching_up import catch_up
+from rota.engine.mirror import Mirror
+from rota.model.ids import Key
+from rota.sim.cluster import Cluster
+from rota.sim.scenario import run, scenario
+from rota.store import codec
+from rota.store.protocol import Batch
+from tests.properties.by_hand import shown
+from tests.properties.test_mirror import as_kept, sums
+
+LOOK_EVERY = 20  # commits
+
+
+class Standby:
+    def __init__(self) -> None:
+        self.mirror = Mirror()
+        self.commits = 0
+        self.looks = 0
+
+    def hear(self, cluster: Cluster, batch: Batch) -> None:
+        self.mirror.now_ms = batch.time_ms
+        if self.commits:
+            puts = [codec.decode(key, value) for key, value in batch.puts]
+            catch_up(self.mirror, puts, map(Key, batch.deletes))
+        else:
+            self.mirror.load(codec.decode(key, value) for key, value in cluster.medium.records.items())
+        self.commits += 1
+        if self.commits % LOOK_EVERY == 0:
+            self.look(cluster, batch.time_ms)
+
+    def look(self, cluster: Cluster, now_ms: int) -> None:
+        again = Mirror()
+        again.now_ms = now_ms
+        again.load(codec.decode(key, value) for key, value in cluster.medium.records.items())
+        self.looks += 1
+        assert picture(self.mirror, now_ms) == picture(again, now_ms)
+
+
+def picture(mirror: Mirror, now_ms: int) -> dict[str, Any]:
+    return {
+        "shown": shown(mirror, now_ms),
+        "kept": as_kept(mirror),
+        "sums": sums(mirror),
+        "held": {job: entry.on for job, entry in mirror.jobs.items()},
+        "systems": sorted(mirror.systems),
+        "leased": sorted(mirror.leased),
+        "unassigned": sorted(mirror.unassigned),
+        "past": (sorted(mirror.past.ended), sorted(mirror.past.kept), sorted(mirror.past.orphans)),
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 3, 16])
+def test_a_standby_knows_what_reading_would_tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    standby, committed = Standby(), Cluster._committed
+
+    def hear(cluster: Cluster, batch: Batch, revision: int) -> None:
+        committed(cluster, batch, revision)
+        standby.hear(cluster, batch)
+
+    monkeypatch.setattr(Cluster, "_committed", hear)
+    finding = run(scenario(seed), keep_trace=False)
+
+    assert finding.broken is None
+    assert standby.looks
