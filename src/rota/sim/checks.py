@@ -242,7 +242,7 @@ class Checks:
         return ", ".join(f"{count} {word}" for word, count in found.items())
 
     def _wanted(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
-        """But for what is beyond the wanted, or was: what starts once, ever, is not started again after that."""
+        """But for what is beyond the wanted, or was: what starts once, ever, does not start again."""
         once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
         for index, state in self._states(spec):
             if not (spec.is_beyond(index) or (once and state is TaskState.CANCELED)):

@@ -57,7 +57,7 @@ def _updates(cluster: Cluster, fault: Fault) -> Act:
 
 def _other_size(spec: JobSpec, fault: Fault, most: int) -> int:
     """Of what has fewer tasks than before others are wanted again, or new ones, too."""
-    fewer = fault.how > 0.7 and spec.size > 1 and spec.kind is not Kind.SYSTEM
+    fewer = fault.how > 0.3 and spec.size > 1 and spec.kind is not Kind.SYSTEM
     return 1 + fault.for_ms % (spec.size - 1) if fewer else spec.size + 1 + fault.who % most
 
 
