@@ -2,9 +2,6 @@
 
 import pytest
 
-from rota.apiserver import admit_update
-from rota.apiserver.access import Caller
-from rota.identity.tokens import Role
 from rota.model.columns import ints
 from rota.model.errors import BadField
 from rota.model.ids import JobId
@@ -13,6 +10,7 @@ from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.shape import RunMode
+from rota.testing import asked
 from rota.testing.builders import job_spec
 from rota.testing.stage import Stage
 from tests.controllers.stages import end, job, stage, state
@@ -21,10 +19,7 @@ ONE = JobId("1")
 
 
 def resize(made: Stage, count: int) -> None:
-    wanted = admit_update.Update({"count": count})
-    caller = Caller("user", Role.ADMIN, ("*",))
-    made.ask("apiserver", lambda view, now: admit_update.update(view, ONE, wanted, caller, now))
-    made.settle()
+    asked.resize(made, ONE, count)
 
 
 def running(made: Stage) -> list[int]:
