@@ -329,9 +329,8 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
             case _:
-                assert key in (*_TIMES, *_CAUSES, *fields) or key in fields["needs"], (
-                    f"job {number}: what is {key}?"
-                )  # type: ignore[operator]
+                known = (*_TIMES, *_CAUSES, *_amounts(given), *fields)
+                assert key in known, f"job {number}: what is {key}?"
     return job_spec(number, **fields)
 
 
