@@ -145,13 +145,14 @@ def test_a_service_has_fewer_tasks_and_then_more_again(
     until(lambda: job.refresh().counts["canceled"] == 2, "their end is known")
     three.kill_server()
     three.start_server()
-    fewer = job.refresh()
+    fewer, reasons = job.refresh(), [task.reason for task in job.tasks()]
     job.update({"count": 4})
     until(lambda: len(witness.seen()) == 6, "the same and a new one run")
     until(lambda: job.refresh().counts["running"] == 4, "it is known")
     job.cancel()
 
     assert (fewer.count, fewer.state) == (1, "active")
+    assert reasons == [None, *["its job has 1 task now"] * 2]
     assert witness.starts() == {0: 1, 1: 2, 2: 2, 3: 1}
     assert job.wait(30).state == "canceled"
 
