@@ -6,11 +6,11 @@ from rota.controllers import after
 from rota.engine.mirror import Mirror
 from rota.model.after import After, On
 from rota.model.ids import JobId
-from rota.model.job import JobStatus
+from rota.model.job import JobStatus, JobWish
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.plan import NOTHING, Plan
 from rota.testing.builders import at, job_spec
-from tests.controllers.stages import end, stage, state
+from tests.controllers.stages import end, job, stage, state
 
 MANY = 1_000
 
@@ -122,3 +122,17 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
     assert begun == [(one, JobState.ACTIVE)]
     mirror.apply(JobStatus(one, JobState.SUCCEEDED))
     assert states(after.decide(mirror, one, at(0))) == [(name, JobState.ACTIVE) for name in later]
+
+
+def test_a_job_of_which_every_task_was_canceled_ends_before_its_turn_comes() -> None:
+    made = stage()
+    made.submit(job_spec(1))
+    made.submit(job_spec(2, count=2, after=(After(JobId("1")),)))
+    made.put(JobWish(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
+    made.settle()
+    before = state(made, 2)
+    made.put(JobWish(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
+    made.settle()
+
+    assert (before, state(made, 2)) == (JobState.WAITING, JobState.CANCELED)
+    assert job(made, 2).status.reason == "not needed"  # type: ignore[union-attr]

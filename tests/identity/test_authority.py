@@ -157,7 +157,7 @@ def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request
     assert cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
     usage = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
-    assert cert.not_valid_before_utc == now - timedelta(minutes=5)
+    assert cert.not_valid_before_utc == now - timedelta(hours=2)
     assert cert.not_valid_after_utc == now + timedelta(hours=24)
 
 

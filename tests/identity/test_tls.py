@@ -68,11 +68,11 @@ def test_an_expired_node_certificate_is_refused(
     assert "certificate has expired" in shake(server, late, ca_pem=server.ca_pem).error
 
 
-def test_a_node_whose_clock_is_four_minutes_behind_can_use_its_certificate(
+def test_a_node_whose_clock_is_an_hour_behind_can_use_its_certificate(
     server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
 ) -> None:
-    early = joined(tmp_path / "early", authority, now + timedelta(minutes=4))
-    too_early = joined(tmp_path / "too-early", authority, now + timedelta(minutes=6))
+    early = joined(tmp_path / "early", authority, now + timedelta(hours=1))
+    too_early = joined(tmp_path / "too-early", authority, now + timedelta(hours=3))
 
     assert shake(server, early, ca_pem=server.ca_pem).accepted
     assert "not yet valid" in shake(server, too_early, ca_pem=server.ca_pem).error

@@ -174,6 +174,9 @@ class Keeper:
         self.process.kill()
         self.process.wait()
 
+    def signal(self, signum: int) -> None:
+        self.process.send_signal(signum)
+
     def log(self) -> str:
         return (self.root / "keeper.log").read_text()
 

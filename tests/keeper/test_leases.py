@@ -1,8 +1,10 @@
 """Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
 
+import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +14,19 @@ from typing import Any
 import pytest
 
 from rota.keeper.process.cells import Cells
+from rota.testing import processes
 from rota.testing.processes import zombies_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
 LEASE_MS = 3000
 ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": 60_000}
-can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may make no pid namespaces")
+# An ordinary user holds leases in a world of his own, where he is root, if the machine lets him have one.
+WORLD = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
+IS_POWERFUL = Cells("").label is not None
+can_hold = pytest.mark.skipif(
+    not IS_POWERFUL and subprocess.run([*WORLD, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may make no pid namespaces, nor a user namespace",
+)
 BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
 
 
@@ -27,6 +36,39 @@ class PowerlessKeeper(Keeper):
     def command(self) -> list[str]:
         first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
         return [sys.executable, "-c", f"{first}; os.execv(sys.argv[1], sys.argv[1:])", *super().command()]
+
+
+class OwnWorldKeeper(Keeper):
+    """Beside somebody who outlives it: what dies with it does not die with its world."""
+
+    def command(self) -> list[str]:
+        buries = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pause()"
+        return [*WORLD, "sh", "-c", f'"$@" & exec "$0" -c "{buries}"', sys.executable, *super().command()]
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, signum: int) -> None:
+        command = "\0".join(super().command()).encode() + b"\0"
+        for pid in processes.with_argument(f"rota.keeper\0{self.root}\0"):
+            with contextlib.suppress(OSError):  # it has ended
+                if Path(f"/proc/{pid}/cmdline").read_bytes() == command:
+                    os.kill(pid, signum)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        super().close()
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    """One that can hold leases, whoever runs the tests."""
+    keeper = Keeper(tmp_path) if IS_POWERFUL else OwnWorldKeeper(tmp_path)
+    try:
+        yield keeper
+    finally:
+        keeper.close()
 
 
 @pytest.fixture
@@ -156,11 +198,11 @@ def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, age
 def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent: Agent) -> None:
     """The keeper slept through its end, and the renewal waits for it when it wakes."""
     begin(agent, "sleep", "600", lease_ms=LEASE_MS)
-    keeper.process.send_signal(signal.SIGSTOP)
+    keeper.signal(signal.SIGSTOP)
     asleep_ns = now_ns()
     wait_until(lambda: now_ns() > asleep_ns + LEASE_MS * 1_000_000, "the end of the lease")
     renew(agent)
-    keeper.process.send_signal(signal.SIGCONT)
+    keeper.signal(signal.SIGCONT)
 
     assert agent.wait_ended()[0][3] == "lost"
 

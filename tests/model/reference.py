@@ -5,7 +5,7 @@ from typing import NamedTuple
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import column
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskState
-from rota.model.phase import Hold, Phase
+from rota.model.phase import FIRST_END, Hold, Phase
 from rota.model.task import TaskBlock
 
 LIVE = {
@@ -36,6 +36,7 @@ class Cell(NamedTuple):
     node: str = ""
     lookahead: bool = False
     attempt: AttemptState = AttemptState.OFFERED
+    beyond: bool = False  # more than are wanted of its job
 
     @property
     def live(self) -> bool:
@@ -43,6 +44,13 @@ class Cell(NamedTuple):
 
     @property
     def phase(self) -> Phase:
+        phase = self._phase
+        if self.beyond and phase in (Phase.PENDING, Phase.HELD):
+            return Phase.CANCELED
+        return Phase.STOPPING if self.beyond and phase < FIRST_END else phase
+
+    @property
+    def _phase(self) -> Phase:
         if self.task in ENDED:
             return ENDED[self.task]
         if self.task is TaskState.UNWANTED:

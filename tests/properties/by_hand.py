@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import widened
 from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec, JobStatus, Turn
 from rota.model.lifecycle import JobState
@@ -47,8 +48,14 @@ def tasks(disk: Disk, spec: JobSpec) -> list[Task]:
         assert isinstance(task, TaskBlock | None)
         assert isinstance(attempt, AttemptBlock | None)
         assert isinstance(status, StatusBlock | None)
-        found += cells_one_by_one(spec.block_size(block), task, attempt, status)
-    return [Task(index, cell) for index, cell in enumerate(found)]
+        size = spec.block_size(block)
+        found += cells_one_by_one(
+            size,
+            task and widened(task, size),
+            attempt and widened(attempt, size),
+            status and widened(status, size),
+        )
+    return [Task(index, cell._replace(beyond=spec.is_beyond(index))) for index, cell in enumerate(found)]
 
 
 def counted(disk: Disk, now_ms: int) -> dict[str, Any]:

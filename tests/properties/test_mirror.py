@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rota.engine.catching_up import catch_up
 from rota.engine.mirror import Mirror
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
-from rota.model.columns import Draft
+from rota.model.columns import Draft, widened
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey, resized
 from rota.model.lifecycle import (
     ATTEMPT,
     NODE,
@@ -66,6 +66,12 @@ class Cluster(RuleBasedStateMachine):
         self.write(spec, SubmitKey("default", spec.name, spec.id, ""), self.counters)
         if active:
             self.write(JobCluster(spec.id, "default"), JobStatus(spec.id, JobState.ACTIVE))
+
+    @rule(data=st.data(), count=counts)
+    def resize(self, data: st.DataObject, count: int) -> None:
+        """More tasks, or fewer, and others again."""
+        for spec in some(data, [*self.jobs_that_are(JobState.ACTIVE), *self.jobs_that_are(None)]):
+            self.write(msgspec.structs.replace(resized(spec, count), version=spec.version + 1))
 
     def join(self, capacity: dict[str, int], given: dict[str, str]) -> None:
         self.counters = msgspec.structs.replace(self.counters, nodes=self.counters.nodes + 1)
@@ -252,7 +258,8 @@ class Cluster(RuleBasedStateMachine):
         for spec, task in chosen:
             block, position = divmod(task.index, BLOCK_TASKS)
             new = kind.new(spec.id, block, spec.block_size(block))
-            draft, fields = drafts.setdefault(new.key, (Draft(self.disk.get(new.key, new)), {}))
+            known = widened(self.disk.get(new.key, new), spec.block_size(block))
+            draft, fields = drafts.setdefault(new.key, (Draft(known), {}))
             fields |= change(draft, position, task)
         for draft, fields in drafts.values():
             self.write(draft.done(**fields))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rota.client.cluster import Cluster
-from rota.client.errors import Conflict, Rejected
+from rota.client.errors import Conflict
 from rota.client.job import Job
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -128,13 +128,33 @@ def test_tasks_are_added_to_an_array_that_runs(
     job.update({"count": 300, "parallel": 12})
     three.kill_server()
     three.start_server()
-    with pytest.raises(Rejected) as fewer:
-        job.update({"count": 2})
     gate.open()
 
-    assert fewer.value.field == "count"
     assert job.wait(120).state == "succeeded"
     assert witness.starts() == dict.fromkeys(range(300), 1)
+
+
+def test_a_service_has_fewer_tasks_and_then_more_again(
+    client: Cluster, three: LocalCluster, witness: Witness
+) -> None:
+    """Those with the highest numbers are stopped, and run again; the server restarts in between."""
+    job = client.submit(*witness.script("exec sleep 600"), count=3, kind="service")
+    until(lambda: len(witness.seen()) == 3, "all run")
+    job.update({"count": 1})
+    until(lambda: len(three.work()) == 1, "two are stopped")
+    until(lambda: job.refresh().counts["canceled"] == 2, "their end is known")
+    three.kill_server()
+    three.start_server()
+    fewer, reasons = job.refresh(), [task.reason for task in job.tasks()]
+    job.update({"count": 4})
+    until(lambda: len(witness.seen()) == 6, "the same and a new one run")
+    until(lambda: job.refresh().counts["running"] == 4, "it is known")
+    job.cancel()
+
+    assert (fewer.count, fewer.state) == (1, "active")
+    assert reasons == [None, *["its job has 1 task now"] * 2]
+    assert witness.starts() == {0: 1, 1: 2, 2: 2, 3: 1}
+    assert job.wait(30).state == "canceled"
 
 
 def test_where_it_may_run_changes_only_while_nothing_of_it_runs(

@@ -60,7 +60,8 @@ def _once_more(old: JobSpec, carried: tuple[tuple[int, int], ...], now: Instant)
         submitted_at_ms=0,
         user="",
         version=1,
-        count=0 if old.kind is Kind.SYSTEM else old.count,
+        count=0 if old.kind is Kind.SYSTEM else old.size,
+        kept=None,
         after=(),
         deadline_at_ms=deadline if deadline is not None and deadline > now.wall_ms else None,
         rerun_of=old.id,
@@ -84,7 +85,8 @@ def _succeeded(job: JobView) -> tuple[tuple[int, int], ...]:
                 first = found.pop()[0] if joins else at
                 found.append((first, at + length - 1))
             at += length
-    if found == [(0, spec.count - 1)]:
+    found = [(first, min(last, spec.size - 1)) for first, last in found if not spec.is_beyond(first)]
+    if found == [(0, spec.size - 1)]:
         raise Conflict(f"all tasks of job {spec.id} succeeded", hint=f"run all again: rota rerun {spec.id}")
     if len(found) > CARRIED_MAX:
         problem = f"what succeeded of job {spec.id} is in more than {CARRIED_MAX} parts"

@@ -12,7 +12,7 @@ from rota.apiserver.finding import find_job
 from rota.apiserver.services import refuse_unlike_a_service
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
-from rota.model.job import JobSpec, JobWish, Kind
+from rota.model.job import JobSpec, JobWish, Kind, resized
 from rota.model.pins import begun
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.rollout import JobFormer, former_of
@@ -35,6 +35,7 @@ ATTRIBUTES = {  # where the spec has another name for it
     "keep": "keep_seconds",
     "deadline": "deadline_at_ms",
     "image": "container",
+    "count": "size",
     **dict.fromkeys(("region", "on", "gpu_model"), "where"),
     **dict.fromkeys(NEEDS, "needs"),
 }
@@ -106,7 +107,8 @@ def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
         changes["needs"] = _needs(old.needs, new.needs, patch)
     if "command" in patch or "steps" in patch:
         changes |= {"command": new.command, "steps": new.steps}
-    return msgspec.structs.replace(old, **changes)
+    tasks = changes.pop("size", old.size)
+    return resized(msgspec.structs.replace(old, **changes), tasks)
 
 
 def _attribute(field: str) -> str:
@@ -149,12 +151,9 @@ def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> 
     if wanted.if_version not in (None, old.version):
         hint = f"look at it again: rota show {old.id}"
         raise Conflict(f"job {old.id} is at version {old.version}, not {wanted.if_version}", hint=hint)
-    if spec.count < old.count:
-        hint = f"cancel the others: rota cancel {old.id} --task {spec.count}-{old.count - 1}"
-        raise BadField("count", f"{spec.count} is fewer than the {old.count} tasks it has", hint)
     if "count" in changed and spec.kind is Kind.SYSTEM:
         raise BadField("count", "a system job has a task on every node", "leave it out")
-    if spec.count > old.count and spec.gang:
+    if "count" in changed and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
     if spec.line != old.line and job.tally.live:
         which = next((one for one in changed if one not in AT_ONCE), "where")

@@ -88,9 +88,9 @@ def _check_counts(spec: JobSpec) -> None:
         raise BadField("gang", problem, "leave gang or parallel out")
     if spec.evict_at_most is None:
         return
-    if spec.evict_at_most > spec.count:
-        problem = f"{spec.evict_at_most} is more than its {spec.count} tasks"
-        raise BadField("evict_at_most", problem, f"write 0 to {spec.count}, or leave it out")
+    if spec.evict_at_most > spec.size:
+        problem = f"{spec.evict_at_most} is more than its {spec.size} tasks"
+        raise BadField("evict_at_most", problem, f"write 0 to {spec.size}, or leave it out")
     if not spec.preemptible and spec.evict_at_most > 0:
         problem = f"allows {spec.evict_at_most} to give way, and preemptible = false none"
         raise BadField("evict_at_most", problem, "leave one of the two out")

@@ -54,7 +54,7 @@ def job_line(entry: JobEntry) -> Json:
         "reason": status.reason if status else None,
         "sentence": sentence(entry, numbers),
         "version": wanted.version,
-        "count": wanted.count,
+        "count": wanted.size if wanted.stays else wanted.count,
         "priority": wanted.priority,
         "counts": numbers,
         "submitted_at_ms": wanted.submitted_at_ms,

@@ -47,7 +47,7 @@ def totals(entry: JobEntry) -> Json:
 def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     """`3 of 3 run, 2 healthy, restarted 5 times.`"""
     whole = totals(entry)
-    said = [f"{numbers['running'] - whole['down']} of {entry.spec.count} run"]
+    said = [f"{numbers['running'] - whole['down']} of {entry.spec.size} run"]
     if whole["healthy"] is not None:
         said.append(f"{whole['healthy']} healthy")
     if whole["down"]:

@@ -35,7 +35,7 @@ def spec(wanted: JobSpec) -> Json:
         "command": wanted.command or None,
         "env": wanted.env,
         "workdir": wanted.workdir,
-        "count": wanted.count,
+        "count": wanted.size,
         "parallel": wanted.parallel,
         "cpu": needs.pop("cpu", 0) / 1000,
         "memory": needs.pop("memory", 0),

@@ -131,7 +131,7 @@ class _Rows:
     """The columns of one block as plain lists, made once for all of its tasks."""
 
     def __init__(self, mirror: Mirror, entry: JobEntry, block: int) -> None:
-        self._job = entry.spec.id
+        self._spec = entry.spec
         self._first = block * BLOCK_TASKS
         self._unbegun = _unbegun(entry)
         self._phases = entry.phases.get(block) or bytes(entry.spec.block_size(block))
@@ -156,7 +156,7 @@ class _Rows:
         attempt, status = self._attempt, self._status
         number = attempt["number"][position] if attempt else 0
         shown: Json = {
-            "job": self._job,
+            "job": self._spec.id,
             "index": self._first + position,
             "state": _shown(self._phases[position], self._unbegun),
             "tries": attempt["tries"][position] + 1 if attempt and number else 0,
@@ -176,7 +176,9 @@ class _Rows:
         return shown
 
     def _why_done(self, position: int, number: int) -> str | None:
-        """Of what has succeeded without an attempt."""
+        """Of what has succeeded without an attempt, or is more than is wanted."""
+        if self._phases[position] == Phase.CANCELED and self._spec.is_beyond(self._first + position):
+            return f"its job has {self._spec.size} task{'s' if self._spec.size > 1 else ''} now"
         return self._carried if not number and self._phases[position] == Phase.SUCCEEDED else None
 
 

@@ -42,7 +42,8 @@ from rota.config import AgentOptions
     "--pids-max",
     type=int,
     metavar="N",
-    help="Processes of all work together. [default: half of all]",
+    help="Processes and threads of all work together; of all containers as many once more. "
+    "[default: half of all]",
 )
 def command(label: Sequence[str], resource: Sequence[str], **options: Any) -> int:
     """Make this machine a node."""

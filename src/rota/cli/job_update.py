@@ -19,7 +19,12 @@ from rota.client.views import JobStatus
 @click.option("--env", multiple=True, metavar="K=V", help="A variable; the others stay; repeatable.")
 @click.option("--label", multiple=True, metavar="K=V", help="A label; the others stay; repeatable.")
 @click.option("--priority", type=int, metavar="0-100", help="Higher goes first.")
-@click.option("--count", type=int, metavar="N", help="Number of tasks, more than there are.")
+@click.option(
+    "--count",
+    type=int,
+    metavar="N",
+    help="Number of tasks; of fewer those with the highest numbers are stopped.",
+)
 @click.option("--timeout", metavar="DURATION", help="Time limit per attempt, as 90s or 2h30m.")
 @click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL.")
 @click.option("--retry", type=int, metavar="N", help="How often a failed task is tried again.")

@@ -47,7 +47,7 @@ def settle(view: View, job: JobView, now: Instant) -> Plan:
 
 def _begin(job: JobView, now: Instant) -> Plan:
     spec = job.spec
-    tasks = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id}"
+    tasks = f"{spec.size} task{'s' if spec.size > 1 else ''} of job {spec.id}"
     others = "the job it waited for has" if len(spec.after) == 1 else "the jobs it waited for have"
     why = f"{tasks} wanted: {others} ended"
     state = step(JOB, JobState.WAITING, JobEvent.TASKS_WANTED)

@@ -8,7 +8,7 @@ from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import judge, pause_ms
 from rota.controllers.verdict import End, Verdict
-from rota.controllers.wishes import is_canceled, pause, stop_late, unwant, unwant_tasks
+from rota.controllers.wishes import is_canceled, is_nothing_left, pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
@@ -26,8 +26,10 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
+from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.recovery import JobAnswers
+from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
@@ -39,6 +41,7 @@ _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 
 WAKES: Wakes = {
     **dict.fromkeys((JobCluster, JobWish, JobStatus, JobVerdict), own_id),
+    JobSpec: lambda spec: (spec.id,) if spec.kept is not None else (),  # what is left may all have ended
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
     JobAnswers: lambda answers: {f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words},
@@ -64,7 +67,7 @@ def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, pause it, cancel it, end it."""
     cancel = is_canceled(job)
     if job.status is None or job.status.state is JobState.WAITING:
-        return _before(job, now, canceled=cancel)
+        return _before(job, now, canceled=cancel or is_nothing_left(job))
     if job.status.state is JobState.CANCELING:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
     if job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM:  # that goes on
@@ -101,11 +104,11 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
         index = block * BLOCK_TASKS + position
         end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)
         word = asked.words.get(position)
-        verdict = Verdict(word) if word is not None else _judge(job.spec, draft, position, end)
+        verdict = Verdict(word) if word is not None else _judge(job.spec, draft, index, end)
         settled = _settle_one(job, draft, index, verdict, now)
         reason = settled.reason or status.reasons.get(position)
         if settled.event is TaskEvent.AGAIN:
-            again.append(index)
+            again += [] if job.spec.is_beyond(index) else [index]
         elif settled.event is TaskEvent.SUSPECTED:
             reason = hold.suspicion(view, blame.nodes[position])
             held.setdefault(reason, []).append(index)
@@ -168,8 +171,11 @@ def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position:
     return End(state, code, status.signal[position], status.causes.get(position), is_outdated=outdated)
 
 
-def _judge(spec: JobSpec, draft: Draft[TaskBlock], position: int, end: End) -> Verdict:
+def _judge(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End) -> Verdict:
+    """What is beyond the wanted has its next try when more are wanted again, unless it may have none."""
+    position = index % BLOCK_TASKS
     failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    wanted &= not (spec.is_beyond(index) and spec.run is RunMode.AT_MOST_ONCE)
     return (service.judge if spec.stays else judge)(spec, end, failures, wanted)
 
 
@@ -213,7 +219,7 @@ def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
 
 def _begin(spec: JobSpec, now: Instant) -> Plan:
     state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
-    why = f"{spec.count} task{'s' if spec.count > 1 else ''} of job {spec.id} wanted"
+    why = f"{spec.size} task{'s' if spec.size > 1 else ''} of job {spec.id} wanted"
     if spec.kind is Kind.SYSTEM:
         why = f"a task of job {spec.id} wanted on every node that fits"
     done = sum(last - first + 1 for first, last in spec.carried)
@@ -238,7 +244,15 @@ def _result(job: JobView) -> JobEvent:
         return JobEvent.SOME_FAILED
     if counts["timed_out"]:
         return JobEvent.SOME_TIMED_OUT
-    return JobEvent.ALL_STOPPED if counts["canceled"] else JobEvent.ALL_SUCCEEDED
+    return JobEvent.ALL_STOPPED if counts["canceled"] > _beyond(job) else JobEvent.ALL_SUCCEEDED
+
+
+def _beyond(job: JobView) -> int:
+    """Tasks that ended because fewer are wanted: the others alone make the result."""
+    spec = job.spec
+    blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.kept is not None else 0)
+    starts = {block: max(0, spec.size - block * BLOCK_TASKS) for block in blocks}
+    return sum(job.phases[block].count(Phase.CANCELED, start) for block, start in starts.items())
 
 
 def _end(job: JobView, event: JobEvent, before: JobState, now: Instant) -> Plan:

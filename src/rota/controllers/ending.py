@@ -17,7 +17,7 @@ def ending(job: JobView, state: JobState, now: Instant, reason: str | None = Non
     """`reason`: where no task has one."""
     bad = _bad_indices(job)
     told = bad[0] if bad else 0  # whose code is the job's own: the lowest bad index
-    exit_code, signal = _code(job, told) if bad or job.spec.count == 1 else (None, 0)
+    exit_code, signal = _code(job, told) if bad or job.spec.size == 1 else (None, 0)
     if exit_code is None and state is JobState.SUCCEEDED:
         exit_code = 0
     return JobStatus(
@@ -52,12 +52,12 @@ def _code(job: JobView, index: int) -> tuple[int | None, int]:
 
 def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
     if state is JobState.SUCCEEDED:
-        return "exit 0" if job.spec.count == 1 else f"all {job.spec.count} tasks succeeded"
+        return "exit 0" if job.spec.size == 1 else f"all {job.spec.size} tasks succeeded"
     if job.verdict is not None and state in (JobState.REJECTED, JobState.TIMED_OUT):
         return job.verdict.reason
     if not bad:
-        canceled = job.wish is not None and job.wish.cancel
-        reason = job.wish.reason if job.wish is not None and canceled else _reason_of_a_canceled_task(job)
+        whole = job.wish is not None and (job.wish.cancel or not job.tasks)  # or nothing of it ever began
+        reason = job.wish.reason if job.wish is not None and whole else _reason_of_a_canceled_task(job)
         failed = None if job.cluster is None else job.cluster.failed
         return reason or failed or "canceled by its user"
     first = describe(job, bad[0])

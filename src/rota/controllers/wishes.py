@@ -17,6 +17,12 @@ def is_canceled(job: JobView) -> bool:
     return (job.wish is not None and job.wish.cancel) or cluster_failed(job) is not None
 
 
+def is_nothing_left(job: JobView) -> bool:
+    """Each of its tasks was canceled, one by one."""
+    canceled = {} if job.wish is None else job.wish.cancel_tasks
+    return len(canceled) >= job.spec.size > 0 and all(index in canceled for index in range(job.spec.size))
+
+
 def cluster_failed(job: JobView) -> str | None:
     return None if job.cluster is None else job.cluster.failed
 

@@ -5,14 +5,14 @@ from itertools import islice
 
 from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.columns import differing, ints, widened
+from rota.model.columns import changes, differing, ints, widened
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, at_home
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.neighbours import Counted
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
-from rota.model.phase import AFTER_ENDS, FIRST_END, Hold, Phase
+from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
 from rota.model.pins import PinBlock, grown
 from rota.model.recovery import JobAnswers
 from rota.model.rollout import JobFormer, JobRollout
@@ -109,6 +109,7 @@ class JobEntry:
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.counted = Counted([], [])
         self.counted_version = -1  # of the neighbours when `counted` was made
+        self._bound()
 
     def keep(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         """Since it was written there may be more tasks."""
@@ -138,7 +139,7 @@ class JobEntry:
                 self.started_at_ms = min(first, self.started_at_ms or first)
 
     def revise(self, spec: JobSpec) -> None:
-        """The spec is another; tasks may have been added to it, never taken away."""
+        """The spec is another; tasks may have been added to it, never taken away, but perhaps unwanted."""
         if self.cluster is not None:
             spec = at_home(spec, self.cluster.cluster)
         if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
@@ -150,8 +151,29 @@ class JobEntry:
         records = (*self.tasks.values(), *self.attempts.values(), *self.statuses.values())
         for record in records:
             self.keep(record)
-        for cells in (self.phases, self.holds):
-            cells.update({block: old.ljust(spec.block_size(block), b"\0") for block, old in cells.items()})
+        for known in (self.phases, self.holds):
+            known.update({block: old.ljust(spec.block_size(block), b"\0") for block, old in known.items()})
+        self._bound()
+
+    def _bound(self) -> None:
+        """Tasks beyond what is wanted have no record of that: the spec tells, as long as it does."""
+        for block in range(self.spec.blocks if self.spec.kept is not None else 0):
+            size, attempt = self.spec.block_size(block), self.attempts.get(block)
+            before = self.phases.get(block) or bytes(size)
+            now = self.bounded(block, cells(size, self.tasks.get(block), attempt, self.statuses.get(block)))
+            changed = changes(before, now.phase)
+            self.tally.shift(before, now.phase, changed)
+            if attempt is not None:
+                self.place_again(attempt, changed, now.phase)
+            else:
+                self.has_gaps |= bool(changed)
+            if changed:
+                self.phases[block] = now.phase
+
+    def bounded(self, block: int, found: Cells) -> Cells:
+        if self.spec.kept is None:
+            return found
+        return found.bounded(max(0, self.spec.kept - block * BLOCK_TASKS))
 
     def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
         """Tasks of a block for which the record says something else than the one before; None: maybe all."""

@@ -271,13 +271,14 @@ class Mirror(Standing):
         """
         size = job.spec.block_size(block)
         attempt = job.attempts.get(block)
-        known = block in job.phases
-        before = Cells(job.phases[block], job.holds[block]) if known else Cells(bytes(size), bytes(size))
+        known = block in job.holds  # phases are there also of what is beyond the wanted, without a record
+        before = Cells(job.phases.get(block) or bytes(size), job.holds.get(block) or bytes(size))
         records = job.tasks.get(block), attempt, job.statuses.get(block)
         if known and written is not None and len(written) <= FEW:
             now = before.changed({at: cell(at, *records) for at in written})
         else:
             now = cells(size, *records)
+        now = job.bounded(block, now)
         changed = changes(before.phase, now.phase)
         job.tally.shift(before.phase, now.phase, changed)
         if attempt is not None:

@@ -24,7 +24,6 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(hours=24)
 SERVER_LIFE = timedelta(days=30)
-CLOCK_SKEW = timedelta(minutes=5)  # a node whose clock is a little behind must not refuse a new certificate
 
 MAX_REQUEST_BYTES = 16_384  # an RSA 8192 request is 3 kB
 MAX_CA_FILE_BYTES = 65_536
@@ -89,7 +88,7 @@ class Authority:
             .issuer_name(self._certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_before(now - certificates.CLOCK_SKEW)
             .not_valid_after(min(now + leaf.life, self._certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
@@ -120,7 +119,7 @@ def _make(directory: Path, now: datetime) -> None:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_before(now - certificates.CLOCK_SKEW)
         .not_valid_after(now + CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -12,6 +12,7 @@ from rota.identity.errors import Refused
 
 NODE_URI = "rota://node/"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+CLOCK_SKEW = timedelta(hours=2)  # valid so long before it is made: a clock may be behind, or set back an hour
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -61,8 +62,8 @@ def expires_at(cert_pem: bytes) -> datetime:
 def renew_after(cert_pem: bytes) -> datetime:
     """Half-life: as much time again is left for trying."""
     certificate = only_certificate(cert_pem)
-    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return begin + (end - begin) / 2
+    made, end = certificate.not_valid_before_utc + CLOCK_SKEW, certificate.not_valid_after_utc
+    return made + (end - made) / 2
 
 
 def node_uri(node_id: str) -> str:

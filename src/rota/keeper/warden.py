@@ -6,10 +6,10 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from rota.keeper import patrol
+from rota.keeper import crowds, patrol
 from rota.keeper.attempt import Excess, Kernel, Running
+from rota.keeper.crowds import Crowds
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.process import trees
 from rota.keeper.process.trees import Child, Marked
@@ -18,14 +18,13 @@ from rota.keeper.work import Work
 
 SWEEP_SECONDS = 1.0
 LOOK_SECONDS = 0.5  # at many processes that rest takes a tenth of it
-CROWD = 8  # fewer are killed one by one
-PASSES = 100
 
 
 class Warden:
     def __init__(self, work: Work, mark: str, groups: Groups, stock_up: Sequence[Callable[[], None]]) -> None:
         self._work = work
         self._groups = groups
+        self._crowds = Crowds(mark, groups)
         self._stock_up = stock_up
         self._mark = mark
         self._kernel = Kernel()
@@ -110,59 +109,25 @@ class Warden:
             return trees.find_marked(self._mark)
 
     def _carry_on(self, due: dict[Key, bool], groups: dict[Key, Group], marked: Sequence[Marked]) -> None:
-        found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+        found: dict[Key, list[Marked]] = defaultdict(list)
         for process in marked:
             if process.key in due:
-                found[process.key].append((process.pid, process.group))
+                found[process.key].append(process)
         for key, was_gone in due.items():
             group = groups.get(key)
-            tree = trees.with_groups(group.members()) if group else found[key]
+            tree = (
+                trees.with_groups(group.members()) if group else [(one.pid, one.group) for one in found[key]]
+            )
             signum, pids = self._work.tend(key, was_gone=was_gone, tree=tree)
             if group and signum == signal.SIGKILL:
                 group.kill()
             elif group and signum:
                 group.signal(signum, pids)
-            elif signum == signal.SIGKILL and len(pids) >= CROWD:
-                self._kill_crowd(key)
+            elif signum == signal.SIGKILL and len(pids) >= crowds.LEAST:
+                self._crowds.kill(key, found[key])
             else:
                 for pid in pids if signum else ():
                     trees.signal_marked(pid, self._mark, signum)
-
-    def _kill_crowd(self, key: Key) -> None:
-        """Of those who fork all the time some are always missed; each one frozen makes no more of them."""
-        killed = self._kill_resting(key)
-        trap: Group | None = None
-        for _ in range(PASSES):
-            caught = set(trap.members()) if trap else set()
-            left = [one.pid for one in self._members(key) if one.pid not in caught | killed]
-            if not left:
-                break
-            trap = trap or self._trap(key)
-            for pid in left:
-                if trap:
-                    trap.catch(pid, partial(trees.is_of, pid, key, self._mark))
-                else:
-                    trees.signal_marked(pid, self._mark, signal.SIGKILL)
-        if trap:
-            self._groups.end(trap)
-
-    def _kill_resting(self, key: Key) -> set[int]:
-        """A crowd of which nobody does anything: to freeze one by one takes much longer."""
-        members = self._members(key)
-        if any(one.is_busy for one in members):
-            return set()
-        for one in members:
-            trees.signal_marked(one.pid, self._mark, signal.SIGKILL)
-        return {one.pid for one in members}
-
-    def _members(self, key: Key) -> list[Marked]:
-        return [one for one in trees.find_marked(self._mark) if one.key == key]
-
-    def _trap(self, key: Key) -> Group | None:
-        try:
-            return self._groups.trap(key)
-        except OSError:  # the kernel has no more groups to give: then they are only killed
-            return None
 
     def _sweep(self) -> bool:
         """Kill the orphans of ended attempts; True while there is something to watch.

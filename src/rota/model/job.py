@@ -125,6 +125,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
     cluster: str | None = None  # the only one it may run in; None: any that can serve it
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
+    kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
 
     @property
     def key(self) -> Key:
@@ -139,6 +140,15 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     def stays(self) -> bool:
         """Its tasks are kept running: whatever way one ends, it is wanted again."""
         return self.kind is Kind.SERVICE
+
+    @property
+    def size(self) -> int:
+        """How many tasks its user wants; `count` is how many there have ever been."""
+        return self.count if self.kept is None else self.kept
+
+    def is_beyond(self, index: int) -> bool:
+        """There is such a task, and it is more than are wanted."""
+        return self.kept is not None and index >= self.kept
 
     @property
     def blocks(self) -> int:
@@ -214,6 +224,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
             return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
+
+
+def resized(spec: JobSpec, tasks: int) -> JobSpec:
+    """The same job with so many tasks. Those that were are never forgotten: numbers of attempts go on."""
+    kept = tasks if spec.kept is not None or tasks < spec.count else None
+    return msgspec.structs.replace(spec, count=max(spec.count, tasks), kept=kept)
 
 
 def at_home(spec: JobSpec, cluster: str) -> JobSpec:

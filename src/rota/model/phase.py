@@ -54,6 +54,13 @@ _ATTEMPT_END, _REFUSED, _ACCEPTED = (
 _UNWANTED = int(TaskState.UNWANTED)
 
 
+# A task beyond what is wanted of its job: what waits is over without a word, what lives is to stop.
+_BEYOND = bytes.maketrans(
+    bytes([Phase.PENDING, Phase.HELD, Phase.UNRESOLVED, *range(Phase.OFFERED, Phase.STOPPING)]),
+    bytes([Phase.CANCELED] * 3 + [Phase.STOPPING] * (Phase.STOPPING - Phase.OFFERED)),
+)
+
+
 class Cells(NamedTuple):
     """One byte per task of a block."""
 
@@ -66,6 +73,10 @@ class Cells(NamedTuple):
         for at, one in by.items():
             phase[at], hold[at] = one
         return Cells(bytes(phase), bytes(hold))
+
+    def bounded(self, size: int) -> "Cells":
+        """The same if only the first so many are wanted."""
+        return Cells(self.phase[:size] + self.phase[size:].translate(_BEYOND), self.hold)
 
 
 class Cell(NamedTuple):

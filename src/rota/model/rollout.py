@@ -65,10 +65,10 @@ class Back(NamedTuple):
 
 
 def go_back(spec: JobSpec, wish: JobWish | None, former: JobFormer | None, why: str) -> Back | None:
-    """None: there is nothing to go back to. Tasks that were added stay, and what never changed goes on."""
+    """None: there is nothing to go back to. As many tasks are wanted as now; what never changed goes on."""
     if former is None or former.spec is None:
         return None
-    next_ = msgspec.structs.replace(former.spec, version=spec.version + 1, count=spec.count)
+    next_ = msgspec.structs.replace(former.spec, version=spec.version + 1, count=spec.count, kept=spec.kept)
     before = wish or JobWish(spec.id)
     wished = msgspec.structs.replace(
         before,

@@ -128,7 +128,7 @@ def work_of(spec: JobSpec) -> Work:
         env=spec.env,
         workdir=spec.workdir,
         needs=spec.needs,
-        count=spec.count,
+        count=spec.size,
         grace_ms=round(spec.grace_seconds * 1000),
         timeout_ms=None if spec.timeout_seconds is None else round(spec.timeout_seconds * 1000),
         run=spec.run,

@@ -219,7 +219,7 @@ class Checks:
         verdict = self.known.get(f"job/{spec.id}/verdict")
         is_late = verdict is not None and verdict.late
         never_began = (None,) if verdict is None else (None, TaskState.WANTED)
-        for index, state in self._states(spec):
+        for index, state in self._wanted(spec):
             name = f"task {index} of job {spec.id}"
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
                 raise Broken(f"{name} is said to have succeeded and never did")
@@ -240,6 +240,13 @@ class Checks:
             word = "wanted" if state is None else state.name.lower()
             found[word] = found.get(word, 0) + 1
         return ", ".join(f"{count} {word}" for word, count in found.items())
+
+    def _wanted(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
+        """But for what is beyond the wanted, or was: what starts once, ever, does not start again."""
+        once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
+        for index, state in self._states(spec):
+            if not (spec.is_beyond(index) or (once and state is TaskState.CANCELED)):
+                yield index, state
 
     def _states(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
         """Of each task by its index; None: nothing was ever written of its block."""

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from rota.model.ids import JobId
-from rota.model.job import Kind
+from rota.model.job import JobSpec, Kind
 from rota.sim.cluster import Cluster
 from rota.sim.fault import Befall, Fault, nothing
 from rota.sim.world import Act
@@ -37,7 +37,7 @@ def _pauses(cluster: Cluster, fault: Fault) -> Act:
 
 
 def _updates(cluster: Cluster, fault: Fault) -> Act:
-    """By an environment, a priority or more tasks; sometimes what runs makes way."""
+    """By an environment, a priority, more tasks or fewer; sometimes what runs makes way."""
     job = _any_job(cluster, fault)
     if job is None:
         return nothing
@@ -46,11 +46,19 @@ def _updates(cluster: Cluster, fault: Fault) -> Act:
     bodies: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: {"env": {"SINCE": str(fault.at_ms)}},
         lambda: {"priority": fault.who % 101, "labels": {"since": str(fault.at_ms)}},
-        lambda: {} if spec.gang else {"count": spec.count + 1 + fault.who % most},
+        lambda: {} if spec.gang else {"count": _other_size(spec, fault, most)},
     )
     body = bodies[fault.who % len(bodies)]()
+    if body.get("count", spec.size) < spec.size:
+        cluster.world.count("user: wanted fewer tasks")
     cluster.users.update(job, body, replace=fault.how < 0.4, max_parallel=1 + fault.for_ms % 3)
     return nothing
+
+
+def _other_size(spec: JobSpec, fault: Fault, most: int) -> int:
+    """Of what has fewer tasks than before others are wanted again, or new ones, too."""
+    fewer = fault.how > 0.3 and spec.size > 1 and spec.kind is not Kind.SYSTEM
+    return 1 + fault.for_ms % (spec.size - 1) if fewer else spec.size + 1 + fault.who % most
 
 
 def _kills(cluster: Cluster, fault: Fault) -> Act:
@@ -60,7 +68,7 @@ def _kills(cluster: Cluster, fault: Fault) -> Act:
         return nothing
     spec = cluster.checks.known[f"job/{job}/spec"]
     alone = fault.how < 0.6 and spec.kind is not Kind.SYSTEM  # of which nobody knows how many there are
-    indices = [fault.for_ms % spec.count] if alone else None
+    indices = [fault.for_ms % spec.size] if alone else None
     cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None, ends=not (alone and spec.stays))
     return nothing
 

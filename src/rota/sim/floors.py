@@ -41,7 +41,8 @@ def _away(records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | No
             records.get(f"{kind}/{spec.id}/{block}") for kind in ("attempt", "status", "task")
         )
         for at in range(spec.block_size(block)):
-            if tasks is not None and at < tasks.size and TaskState(tasks.state[at]) in TASK_ENDS:
+            has_ended = tasks is not None and at < tasks.size and TaskState(tasks.state[at]) in TASK_ENDS
+            if has_ended or spec.is_beyond(block * BLOCK_TASKS + at):
                 continue
             number = 0 if attempts is None else ints(attempts, "number")[at]
             leaves = tasks is not None and tasks.renew.get(at) == number and (but or {}).get(at) != number

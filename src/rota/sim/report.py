@@ -63,6 +63,7 @@ BRANCHES = (
     "user: released what was held",
     "user: rolled out a bad version",
     "user: rolled out a good version",
+    "user: wanted fewer tasks",
     "rollout: a newer version",
     "rollout: going back",
 )

@@ -36,14 +36,16 @@ def _service(luck: Random, number: int, length_ms: int) -> Arrival:
 
 def end_services(cluster: Cluster) -> None:
     """Wait until each task of those that nobody canceled was seen to run; then they are canceled."""
-    missing = {(spec.id, index) for spec in _wanted(cluster) for index in range(spec.count)}
+    missing = {(spec.id, index) for spec in _wanted(cluster) for index in range(spec.size)}
     until_ms = cluster.world.now_ms + WAIT_MS
-    while (missing or _bad(cluster)) and cluster.world.now_ms < until_ms:
+    while (missing or _bad(cluster) or _beyond(cluster)) and cluster.world.now_ms < until_ms:
         cluster.world.run(cluster.world.now_ms + STEP_MS)
         missing -= cluster.checks.live_tasks()
     if missing and _has_room(cluster):
         job, index = min(missing)
         raise Broken(f"task {index} of job {job}, a service, was not started again")
+    for other, number in _beyond(cluster):
+        raise Broken(f"task {number} of job {other}, a service, runs though fewer are wanted")
     for spec in _bad(cluster):
         raise Broken(f"job {spec.id}, a service, fails as version {spec.version} and was not taken back")
     for spec in _wanted(cluster):
@@ -53,6 +55,13 @@ def end_services(cluster: Cluster) -> None:
 
 def _bad(cluster: Cluster) -> list[JobSpec]:
     return [spec for spec in _wanted(cluster) if is_bad(spec)]
+
+
+def _beyond(cluster: Cluster) -> list[tuple[str, int]]:
+    """What runs of them and is more than is wanted."""
+    specs: dict[str, JobSpec] = {spec.id: spec for spec in _wanted(cluster)}
+    live = sorted(cluster.checks.live_tasks())
+    return [(job, index) for job, index in live if job in specs and specs[job].is_beyond(index)]
 
 
 def _wanted(cluster: Cluster) -> list[JobSpec]:

@@ -16,12 +16,13 @@ from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
 from rota.model.recovery import Absence
+from rota.model.retry import Failure, Retry
 from rota.model.service import Check, Life
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.sync import Said
 from rota.model.view import state_of
 from rota.scheduler.explain import why
-from rota.testing import provided
+from rota.testing import asked, provided
 from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Machine, Stage
 
@@ -35,6 +36,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
 }
 _DAY_SECONDS = 86_400.0
 _TIMES = ("queue_timeout", "deadline")
+_CAUSES = ("retry_on", "fail_on")
 
 
 def replay(text: str) -> str:
@@ -168,6 +170,18 @@ class _Story:
             changes.setdefault(table, {})[entry] = said
         self._stage.update(JobId(job), changes, None if most is None else int(most))
 
+    def do_count(self, job: str, count: str) -> None:
+        asked.resize(self._stage, JobId(job), int(count))
+
+    def do_pause(self, job: str, stop: str = "") -> None:
+        asked.pause(self._stage, JobId(job), stop=bool(stop))
+
+    def do_resume(self, job: str) -> None:
+        asked.resume(self._stage, JobId(job))
+
+    def do_rerun(self, job: str, failed: str = "") -> None:
+        asked.rerun(self._stage, JobId(job), failed=bool(failed))
+
     def do_life(self, ref: str, *settings: str) -> None:
         """A node's word on a task of a service: restarts=2 code=1 health=down."""
         job, _, index = ref.partition(".")
@@ -298,6 +312,7 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
         name: value for key in given if key in _TIMES for name, value in _time(key, given[key]).items()
     }
     fields |= {key: given[key] for key in ("cluster",) if key in given}
+    fields["retry"] = _retry(*(given.get(key, "").split(",") for key in _CAUSES))
     for key, value in given.items():
         match key:
             case "tasks":
@@ -314,8 +329,15 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                 label, _, wanted = value.partition("==")
                 fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
             case _:
-                assert key in (*_TIMES, *fields) or key in fields["needs"], f"job {number}: what is {key}?"  # type: ignore[operator]
+                known = (*_TIMES, *_CAUSES, *_amounts(given), *fields)
+                assert key in known, f"job {number}: what is {key}?"
     return job_spec(number, **fields)
+
+
+def _retry(again: list[str], never: list[str]) -> Retry:
+    """Exit codes, and of what is tried again words, too."""
+    codes, final = (tuple(int(one) for one in some if one.isdecimal()) for some in (again, never))
+    return Retry(tuple(Failure(one) for one in again if one.isalpha()), codes, final)
 
 
 def _owner(value: str) -> dict[str, object]:

@@ -144,7 +144,7 @@ def _unwanted(job: JobView, index: int) -> bool:
     block, position = divmod(index, BLOCK_TASKS)
     task = job.tasks.get(block)
     unwished = task is not None and task.state[position] == TaskState.UNWANTED
-    return unwished or bool(job.attempts[block].flags[position] & EVICTED)
+    return unwished or job.spec.is_beyond(index) or bool(job.attempts[block].flags[position] & EVICTED)
 
 
 def _killed(job: JobView, index: int) -> bool:

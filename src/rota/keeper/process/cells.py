@@ -15,8 +15,18 @@ from collections.abc import Iterator
 
 LABEL = "pid-namespace"
 CLONE_NEWPID = 0x20000000
-# Who is orphaned in there comes to it: by ignoring this signal it has the kernel bury them.
-WAITS = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.read(0, 1)"
+# Who is orphaned in there comes to it: by ignoring this signal it has the kernel bury them, but for who
+# had ended before it was up.
+WAITS = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+try:
+    while os.waitpid(-1, os.WNOHANG)[0]:
+        pass
+except ChildProcessError:
+    pass
+os.read(0, 1)
+"""
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 

@@ -57,15 +57,19 @@ def find_marked(mark: str, patience_seconds: float = math.inf) -> list[Marked]:
     Who forks all the time holds a lock that the look at its environment has to wait for: TimeoutError.
     """
     found = []
+    keys: dict[bytes, Key | None] = {}  # of a crowd all have the same environment: it is taken apart once
     give_up_at = time.monotonic() + patience_seconds
     for pid in _pids():
         if time.monotonic() > give_up_at:
             raise TimeoutError
         environ = _environ(pid)
-        if _carries(environ, mark):
-            stat = _stat(pid)
-            if stat and stat.state != "Z":
-                found.append(Marked(pid, stat.group, _key(environ), stat.state in BUSY))
+        if not _carries(environ, mark):
+            continue
+        if environ not in keys:
+            keys[environ] = _key(environ)
+        stat = _stat(pid)
+        if stat and stat.state != "Z":
+            found.append(Marked(pid, stat.group, keys[environ], stat.state in BUSY))
     return found
 
 

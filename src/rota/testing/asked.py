@@ -1,0 +1,36 @@
+"""A user on the stage: what he asks of jobs that are there."""
+
+from rota.apiserver import admit_rerun, admit_update, admit_wishes
+from rota.apiserver.access import Caller
+from rota.identity.tokens import Role
+from rota.model.ids import JobId
+from rota.model.job import Counters
+from rota.testing.stage import Stage
+
+USER = Caller("user", Role.ADMIN, ("*",))
+
+
+def resize(stage: Stage, job: JobId, count: int) -> None:
+    """So many tasks; what runs is otherwise left alone."""
+    wanted = admit_update.Update({"count": count})
+    stage.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, USER, now))
+    stage.settle()
+
+
+def pause(stage: Stage, job: JobId, *, stop: bool) -> None:
+    body = {"stop": stop}
+    stage.ask("apiserver", lambda view, now: admit_wishes.pause(view, job, body, USER, now))
+    stage.settle()
+
+
+def resume(stage: Stage, job: JobId) -> None:
+    stage.ask("apiserver", lambda view, now: admit_wishes.resume(view, job, {}, USER, now))
+    stage.settle()
+
+
+def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
+    """Once more; of `failed` what has not succeeded."""
+    stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
+    wanted = admit_rerun.Wanted({"failed": failed})
+    stage.ask("apiserver", lambda view, now: admit_rerun.rerun(view, job, wanted, USER, now))
+    stage.settle()
