@@ -156,7 +156,7 @@ def test_a_crowd_that_hides_and_hears_nothing_dies_after_its_grace(
                 "python3", "-c", HIDES, str(wanted.tasks), grace=GRACE_SECONDS, limits=limits
             )
             until(lambda job=job: "ready" in cluster.rota("logs", job).out, "a crowd", 120)  # type: ignore[misc]
-            assert len(cluster.work()) == wanted.tasks + 1
+            until(lambda: len(cluster.work()) == wanted.tasks + 1, "all of it can be seen")
             began = time.monotonic()
             cluster.rota("cancel", job)
             until(lambda: not cluster.work(), "all of it is dead", 60)

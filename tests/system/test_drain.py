@@ -18,6 +18,7 @@ def test_at_the_deadline_work_moves_without_spending_a_retry(
     job = cluster.submit(*witness.script(gate.wait), count=3, retries=0)
     once = cluster.submit("sh", "-c", gate.wait, run="at_most_once")
     until(lambda: cluster.count(job, "running") == 3 and cluster.count(once, "running") == 1, "all run")
+    witness.wait_for(3)
     cluster.rota("node", "open", "node-2", "node-3")
 
     preview = cluster.rota("node", "drain", "node-1", "--dry-run")
@@ -47,7 +48,7 @@ def test_a_deadline_is_kept_by_a_server_that_was_killed_meanwhile(
 ) -> None:
     job = cluster.submit(*witness.script(gate.wait), where=["number != 3"])
     until(lambda: cluster.count(job, "running") == 1, "it runs")
-    first = witness.seen()[0].node
+    first = witness.wait_for(1)[0].node
     assert cluster.rota("node", "drain", first, "--deadline", "1s").code == 0
 
     cluster.kill_server()
@@ -68,4 +69,4 @@ def test_by_force_everything_goes_at_once(cluster: LocalCluster, gate: Gate) -> 
     assert (drained.code, cluster.node(1)["eligibility"]) == (0, "drained")
     assert cluster.rota("wait", once).code != 0
     assert cluster.count(once, "lost") == 1
-    assert not cluster.work()
+    until(lambda: not cluster.work(), "nothing of it is left")
