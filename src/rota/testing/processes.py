@@ -45,6 +45,12 @@ def resident_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
+def cpu_seconds(pid: int) -> float:
+    """That it took of a core since it began."""
+    in_user, in_kernel = _read(pid, "stat").rpartition(b")")[2].split()[11:13]
+    return (int(in_user) + int(in_kernel)) / os.sysconf("SC_CLK_TCK")
+
+
 def is_stopped(pid: int) -> bool:
     return _read(pid, "stat").rpartition(b")")[2].split()[:1] == [b"T"]
 
