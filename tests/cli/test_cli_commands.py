@@ -508,6 +508,6 @@ def test_completion_knows_commands_and_flags(
     monkeypatch.setenv("COMP_WORDS", "rota run --mem")
     monkeypatch.setenv("COMP_CWORD", "2")
 
-    out, _ = start().communicate(timeout=10)
+    out, _ = start().communicate(timeout=60)
 
     assert out == b"plain,--memory\n"

@@ -23,7 +23,7 @@ def imported_by(code: str) -> set[str]:
     path = [entry for entry in sys.path if entry]
     program = f"import sys; sys.path[:0] = {path!r}\n{code}\nprint(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     return set(done.stdout.splitlines()[-1].split())
 
@@ -180,7 +180,7 @@ def test_a_pipe_that_closes_ends_a_listing_quietly(
 
     process.stdout.close()
 
-    assert process.wait(timeout=10) == 141
+    assert process.wait(timeout=60) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stdout = None

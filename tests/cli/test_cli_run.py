@@ -71,7 +71,7 @@ def test_a_job_is_introduced_as_soon_as_it_runs(server: CannedServer, start: Sta
     told.set()
 
     assert "placed on laptop" in line.decode()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_flags_say_what_is_tried_again_and_win_over_the_file(
@@ -439,7 +439,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(server: CannedS
     assert process.stdout.readline() == b"ready\n"
 
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     never.set()
 
     assert process.returncode == 130
@@ -464,7 +464,7 @@ def test_ctrl_c_cancels_when_that_was_asked(server: CannedServer, start: Start) 
 
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(timeout=10) == 130
+    assert process.wait(timeout=60) == 130
     assert len(server.asked("POST /v1/jobs/12/cancel")) == 1
 
 
@@ -480,7 +480,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(server: CannedServer, start: St
     process.stdout.close()
     gone.set()
 
-    assert process.wait(timeout=10) == 141
+    assert process.wait(timeout=60) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stdout = None

@@ -22,7 +22,7 @@ def on_a_terminal(*arguments: str, **environ: str) -> str:
     while piece := _read(terminal):
         shown += piece
     os.close(terminal)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     return shown.decode()
 
 

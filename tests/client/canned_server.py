@@ -11,7 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from rota.testing.cluster import free_ports
+
 TOKEN = "token-for-tests"
+HOLD_SECONDS = 60.0  # a stream that nobody lets go on ends by itself
 # A piece of a stream that is an Event is waited for: a test decides when the stream goes on.
 Piece = bytes | threading.Event
 
@@ -50,7 +53,7 @@ class CannedServer:
         self._answers: dict[tuple[str, str], list[Answer]] = {}
         self._lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
-        self.port = 0
+        (self.port,) = free_ports(1)  # nobody takes it while the server is down
         self.start()
 
     @property
@@ -68,7 +71,6 @@ class CannedServer:
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)
-        self.port = self._server.server_address[1]
         threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         ).start()
@@ -290,7 +292,7 @@ class _Door(BaseHTTPRequestHandler):
         self._head(reply, {"Transfer-Encoding": "chunked"})
         for piece in pieces:
             if isinstance(piece, threading.Event):
-                piece.wait(10)
+                piece.wait(HOLD_SECONDS)
             else:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         if reply.cut:

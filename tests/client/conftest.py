@@ -18,5 +18,5 @@ def server() -> Iterator[CannedServer]:
 
 @pytest.fixture
 def cluster(server: CannedServer) -> Iterator[Cluster]:
-    with Cluster(Endpoint(server.addr, TOKEN), patience_seconds=5.0) as connected:
+    with Cluster(Endpoint(server.addr, TOKEN), patience_seconds=30.0) as connected:
         yield connected

@@ -21,7 +21,7 @@ def trio() -> Iterator[list[CannedServer]]:
 
 
 def to_all(servers: list[CannedServer]) -> Cluster:
-    return Cluster(Endpoint(",".join(server.addr for server in servers), TOKEN), patience_seconds=5)
+    return Cluster(Endpoint(",".join(server.addr for server in servers), TOKEN), patience_seconds=30)
 
 
 def test_the_one_that_leads_is_found_and_kept_to(trio: list[CannedServer]) -> None:

@@ -98,7 +98,7 @@ def test_patience_ends(server: CannedServer) -> None:
 def test_whoever_waits_is_told_why(server: CannedServer) -> None:
     told: list[str] = []
     server.on("GET /v1/nodes", problem(503, "unavailable", "no leader yet", retry_after=0), {"nodes": []})
-    cluster = Cluster(Endpoint(server.addr, TOKEN), 5.0, lambda reason: told.append(str(reason)))
+    cluster = Cluster(Endpoint(server.addr, TOKEN), 30.0, lambda reason: told.append(str(reason)))
 
     with cluster:
         cluster.nodes()

@@ -1,7 +1,9 @@
 """What attempts of a task write down themselves, many times a second: who ran when, by the boot clock."""
 
+import fcntl
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +42,13 @@ class Intervals:
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", SCRIPT, str(self.directory / "seen"), str(self.directory / "store")]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Meanwhile no attempt says anything."""
+        with (self.directory / "store").open("a") as store:
+            fcntl.flock(store, fcntl.LOCK_EX)
+            yield
 
     def ran(self) -> list[Ran]:
         """Of each attempt its first and its last moment, in the order of their numbers."""

@@ -160,7 +160,7 @@ def test_a_crowd_that_hides_and_hears_nothing_dies_after_its_grace(
                 "python3", "-c", HIDES, str(wanted.tasks), grace=GRACE_SECONDS, limits=limits
             )
             until(lambda job=job: "ready" in cluster.rota("logs", job).out, "a crowd", 120)  # type: ignore[misc]
-            assert len(cluster.work()) == wanted.tasks + 1
+            until(lambda: len(cluster.work()) == wanted.tasks + 1, "all of it can be seen")
             assert cluster.call("POST", f"/v1/jobs/{job}/cancel").status == 202
             began = time.monotonic()
             until(lambda: not cluster.work(), "all of it is dead", 60)

@@ -1,8 +1,7 @@
 """Large arrays: every task has its result, and a queue costs next to nothing."""
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from rota.client.cluster import connect
 from rota.testing import processes
 from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
 
 pytestmark = pytest.mark.system
 MEBIBYTE = 2**20
@@ -24,7 +24,7 @@ def test_an_array_of_ten_thousand_has_ten_thousand_results(cluster: LocalCluster
         tasks = list(client.job("last").tasks())
     assert [task.index for task in tasks] == list(range(10_000))
     assert Counter((task.state, task.exit_code) for task in tasks) == {("succeeded", 0): 10_000}
-    assert {pid: left for pid in cluster.processes() if (left := processes.zombies_of(pid))} == {}
+    until(lambda: not any(map(processes.zombies_of, cluster.processes())), "every dead process is buried")
 
 
 def test_each_task_of_an_array_has_its_own_exit_code(shared: LocalCluster) -> None:
@@ -49,12 +49,12 @@ def test_submitting_an_array_is_one_commit(empty: LocalCluster) -> None:
 def test_a_million_queued_tasks_are_small_quick_and_survive_a_restart(empty: LocalCluster) -> None:
     empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 1})
     bytes_before = processes.resident_bytes(empty.server_pid)
-    seconds_before = quickest(lambda: empty.rota("ls"))
+    seconds_before = busy_with_listing(empty)
 
     submitted = empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 1_000_000, "name": "million"})
 
     assert submitted.status == 201
-    assert quickest(lambda: empty.rota("ls")) < 2 * seconds_before
+    assert busy_with_listing(empty) < 2 * seconds_before + 0.5
     assert "million" in empty.rota("ls").out
     assert processes.resident_bytes(empty.server_pid) - bytes_before < 100 * MEBIBYTE
 
@@ -72,10 +72,9 @@ def empty(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def quickest(action: Callable[[], object]) -> float:
-    def seconds() -> float:
-        began = time.perf_counter()
-        action()
-        return time.perf_counter() - began
-
-    return min(seconds() for _ in range(5))
+def busy_with_listing(cluster: LocalCluster) -> float:
+    """Seconds of a core that the server takes for some lists, whatever else the machine does."""
+    before = processes.cpu_seconds(cluster.server_pid)
+    for _ in range(20):
+        assert cluster.call("GET", "/v1/jobs").status == 200
+    return processes.cpu_seconds(cluster.server_pid) - before

@@ -11,7 +11,7 @@ from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
-LOST_SECONDS = 3
+LOST_SECONDS = 5
 SOON: dict[str, Any] = {"delay": "10ms"}
 EATS = "exec python3 -c 'a = bytearray(200 << 20); print(len(a))'"
 
@@ -42,7 +42,8 @@ def test_a_failure_is_tried_again_if_its_cause_is_worth_it(
 
     task = ended(shared, job)
 
-    assert (task["state"], len(witness.seen())) == end, task
+    assert (task["state"], task["attempt"]) == end, task
+    assert len(witness.seen()) == end[1] or "timeout" in spec, "one that is out of time may have said nothing"
 
 
 def test_it_is_said_why_a_failure_was_not_tried_again(shared: LocalCluster) -> None:

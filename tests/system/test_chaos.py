@@ -42,11 +42,11 @@ def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", w
     assert witness.starts().keys() == set(range(TASKS))
     assert results == dict.fromkeys(range(TASKS), 0)
     assert successes(ended) == dict.fromkeys(range(TASKS), 1)
-    assert "is suspect: silent for" in dev.told(), "what Rota does is told beside it"
+    until(lambda: "is suspect: silent for" in dev.told(), "what Rota does is told beside it")
 
     assert dev.end(signal.SIGINT) == 0
     assert "Traceback" not in dev.told()
-    assert dev.left() == []
+    until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witnes
     until(lambda: dev.has_done(Kind.KILL_AGENT), "an agent is killed")
 
     assert dev.end(signal.SIGINT) == 0
-    assert dev.left() == []
+    until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
 @dataclass

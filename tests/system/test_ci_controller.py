@@ -17,7 +17,7 @@ from rota.wire.generated import controller_pb2 as pb
 from tests.system.witness import Gate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_controller.py"
-ENDS_IN_SECONDS = 60
+ENDS_IN_SECONDS = 120
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes that are given up early."""
-    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "3"}) as running:
+    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "5"}) as running:
         yield running
 
 

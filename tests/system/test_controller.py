@@ -14,7 +14,7 @@ from rota.wire.generated import controller_pb2_grpc
 from tests.system.witness import Gate
 
 pytestmark = pytest.mark.system
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ class Controller:
         request = pb.ScheduleRequest(
             spec_json=json.dumps({**spec, "command": command}), logs=True, idempotency_key=key
         )
-        return self._stub.Schedule(request, metadata=self._said, timeout=SECONDS)
+        return self._stub.Schedule(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
 
     def watch(self, **request: str) -> Any:
         return self._stub.Watch(

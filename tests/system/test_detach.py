@@ -16,7 +16,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(shared: LocalCluster, gate: Gate) -
     job = until_it_began(shared, running)
 
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=10)
+    _, err = running.communicate(timeout=60)
 
     assert running.returncode == 130
     assert f"job {job} goes on: rota wait {job}" in err.decode()
@@ -31,7 +31,7 @@ def test_ctrl_c_cancels_where_that_was_asked_for(shared: LocalCluster, gate: Gat
     job = until_it_began(shared, running)
 
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=20)
+    running.communicate(timeout=60)
 
     assert running.returncode == 130
     assert shared.call("GET", f"/v1/jobs/{job}").body["state"] == "canceled"
@@ -48,9 +48,9 @@ def test_a_detached_job_is_waited_for_and_its_output_followed(shared: LocalClust
 
     gate.open()
 
-    out, _ = following.communicate(timeout=20)
+    out, _ = following.communicate(timeout=60)
     assert (following.returncode, out) == (0, b"two\n")
-    assert waiting.wait(20) == 4
+    assert waiting.wait(60) == 4
 
 
 def until_it_began(cluster: LocalCluster, running: subprocess.Popen[bytes]) -> str:

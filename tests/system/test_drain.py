@@ -18,6 +18,7 @@ def test_at_the_deadline_work_moves_without_spending_a_retry(
     job = three.submit(*witness.script(gate.wait), count=3, retries=0)
     once = three.submit("sh", "-c", gate.wait, run="at_most_once")
     until(lambda: three.count(job, "running") == 3 and three.count(once, "running") == 1, "all run")
+    witness.wait_for(3)
     three.rota("node", "open", "node-2", "node-3")
 
     preview = three.rota("node", "drain", "node-1", "--dry-run")
@@ -48,7 +49,7 @@ def test_a_deadline_is_kept_by_a_server_that_was_killed_meanwhile(
 ) -> None:
     job = three.submit(*witness.script(gate.wait), where=["number != 3"])
     until(lambda: three.count(job, "running") == 1, "it runs")
-    first = witness.seen()[0].node
+    first = witness.wait_for(1)[0].node
     assert three.rota("node", "drain", first, "--deadline", "1s").code == 0
 
     three.kill_server()
@@ -70,4 +71,4 @@ def test_by_force_everything_goes_at_once(three: LocalCluster, gate: Gate) -> No
     assert (drained.code, three.node(1)["eligibility"]) == (0, "drained")
     assert three.rota("wait", once).code != 0
     assert three.count(once, "lost") == 1
-    assert not three.work()
+    until(lambda: not three.work(), "nothing of it is left")

@@ -44,7 +44,10 @@ def test_a_full_disk_takes_results_and_nothing_new(
     told = cramped.rota("run", "--", "true")
     status = cramped.rota("server", "status").out
     gate.open()
-    until(lambda: cramped.count(running, "failed") == 3, "the results are on record")
+    until(
+        lambda: cramped.count(running, "failed") == 3 and cramped.count(running, "succeeded") == 1,
+        "the results are on record",
+    )
     why = cramped.rota("why", waiting).out
     still_waits = cramped.count(waiting, "pending")
     cancelled = cramped.rota("cancel", waiting)

@@ -154,7 +154,7 @@ def test_a_keeper_of_before_an_upgrade_makes_room_for_one_that_shares_devices(
         try:
             until((directory / "keeper.sock").exists, "the outdated keeper listens")
             cluster.start_agent(1)
-            assert outdated.wait(30) == 0
+            assert outdated.wait(60) == 0
         finally:
             outdated.kill()
             outdated.wait()

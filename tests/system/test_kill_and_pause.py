@@ -31,7 +31,7 @@ def test_a_signal_reaches_one_task_once_and_the_work_lives_on(
     assert sorted(heard.read_text().split()) == ["0", "1", "1", "2"]
     assert job.refresh().counts["running"] == 3
     job.kill()
-    assert job.wait(30).state == "canceled"
+    assert job.wait(60).state == "canceled"
 
 
 def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
@@ -42,7 +42,7 @@ def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
     until(lambda: job.task(0).state == "stopping", "it is being stopped")
     job.kill()
 
-    assert job.wait(30).state == "canceled"
+    assert job.wait(60).state == "canceled"
     assert job.task(0).signal == 9
 
 
@@ -52,6 +52,7 @@ def test_one_task_of_an_array_is_canceled_and_the_others_go_on(
     """One that runs, and one that was never placed."""
     job = client.submit(*witness.script(gate.wait), count=600, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
+    witness.wait_for(2)
     told = three.rota("cancel", job.id, "--task", "1,599")
     until(lambda: three.count(job.id, "canceled") == 2, "both are canceled")
     more = three.rota("cancel", job.id, "--task", "3-598")
@@ -70,7 +71,7 @@ def test_a_signal_that_does_not_exist_is_named(client: Cluster, three: LocalClus
     with pytest.raises(Rejected) as nobody:
         job.kill(indices=[3])
     job.kill()
-    ended = job.wait(30)
+    ended = job.wait(60)
 
     assert told.code == 2
     assert "signal: 'USR7' is not a signal" in told.err
@@ -100,7 +101,7 @@ def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
     assert "it is paused" in why
     assert f"rota resume {job.id}" in why
     assert started == 2
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
     assert len(witness.starts()) == 20
 
 
@@ -109,6 +110,7 @@ def test_what_a_pause_stops_is_tried_again_at_no_cost(
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=2, retries=0)
     until(lambda: three.count(job.id, "running") == 2, "both run")
+    witness.wait_for(2)
     job.pause(stop=True)
     until(lambda: three.count(job.id, "pending") == 2, "both are stopped")
     three.kill_server()
@@ -118,7 +120,7 @@ def test_what_a_pause_stops_is_tried_again_at_no_cost(
     job.resume()
 
     assert still == "paused"
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
     assert witness.starts() == {0: 2, 1: 2}
 
 
@@ -127,6 +129,6 @@ def test_a_paused_job_can_be_canceled(client: Cluster) -> None:
     job.pause()
     job.cancel()
 
-    assert job.wait(30).state == "canceled"
+    assert job.wait(60).state == "canceled"
     with pytest.raises(Conflict):
         job.pause()

@@ -48,7 +48,7 @@ def test_a_system_job_is_on_every_node_as_nodes_come_drain_and_open(tmp_path: Pa
         until(lambda: nodes_of(cluster, job) == ["node-1", "node-2", "node-3"], "it runs on the new one")
         assert cluster.rota("node", "drain", "node-1").code == 0
         until(lambda: nodes_of(cluster, job) == ["node-2", "node-3"], "the drained node has lost it")
-        assert "not on node-1: it is drained" in cluster.rota("why", job).out
+        until(lambda: "not on node-1: it is drained" in cluster.rota("why", job).out, "the node is drained")
         assert cluster.rota("node", "open", "node-1").code == 0
         until(lambda: len(nodes_of(cluster, job)) == 3, "it is back")
         cluster.kill_agent(2, signal.SIGKILL)
@@ -98,10 +98,10 @@ def test_a_run_begins_at_its_minute(shared: LocalCluster, tmp_path: Path) -> Non
     }
     made = shared.call("POST", "/v1/crons", body)
     assert made.status == 201, made.body
-    until(marks.exists, "the first run has begun", 75)
+    until(lambda: marks.exists() and marks.read_text().endswith("\n"), "the first run has begun", 120)
     instant = marks.read_text().split()[0]
 
     assert instant.endswith(":00Z")
     runs = shared.call("GET", "/v1/crons/minutely").body["runs"]
-    assert runs[-1]["at_ms"] == made.body["next_at_ms"]
+    assert made.body["next_at_ms"] in [run["at_ms"] for run in runs]
     assert shared.call("DELETE", "/v1/crons/minutely").status == 204

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rota.keeper.output.times import ENDING, read
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate
@@ -21,7 +22,6 @@ class Talker:
     def __init__(self, cluster: LocalCluster, directory: Path, count: int = 1) -> None:
         self._cluster = cluster
         self._directory = directory
-        self._said = 0
         script = (
             f"n=1; while :; do f={directory}/$ROTA_INDEX.$n; until [ -e $f ]; do sleep 0.02; done; . $f;"
             " n=$((n+1)); done"
@@ -31,10 +31,12 @@ class Talker:
         until(lambda: cluster.count(self.job, "running") == count, "all run")
 
     def say(self, command: str, index: int = 0) -> None:
-        """Until it is on record when that came."""
-        seen = self._marks()
-        self._turn(command, index)
-        until(lambda: self._marks() > seen, f"it has said {command}")
+        """Until it is on record when that came, to its last byte."""
+        done = self._directory / "done"
+        self._turn(f"{command}; : > {done}", index)
+        until(done.exists, f"it has said {command}")
+        done.unlink()
+        until(self._is_marked, "its node has seen all of it")
 
     def end(self, command: str = "exit 0") -> None:
         for index in range(len(self._turns)):
@@ -47,9 +49,16 @@ class Talker:
         partial.write_text(f"{command}\n")
         partial.rename(self._directory / f"{index}.{self._turns[index]}")
 
-    def _marks(self) -> int:
+    def _is_marked(self) -> bool:
         logs = self._cluster.node_directory(1) / "logs" / self.job
-        return sum(path.stat().st_size for path in logs.glob("*.times"))
+        files = [path for ending in ("out", "err") for path in logs.glob(f"*.{ending}")]
+        return all(_marked_bytes(path) == path.stat().st_size for path in files)
+
+
+def _marked_bytes(path: Path) -> int:
+    """How much of a stream's file has a time."""
+    marks = path.with_name(path.name + ENDING.decode())
+    return read(marks.read_bytes()).positions[-1] if marks.exists() else 0
 
 
 @pytest.fixture
@@ -219,7 +228,7 @@ def test_a_part_that_makes_no_sense_is_refused_by_name(
 
 
 def test_every_attempt_is_shown_also_one_whose_node_is_gone(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, nodes=2, settings={"ROTA_LOST_SECONDS": "3"}) as cluster:
+    with LocalCluster(tmp_path, nodes=2, settings={"ROTA_LOST_SECONDS": "5"}) as cluster:
         gate = Gate(tmp_path / "gate")
         job = cluster.submit("sh", "-c", f"echo try $ROTA_ATTEMPT on $ROTA_NODE; {gate.wait}; echo done")
         until(lambda: cluster.count(job, "running") == 1, "it runs")

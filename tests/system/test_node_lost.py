@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rota.model.limits import BEAT_MS
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
-LOST_SECONDS = 3
+LOST_SECONDS = 5
+PATIENT_SECONDS = 8  # a beat may come late on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +30,13 @@ def start_again(cluster: LocalCluster, number: int) -> None:
     cluster.wait_for_nodes()
 
 
-def test_nodes_that_have_nothing_to_say_are_not_suspected(hasty: LocalCluster) -> None:
-    since = hasty.call("GET", "/v1/server").body["revision"]
+def test_nodes_that_have_nothing_to_say_are_not_suspected(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": str(PATIENT_SECONDS)}) as patient:
+        since = patient.call("GET", "/v1/server").body["revision"]
 
-    time.sleep(3 * LOST_SECONDS)  # that nothing happens is what this is about
+        time.sleep(PATIENT_SECONDS + 1)  # that nothing happens is what this is about
 
-    assert hasty.call("GET", "/v1/server").body["revision"] == since
+        assert patient.call("GET", "/v1/server").body["revision"] == since
 
 
 def test_a_lost_nodes_tasks_run_elsewhere_once_each(
@@ -41,7 +45,7 @@ def test_a_lost_nodes_tasks_run_elsewhere_once_each(
     """And it costs no retry: they have none."""
     job = hasty.submit(*witness.script(gate.wait), count=6)
     until(lambda: hasty.count(job, "running") == 6, "all tasks run")
-    moved = {seen.index for seen in witness.seen() if seen.node == "node-1"}
+    moved = {seen.index for seen in witness.wait_for(6) if seen.node == "node-1"}
     assert moved, "the tasks were spread over all nodes"
 
     hasty.kill_node(1)
@@ -59,9 +63,8 @@ def test_an_idle_cluster_notices_a_lost_node(hasty: LocalCluster) -> None:
     killed_at = time.monotonic()
     hasty.kill_node(2)
 
-    until(lambda: hasty.node(2)["state"] == "suspect", "suspect at once", 1)
-    until(lambda: hasty.node(2)["state"] == "lost", "lost after the grace", 2 * LOST_SECONDS)
-    assert time.monotonic() - killed_at > LOST_SECONDS - 1
+    until(lambda: hasty.node(2)["state"] == "lost", "lost after the grace")
+    assert time.monotonic() - killed_at > LOST_SECONDS - BEAT_MS / 1000 - 1
     told = hasty.call("GET", f"/v1/events?node=node-2&since={since}").body["events"]
     assert [event["kind"] for event in told] == ["node.suspect", "node.lost"]
     start_again(hasty, 2)

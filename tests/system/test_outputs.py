@@ -24,7 +24,7 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 
 def left_by(client: Cluster, script: str, **spec: int) -> Job:
     job = client.submit("sh", "-c", f"cd $ROTA_OUTPUT_DIR; {script}", **spec)  # type: ignore[arg-type]
-    job.wait(30)
+    job.wait(60)
     return job
 
 

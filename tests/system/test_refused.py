@@ -43,7 +43,7 @@ def test_a_controller_without_a_good_token_is_refused(
     with grpc.insecure_channel(shared.grpc) as channel:
         stub = controller_pb2_grpc.ControllerStub(channel)  # type: ignore[no-untyped-call]  # generated
         with pytest.raises(grpc.RpcError) as refused:
-            stub.Stop(controller_pb2.StopRequest(job="1"), metadata=header, timeout=10)
+            stub.Stop(controller_pb2.StopRequest(job="1"), metadata=header, timeout=60)
 
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert "token" in (refused.value.details() or "")
@@ -76,7 +76,7 @@ def test_a_plain_text_agent_is_refused(shared: LocalCluster) -> None:
     with grpc.insecure_channel(shared.agent) as channel:
         stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
         with pytest.raises(grpc.RpcError) as refused:
-            stub.Renew(agent_pb2.RenewRequest(), timeout=10)
+            stub.Renew(agent_pb2.RenewRequest(), timeout=60)
 
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
@@ -105,7 +105,7 @@ def test_a_join_token_is_good_once(shared: LocalCluster) -> None:
     assert agent.stderr is not None
     assert b"connected" in agent.stderr.readline()
     agent.send_signal(signal.SIGINT)
-    assert agent.wait(30) == 0
+    assert agent.wait(60) == 0
 
     ran = shared.rota("agent", "--data-dir", str(second), "--join", line, "--run-as", "self")
 
@@ -133,6 +133,7 @@ def test_an_agent_without_a_join_line_is_told_how_to_get_one(shared: LocalCluste
 
 def test_an_agent_of_a_deleted_node_is_refused(cluster: LocalCluster) -> None:
     assert cluster.kill_agent(2, signal.SIGINT) == 0
+    until(lambda: cluster.node(2)["state"] == "left", "it has left")
     assert cluster.rota("node", "delete", "node-2").code == 0
 
     cluster.start_agent(2)
@@ -150,13 +151,13 @@ def knock(cluster: LocalCluster, certificate: Path | None) -> str:
         context.load_cert_chain(certificate)
     host, _, port = cluster.agent.partition(":")
     with (
-        socket.create_connection((host, int(port)), timeout=10) as plain,
+        socket.create_connection((host, int(port)), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=SERVER_NAME) as secure,
     ):
         try:
             # With TLS 1.3 the verdict comes with the first bytes, or as an end without any.
             return "let in" if secure.recv(1) else "refused"
-        except ssl.SSLError:
+        except (ssl.SSLError, ConnectionError):
             return "refused"
 
 

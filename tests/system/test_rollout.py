@@ -144,10 +144,10 @@ def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
     told = rollout(job)
     end(job)
 
-    assert TASKS - AWAY <= fewest < TASKS, "some were replaced, and never too many at once"
+    assert fewest >= TASKS - AWAY, "never were too many away at once"
     assert rounds[-1] == (TASKS, "first")
     assert {versions for _, versions in rounds} == {"first"}
-    assert len(tried) == AWAY, "what it had not reached was left alone"
+    assert len(tried) == AWAY, "some were replaced, and what it had not reached was left alone"
     assert (told["version"], told["back_from"]) == (3, 2)
     assert "version 2 was taken back (task " in shown
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events

@@ -1,5 +1,6 @@
 """kill -9 of the server: nothing acknowledged is lost or doubled, running work does not notice."""
 
+import contextlib
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.client.cluster import connect
+from rota.client.errors import Unavailable
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
@@ -30,11 +32,11 @@ class Submitter:
         with connect(f"http://{self.cluster.http}", token=self.cluster.token) as client:
             while not self.stopping.is_set():
                 key = f"key-{len(self.acknowledged)}"
-                self.acknowledged[key] = client.submit("true", key=key, name=key).id
+                with contextlib.suppress(Unavailable):  # for longer than a client has patience: once more
+                    self.acknowledged[key] = client.submit("true", key=key, name=key).id
                 self.stopping.wait(0.05)
 
 
-@pytest.mark.timeout(240)
 def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: LocalCluster, witness: Witness) -> None:
     job = cluster.submit(*witness.script("sleep 0.2"), count=600, name="array")
     waiting = cluster.start_rota("wait", job)
@@ -60,7 +62,9 @@ def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: LocalCluster, wit
             assert client.job(submitted).wait(60).state == "succeeded"
         names = Counter(status.name for status in client.jobs())
     assert len(submitter.acknowledged) >= KILLS
-    assert names == dict.fromkeys(("array", *submitter.acknowledged), 1)
+    expected = dict.fromkeys(("array", *submitter.acknowledged), 1)
+    unanswered = f"key-{len(submitter.acknowledged)}"  # it may have been taken all the same
+    assert names in (expected, expected | {unanswered: 1})
 
 
 def test_a_run_that_is_followed_goes_on_over_a_kill(cluster: LocalCluster, gate: Gate) -> None:
@@ -74,7 +78,7 @@ def test_a_run_that_is_followed_goes_on_over_a_kill(cluster: LocalCluster, gate:
     gate.open()
     cluster.start_server()
 
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=120)
     assert (running.returncode, out) == (5, b"two\n")
 
 

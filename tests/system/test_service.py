@@ -18,6 +18,7 @@ def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
     while_running, when_empty = eligibility
     job = three.submit(*witness.script(gate.wait), where=["number == 1"])
     until(lambda: three.count(job, "running") == 1, "it runs")
+    witness.wait_for(1)
 
     assert three.rota("node", verb, "node-1").code == 0
 
@@ -27,7 +28,7 @@ def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
     assert {seen.node for seen in witness.seen()[1:]} == {"node-2", "node-3"}
     gate.open()
     assert three.rota("wait", job).code == 0, "what ran there could end"
-    assert three.node(1)["eligibility"] == when_empty
+    until(lambda: three.node(1)["eligibility"] == when_empty, f"it is {when_empty}")
     assert when_empty in three.rota("node", "ls").out
 
     assert three.rota("node", "open", "node-1").code == 0

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.system
 
 def runs(cluster: LocalCluster, **spec: Any) -> str:
     job = cluster.submit("sleep", "600", **spec)
-    until(lambda: cluster.count(job, "running") == 1, "it runs")
+    # On a busy machine its time may be over before anybody has looked.
+    until(lambda: cluster.count(job, "running") or cluster.count(job, "timed_out"), "it runs")
     return job
 
 
@@ -39,7 +40,7 @@ def test_a_time_limit_holds_while_the_agent_is_down(shared: LocalCluster) -> Non
 
 
 def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
-    job = runs(shared, deadline="3s", grace="1s")
+    job = runs(shared, deadline="8s", grace="1s")
 
     assert shared.rota("wait", job).code == 124
     until(lambda: not shared.work(), "its processes are gone")
@@ -49,7 +50,8 @@ def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
 
 
 def test_a_deadline_that_came_while_the_server_was_down_ends_it_afterwards(shared: LocalCluster) -> None:
-    job = runs(shared, deadline="2s", grace="1s")
+    job = runs(shared, grace="1s")
+    assert shared.call("PATCH", f"/v1/jobs/{job}", {"deadline": "1s"}).status == 200
     shared.kill_server()
     shared.start_server()
 

@@ -31,7 +31,7 @@ def test_what_waits_takes_the_new_environment_and_what_runs_keeps_the_old(
     assert "version 2" in told.err
     assert "at once                   priority" in told.err
     assert "from the next attempt on  env" in told.err
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == ["0 none", "1 none", "2 red", "3 red"]
     assert (job.status.version, job.status.priority) == (2, 70)
 
@@ -49,6 +49,7 @@ def test_what_runs_is_replaced_one_after_the_other(
     seen = tmp_path / "seen"
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
     until(lambda: three.count(job.id, "running") == 4, "all run")
+    until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 4, "all have said so")
     told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
     until(lambda: job.refresh().versions == {"2": 4}, "all are replaced")
     shown = three.rota("show", job.id).out
@@ -59,7 +60,7 @@ def test_what_runs_is_replaced_one_after_the_other(
     assert all(0 < left <= back for left, back in away)
     assert all(back <= left for (_, back), (left, _) in pairwise(away))
     assert "version    2: 4 run version 2" in shown
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == [
         f"{at} {how}" for at in range(4) for how in ("none", "red")
     ]
@@ -74,7 +75,7 @@ def test_a_stale_version_changes_nothing(client: Cluster, three: LocalCluster) -
     answer = three.call("PATCH", f"/v1/jobs/{job.id}", {"priority": 90}, **{"If-Match": '"1"'})
     after = job.refresh()
     job.kill()
-    job.wait(30)
+    job.wait(60)
 
     assert (first.version, repeated.version, after.version, after.priority) == (2, 2, 2, 60)
     assert stale.code == 1
@@ -89,30 +90,30 @@ def test_a_time_limit_holds_for_what_runs(client: Cluster) -> None:
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
     job.update({"timeout": "0.1s"})
 
-    assert job.wait(30).state == "timed_out"
+    assert job.wait(60).state == "timed_out"
 
 
 def test_a_longer_time_limit_saves_what_runs(client: Cluster, gate: Gate, witness: Witness) -> None:
-    job = client.submit(*witness.script(gate.wait), timeout="3s")
+    job = client.submit(*witness.script(gate.wait), timeout="6s")
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
     job.update({"timeout": None})
-    short = client.run("sleep", "600", timeout="3s")
+    short = client.run("sleep", "600", timeout="6s")
     gate.open()
 
     assert short.state == "timed_out"
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
 
 
 @pytest.mark.parametrize("before", [{}, {"limits": {"memory": "1g"}}], ids=["its first", "another"])
 def test_a_memory_limit_holds_for_what_runs(
     client: Cluster, before: dict[str, object], gate: Gate, witness: Witness
 ) -> None:
-    eats = f"{gate.wait}; exec {sys.executable} -c 'import time; data = bytearray(512 << 20); time.sleep(5)'"
+    eats = f"{gate.wait}; exec {sys.executable} -c 'import time; data = bytearray(512 << 20); time.sleep(60)'"
     job = client.submit(*witness.script(eats), **before)  # type: ignore[arg-type]
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
     job.update({"limits": {"memory": "64m"}})
     gate.open()
-    ended = job.wait(30)
+    ended = job.wait(60)
 
     assert ended.state == "failed"
     assert "out of memory: limit 64 MiB" in (ended.reason or "")
@@ -175,7 +176,7 @@ def test_where_it_may_run_changes_only_while_nothing_of_it_runs(
     assert refused.value.field == "cpu"
     assert f"rota pause {job.id} --stop" in (refused.value.hint or "")
     assert reserved == 6
-    assert job.wait(30).state == "succeeded"
+    assert job.wait(60).state == "succeeded"
 
 
 def test_a_node_that_was_away_learns_of_the_change(

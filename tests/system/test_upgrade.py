@@ -42,6 +42,12 @@ def another_version(directory: Path, edited: str | None = None, edit: tuple[str,
     return str(directory)
 
 
+def all_work(cluster: LocalCluster) -> list[int]:
+    """One that is about to become another program has no environment for a moment."""
+    found = sorted(cluster.work())
+    return found if len(found) == TASKS else []
+
+
 def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Path, witness: Witness) -> None:
     other = another_version(tmp_path / "other")
     gate = tmp_path / "gate"
@@ -49,7 +55,8 @@ def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Pa
     with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS) as cluster:
         job = cluster.submit(*witness.script(f"exec cat {gate}"), count=TASKS, retries=0)
         until(lambda: cluster.count(job, "running") == TASKS, "all run")
-        before = sorted(cluster.work())
+        witness.wait_for(TASKS)
+        before = until(lambda: all_work(cluster), "every process is there")
         assert cluster.node(1)["agent_version"] == rota.__version__
 
         assert cluster.kill_agent(1, signal.SIGTERM) == 0
@@ -72,7 +79,8 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
         until(lambda: cluster.node(1)["agent_version"] == "99.9.9", "it is greeted")
 
         assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
-        assert "unexpected word" in (cluster.directory / "server.log").read_text()
+        log = cluster.directory / "server.log"
+        until(lambda: "unexpected word" in log.read_text(), "it is told")
         assert cluster.node(1)["state"] == "ready"
 
 
@@ -84,5 +92,5 @@ def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> Non
         until(lambda: cluster.node(1)["agent_version"] == rota.__version__, "the older one is there")
 
         assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
-        assert "a word this version does not know" in cluster.agent_log(1)
+        until(lambda: "a word this version does not know" in cluster.agent_log(1), "it is told")
         assert cluster.node(1)["state"] == "ready"

@@ -24,7 +24,7 @@ def test_a_state_is_waited_for(client: Cluster, shared: LocalCluster, gate: Gate
     runs = shared.rota("wait", job.id, "--for", "running")
     pauses = shared.start_rota("wait", job.id, "--for", "paused")
     job.pause()
-    paused = pauses.wait(30)
+    paused = pauses.wait(60)
     gate.open()
     ended = shared.rota("wait", job.id, "--for", "succeeded")
     missed = shared.rota("wait", job.id, "--for", "failed")
@@ -37,10 +37,10 @@ def test_a_state_is_waited_for(client: Cluster, shared: LocalCluster, gate: Gate
 def test_an_event_is_waited_for_also_one_that_was(client: Cluster, shared: LocalCluster) -> None:
     job = client.submit("sh", "-c", "exit $(( ROTA_ATTEMPT < 2 ))", retries=1)
 
-    assert job.wait_for("task.retry", 30)
-    assert job.wait(30).state == "succeeded"
-    assert job.wait_for("task.retry", 30)
-    assert not job.wait_for("task.restart", 30)
+    assert job.wait_for("task.retry", 60)
+    assert job.wait(60).state == "succeeded"
+    assert job.wait_for("task.retry", 60)
+    assert not job.wait_for("task.restart", 60)
     assert shared.rota("wait", job.id, "--for", "task.restart").code == 1
 
 

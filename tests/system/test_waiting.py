@@ -31,7 +31,7 @@ def test_work_waits_for_the_first_node(empty: LocalCluster) -> None:
 
     empty.start_agent(1)
 
-    out, _ = running.communicate(timeout=30)
+    out, _ = running.communicate(timeout=120)
     assert (running.returncode, out) == (0, b"at last\n")
 
 

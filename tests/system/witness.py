@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from rota.testing.processes import until
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -29,6 +31,11 @@ class Witness:
         # The last line may be on its way.
         rows = (line.split() for line in self.path.read_text().splitlines(keepends=True) if "\n" in line)
         return [Seen(int(index), int(attempt), node) for index, attempt, node in rows]
+
+    def wait_for(self, starts: int) -> list[Seen]:
+        """A server knows that work runs before the work has said so itself."""
+        until(lambda: len(self.seen()) >= starts, f"{starts} tasks have begun")
+        return self.seen()
 
     def starts(self) -> Counter[int]:
         """How often each task was started."""

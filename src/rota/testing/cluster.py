@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,10 +21,12 @@ from rota.testing import processes
 from rota.testing.processes import until
 
 # Below the range from which the kernel takes ports for outgoing connections: a port that is free while
-# its server is down stays so.
+# its server is down stays so. Test runs side by side, whose process ids differ, choose from different parts.
 _PORTS = range(15_000, 32_000)
-_START_SECONDS = 40.0
-_ANSWER_SECONDS = 60.0
+_PARTS = 20
+_START_SECONDS = 90.0
+_ANSWER_SECONDS = 120.0
+_given: deque[int] = deque(maxlen=200)  # ports that somebody may be about to listen on
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ class LocalCluster:
         """Every process that some task started."""
         return [pid for number in self.numbers for pid in _work(self.node_directory(number))]
 
-    def join_line(self, valid_seconds: float = 60) -> str:
+    def join_line(self, valid_seconds: float = 600) -> str:
         answer = self.call("POST", "/v1/join-tokens", {"local": True, "valid_seconds": valid_seconds})
         return str(answer.body["line"]).split("'")[1]
 
@@ -228,9 +231,12 @@ class LocalCluster:
         self, address: str, method: str, path: str, payload: bytes | None, headers: dict[str, str]
     ) -> Answer:
         with contextlib.closing(HTTPConnection(address, timeout=_ANSWER_SECONDS)) as connection:
-            connection.request(method, path, payload, headers)
-            response = connection.getresponse()
-            text = response.read()
+            try:
+                connection.request(method, path, payload, headers)
+                response = connection.getresponse()
+                text = response.read()
+            except HTTPException as cut:
+                raise ConnectionError(f"the server went away while it answered: {cut!r}") from cut
         return Answer(response.status, json.loads(text) if text else None)
 
     @property
@@ -266,13 +272,16 @@ class LocalCluster:
 
 
 def free_ports(count: int) -> list[int]:
+    ours = _PORTS[os.getpid() % _PARTS :: _PARTS]
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
+            port = random.choice(ours)
             bound = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                bound.bind(("127.0.0.1", random.choice(_PORTS)))
-                ports.append(bound.getsockname()[1])
+                bound.bind(("127.0.0.1", port))
+                ports += [port] if port not in _given else []
+        _given.extend(ports)
         return ports
 
 

@@ -1,5 +1,6 @@
 """What runs on this machine: looked up in /proc, ended by pid, waited for with a deadline. [I/O]"""
 
+import contextlib
 import os
 import signal
 import time
@@ -10,10 +11,10 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 _PAUSE_SECONDS = 0.02
-_KILL_SECONDS = 10.0
+_KILL_SECONDS = 60.0
 
 
-def until(condition: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
+def until(condition: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
     """The first true answer; where nothing can be awaited this is asked again and again."""
     give_up_at = time.monotonic() + seconds
     while not (found := condition()):
@@ -44,9 +45,22 @@ def resident_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
+def cpu_seconds(pid: int) -> float:
+    """That it took of a core since it began."""
+    in_user, in_kernel = _read(pid, "stat").rpartition(b")")[2].split()[11:13]
+    return (int(in_user) + int(in_kernel)) / os.sysconf("SC_CLK_TCK")
+
+
+def is_stopped(pid: int) -> bool:
+    return _read(pid, "stat").rpartition(b")")[2].split()[:1] == [b"T"]
+
+
 def open_sockets(pid: int) -> int:
-    targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    return sum(target.startswith("socket:") for target in targets)
+    found = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += os.readlink(entry).startswith("socket:")
+    return found
 
 
 def kill_all(find: Callable[[], list[int]]) -> None:
