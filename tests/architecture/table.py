@@ -36,6 +36,7 @@ PURE = (
     "rota.watcher.pace",
     "rota.clusters.assign",
     "rota.clusters.fleet",
+    "rota.clusters.listed",
     "rota.clusters.machines",
     "rota.clusters.serve",
     "rota.clusters.lifecycle",

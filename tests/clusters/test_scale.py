@@ -74,6 +74,8 @@ class Cloud:
                 heard = there is not None and there.told is not None
                 assert not (heard and there and there.held), "something runs on a machine that goes"
                 provided.remove(self.stage, machine.name)
+            elif machine.place is None:
+                provided.ask(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
                 provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
 
@@ -196,8 +198,9 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3, 30])
 def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
-    cluster = Cluster("build")
+    cluster, now_ms = Cluster("build"), 0
     for _ in range(failures):
-        cluster = cluster.failed(0, "why")
+        now_ms = cluster.paused_until_ms
+        cluster = cluster.failed(now_ms, "why", now_ms)
 
-    assert cluster.paused_until_ms == min(5000 * 2 ** (failures - 1), 300_000)
+    assert cluster.paused_until_ms - now_ms == min(5000 * 2 ** (failures - 1), 300_000)

@@ -89,8 +89,13 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
 
-    def failed(self, now_ms: int, reason: str) -> Self:
-        """Its provider did: after each failure in a row the pause is twice as long."""
+    def failed(self, now_ms: int, reason: str, asked_ms: int) -> Self:
+        """Its provider did: after each failure in a row the pause is twice as long.
+
+        What was asked for before the last pause belongs to the failure that was counted then.
+        """
+        if asked_ms < self.paused_until_ms:
+            return msgspec.structs.replace(self, reason=reason)
         pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(self.failures, 16), PROVIDER_PAUSE_LAST_MS)
         until_ms = now_ms + pause_ms
         return msgspec.structs.replace(
@@ -110,7 +115,9 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     since_ms: int = 0  # cluster time
     asked_ms: int = 0  # the same, when it was first wanted
     node: NodeId | None = None  # that it became
-    reason: str | None = None  # for which it goes
+    reason: str | None = None  # for which it goes, or still does not
+    place: str | None = None  # from where its provider was asked for it; None: it was not, yet
+    extra: int = 0  # machines of the same name beside it, as its provider lists them
 
     @property
     def key(self) -> Key:
@@ -128,6 +135,17 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     def turned(self, event: MachineEvent, now_ms: int, reason: str | None = None) -> Self:
         state = step(MACHINE_STEPS, self.state, event)
         return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason or self.reason)
+
+    def asked_at(self, place: str, now_ms: int) -> Self:
+        """From now on its time to join runs."""
+        return msgspec.structs.replace(self, place=place, since_ms=now_ms)
+
+    def because(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, reason=reason)
+
+    def beside(self, extra: int) -> Self:
+        """So many more there are of it."""
+        return msgspec.structs.replace(self, extra=extra)
 
     def became(self, node: NodeId, now_ms: int) -> Self:
         return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)
