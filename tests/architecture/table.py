@@ -35,6 +35,7 @@ PURE = (
     "rota.watcher.monitor",
     "rota.watcher.pace",
     "rota.clusters.assign",
+    "rota.clusters.family",
     "rota.clusters.fleet",
     "rota.clusters.listed",
     "rota.clusters.machines",

@@ -127,7 +127,7 @@ class Assigner:
 def _may_have(view: View, spec: JobSpec) -> list[str]:
     """Clusters that it does not rule out itself; near others only where these are."""
     if spec.cluster is not None:
-        return [spec.cluster] if spec.cluster in view.clusters else []
+        return [name for name, one in view.clusters.items() if spec.cluster in (name, one.like)]
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:

@@ -44,6 +44,9 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     join_seconds: float = 120.0  # that a machine may take to join before it is replaced
     drain: bool = False  # it gets no new jobs
     end: bool = False  # and is forgotten when nothing is left of it
+    min_clusters: int = 1  # of the same kind, itself among them: others are made like it, and ended
+    max_clusters: int = 1
+    wait_seconds: float = 60.0  # that the first in its queue waits before another cluster is made
 
     @property
     def key(self) -> Key:
@@ -52,6 +55,13 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def by_hand(self) -> bool:
         return self.provider == BY_HAND
+
+    def for_another(self, cluster: "Cluster") -> "ClusterWish":
+        """The same, for one that was made like it: it ends with it, or before."""
+        alike = msgspec.structs.replace(self, name=cluster.name, min_clusters=1, max_clusters=1)
+        if not cluster.closing:
+            return alike
+        return msgspec.structs.replace(alike, drain=True, end=True, nodes=None, min_nodes=0)
 
     @property
     def node_labels(self) -> dict[str, str]:
@@ -70,6 +80,10 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     made: int = 0  # machines that were ever asked for: a number is given once
     failures: int = 0  # of its provider, in a row
     paused_until_ms: int = 0  # nothing more is asked of its provider before that
+    like: str | None = None  # the cluster whose wish is also this one's
+    closing: bool = False  # of such a one: it is not needed any more
+    copies: int = 0  # made like it, ever: a number is given once
+    copied_ms: int = 0  # cluster time, when the last of them was asked for
 
     @property
     def key(self) -> Key:
@@ -101,6 +115,15 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(
             self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason
         )
+
+    def another(self, now_ms: int) -> "tuple[Cluster, Cluster]":
+        """Itself, which has one more that is like it, and that one."""
+        number = self.copies + 1
+        made = Cluster(f"{self.name}.{number + 1}", ClusterState.REQUESTED, since_ms=now_ms, like=self.name)
+        return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
+
+    def closed(self) -> Self:
+        return msgspec.structs.replace(self, closing=True)
 
     def recovered(self) -> Self:
         return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None)
