@@ -11,7 +11,8 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.quantities import MACHINE, quantities
 from rota.model.amounts import parse_count, parse_seconds
 from rota.model.cluster import BY_HAND, DEFAULT, PROVIDERS, Cluster, ClusterWish
-from rota.model.errors import BadField, Conflict, NotFound, QueueFull
+from rota.model.cluster import MACHINE as MACHINE_LABEL
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull
 from rota.model.limits import CLUSTER_NODES_MAX, CLUSTER_SECONDS_MAX, CLUSTERS_ALIKE_MAX, CLUSTERS_MAX
 from rota.model.plan import Event, Plan
 from rota.model.view import View
@@ -90,6 +91,16 @@ def check_cluster(view: View, name: str | None) -> None:
         raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
     if not (view.clusters[name].takes_jobs or view.clusters[name].is_to_come):
         raise Conflict(f"cluster {name} is {view.clusters[name].state}", field="cluster")
+
+
+def check_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
+    """A machine that was given up meanwhile is about to be ended: nothing may run there."""
+    name, known = labels.get(MACHINE_LABEL, ""), view.clusters.get(cluster)
+    if known is None or not known.gave(name):
+        return
+    machine = view.machines.get(name)
+    if machine is None or not machine.comes:
+        raise NotAllowed(f"machine {name} is not wanted any more", field="token")
 
 
 def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:

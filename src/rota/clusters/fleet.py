@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
-from rota.model.lifecycle import MachineEvent, MachineState, NodeState
+from rota.model.lifecycle import MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
 
@@ -49,7 +49,7 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
         match machine.state:
             case MachineState.WANTED | MachineState.CREATED:
                 yield from _await(view, fleet, machine, node, now)
-            case MachineState.JOINED if node is None or not _is_there(node):
+            case MachineState.JOINED if node is None or not machines.is_there(node):
                 state = "deleted" if node is None or node.status is None else node.status.state
                 yield machines.given_up(machine, f"its node is {state}", now)
             case MachineState.DRAINING if node is None or not node.assigned:
@@ -61,14 +61,10 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
 
 def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:
     seconds = fleet.wish.join_seconds
-    if node is not None and _is_there(node):
+    if node is not None and machines.is_there(node):
         yield _joined(fleet, machine, node, now)
     elif machine.place is not None and now.ms - machine.since_ms > seconds * 1000:
         yield machines.not_made(view, machine.name, f"it has not joined within {seconds:g} s", now)
-
-
-def _is_there(node: NodeView) -> bool:
-    return node.status is not None and node.status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
 def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Plan:

@@ -59,10 +59,9 @@ def _judged(view: View, machine: Machine, listing: Listing, now: Instant) -> Pla
 
 def _found(view: View, cluster: str, listing: Listing, now: Instant) -> Iterator[Plan]:
     """Machines under numbers that were given out here: they count, and go."""
+    known = view.clusters.get(cluster)
     for name in sorted(listing.there):
-        number = name.removeprefix(f"{cluster}-")
-        given = range(1, 1 + (view.clusters[cluster].made if cluster in view.clusters else 0))
-        if name in view.machines or not number.isdecimal() or int(number) not in given:
+        if name in view.machines or known is None or not known.gave(name):
             continue
         extra, place = listing.there[name] - 1, listing.places[name]
         state, at_ms = MachineState.LEAVING, now.ms

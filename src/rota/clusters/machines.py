@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from rota.model.cluster import Machine
+from rota.model.cluster import MACHINE, Machine
 from rota.model.ids import Key
-from rota.model.lifecycle import MachineEvent, MachineState
+from rota.model.lifecycle import MachineEvent, MachineState, NodeState
 from rota.model.plan import NOTHING, Event, Instant, Plan
-from rota.model.view import View
+from rota.model.view import NodeView, View
 
 _TOLD = 3  # decisions named in one line of the log
 
@@ -31,15 +31,25 @@ def made(view: View, name: str, now: Instant) -> Plan:
 
 def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     """Its provider could not make it, or it never joined: it goes, and the next one is asked for later."""
-    machine = view.machines.get(name)
-    if machine is None or not machine.comes:
-        return NOTHING
+    machine, node = view.machines.get(name), node_of(view, name)
+    if machine is None or not machine.comes or (node is not None and is_there(node)):
+        return NOTHING  # something may run there: it has joined, whatever its provider says
+    if node is not None:
+        machine = machine.known_as(node.spec.id)
     cluster = view.clusters[machine.cluster].failed(now.ms, reason, machine.asked_ms)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
     why = f"machine {name} is given up: {reason}{rests}"
     event = Event("cluster.machine_failed", why, cluster=cluster.name)
     return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason), cluster), events=(event,), why=why)
+
+
+def node_of(view: View, name: str) -> NodeView | None:
+    return next((node for node in view.nodes.values() if node.spec.labels.get(MACHINE) == name), None)
+
+
+def is_there(node: NodeView) -> bool:
+    return node.status is not None and node.status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
 def given_up(machine: Machine, reason: str, now: Instant) -> Plan:

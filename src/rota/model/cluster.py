@@ -97,6 +97,11 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_to_come(self) -> bool:
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
 
+    def gave(self, machine: str) -> bool:
+        """Whether it has ever asked for one of that name."""
+        number = machine.removeprefix(f"{self.name}-")
+        return number != machine and number.isdecimal() and 0 < int(number) <= self.made
+
     def turned(self, event: ClusterEvent, now_ms: int) -> Self:
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
 
@@ -169,6 +174,10 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     def beside(self, extra: int) -> Self:
         """So many more there are of it."""
         return msgspec.structs.replace(self, extra=extra)
+
+    def known_as(self, node: NodeId) -> Self:
+        """A node that is not ready yet: what becomes of the machine becomes of it."""
+        return msgspec.structs.replace(self, node=node)
 
     def became(self, node: NodeId, now_ms: int) -> Self:
         return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)
