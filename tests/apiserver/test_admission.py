@@ -13,11 +13,10 @@ from rota.apiserver.spec import KNOWN, parse_spec
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model import limits
-from rota.model.cluster import Cluster, Machine
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull, Rejected
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec, JobStatus, SubmitKey
-from rota.model.lifecycle import JobState, MachineState, NodeState
+from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility, NodeSpec, NodeWish
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode
@@ -287,18 +286,6 @@ def test_what_a_caller_may_not_see_does_not_exist() -> None:
     assert find_job(mirror, "sleep", guest).spec.id == "1"
     with pytest.raises(NotFound):
         find_job(mirror, "2", guest)
-
-
-def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_not_matter() -> None:
-    mirror = Mirror()
-    mirror.apply(Cluster("build", made=2))
-    mirror.apply(Machine("build-1", "build"))
-    mirror.apply(Machine("build-2", "build", MachineState.LEAVING))
-
-    for name in ("build-1", "build-3", "mine"):
-        assert admission.enroll(mirror, name, {"machine": name}, "build", NOW).answer.name == name
-    with pytest.raises(NotAllowed, match="machine build-2 is not wanted any more"):
-        admission.enroll(mirror, "build-2", {"machine": "build-2"}, "build", NOW)
 
 
 def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:

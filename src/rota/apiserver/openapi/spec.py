@@ -127,6 +127,7 @@ class PlanBody(JobBody):
         default_factory=list
     )
     without: Annotated[list[str], said("nodes to think away")] = field(default_factory=list)
+    scale: Annotated[bool, said("say also which cluster would grow for it, and by how much")] = False
 
 
 def _nullable(name: str, hint: Any) -> tuple[str, Any, None]:
