@@ -136,7 +136,7 @@ def _balance(view: View, family: Family, now: Instant) -> Plan | None:
     if idle is None or longest is None or longest.waits_ms < family.wish.wait_seconds * 1000:
         return None
     free = (None, family.first.name)
-    may = [job for job in longest.jobs if job.spec.cluster in free]
+    may = [job for job in longest.jobs if job.spec.cluster in free and job.spec.move_pending]
     going = [job for job in may[::2] if makes(family.wish, job.spec)]
     if not going:
         return None
