@@ -7,7 +7,7 @@ from rota.clusters.assign import Assigner
 from rota.engine.mirror import Mirror
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus
+from rota.model.job import JobCluster, JobSpec, JobStatus, Recovery
 from rota.model.lifecycle import ClusterState
 from rota.model.node import Link, NodeSpec
 from rota.model.plan import NOTHING, Plan
@@ -156,3 +156,31 @@ def test_a_task_is_never_placed_on_a_node_of_another_cluster() -> None:
 
     assert (fit.able, fit.free) == (1, 4)
     assert mirror.jobs[spec.id].spec.shape.cluster == "eu"
+
+
+def failed(*, alike: bool, **fields: Any) -> list[JobCluster]:
+    """What becomes of a job that waits in a cluster that has failed, with another beside it."""
+    mirror = with_clusters(DEFAULT)
+    mirror.apply(Cluster("gone", ClusterState.FAILED, reason="no quota left"))
+    if alike:
+        mirror.apply(Cluster("gone.2", like="gone"))
+        mirror.apply(NodeSpec(NodeId("n9"), "n9", "gone.2"))
+        mirror.apply(node_status(NodeId("n9")))
+        mirror.connect(NodeId("n9"), Link.UP)
+    mirror.apply(job_spec(1, **fields))
+    mirror.apply(JobCluster(JobId("1"), "gone"))
+    plan = Assigner(Surveyor().look).decide(mirror, "clusters/gone", at(0))
+    return [record for record in plan.puts if isinstance(record, JobCluster)]
+
+
+def test_who_waits_in_a_failed_cluster_moves_where_it_may() -> None:
+    assert failed(alike=False) == [JobCluster(JobId("1"), DEFAULT, moved=True)]
+    assert failed(alike=True, cluster="gone") == [JobCluster(JobId("1"), "gone.2", moved=True)]
+
+
+def test_who_may_not_move_from_a_failed_cluster_ends() -> None:
+    ended = [JobCluster(JobId("1"), "gone", failed="cluster-failed: gone, no quota left")]
+
+    assert failed(alike=False, cluster="gone") == ended
+    assert failed(alike=True, move_pending=False) == ended
+    assert failed(alike=True, recovery=Recovery.CANCEL) == ended

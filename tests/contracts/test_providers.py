@@ -1,6 +1,7 @@
 """Every provider keeps the contract; one that fails says why, in its command's own words."""
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +50,13 @@ class TestCommand(ProviderContract):
         return Command()
 
 
+def test_what_another_host_has_made_is_out_of_reach(tmp_path: Path) -> None:
+    local = Local(tmp_path, Nodes())
+
+    assert local.at(local.place) is local
+    assert local.at(f"elsewhere:{tmp_path}") is None
+
+
 def order(**settings: str) -> Order:
     return Order("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
 
@@ -85,4 +93,16 @@ async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -
 async def test_a_command_that_prints_without_end_fills_no_memory_and_ends() -> None:
     listed = await Command().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
 
-    assert listed == {"x"}
+    assert set(listed) == {"x"}
+
+
+async def test_a_command_is_not_waited_for_when_what_it_left_running_holds_its_output(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    try:
+        listed = await Command().list(
+            "build", {"list": f"sh -c 'sleep 1000 & echo $! > {pid}; echo build-1'"}
+        )
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # it runs: an error if it does not
+
+    assert list(listed) == ["build-1"]

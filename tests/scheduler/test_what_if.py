@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.engine.shadow import Shadow
+from rota.model.cluster import Cluster, ClusterWish
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Unschedulable
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeWish
-from rota.model.outlook import Evicted, NewNode, Outcome, Outlook, Place, WhatIf
+from rota.model.outlook import Evicted, Grown, NewNode, Outcome, Outlook, Place, WhatIf
 from rota.model.sync import Said
 from rota.scheduler.what_if import foresee
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements, where
@@ -142,3 +143,15 @@ def test_a_plan_says_what_the_next_round_does(
     if not outlook.evicts:
         assert {place.node: place.tasks for place in outlook.places} == there
     assert bool(placed) <= (outlook.outcome is Outcome.NOW)
+
+
+def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(rounds: Rounds) -> None:
+    wish = ClusterWish("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
+    for record in (Cluster("burst"), wish, Cluster("hand"), ClusterWish("hand")):
+        rounds.mirror.apply(record)
+    spec = job_spec(9, count=5, cluster="burst")
+
+    assert plan(rounds, spec).grows is None
+    assert plan(rounds, spec, WhatIf(scale=True)).grows == Grown("burst", 3, 0, 4, 5, 5)
+    assert plan(rounds, job_spec(9, cluster="hand"), WhatIf(scale=True)).grows is None
+    assert plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf(scale=True)).grows is None

@@ -116,6 +116,29 @@ def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loo
     assert all(later - earlier > PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
+def test_who_waits_too_long_gets_another_cluster_which_ends_when_it_is_idle(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    sizes = ("--node", "cpu=1", "--max", "1", "--clusters", "1-2", "--wait", "1s", "--idle", "1s")
+    made = cluster.rota("cluster", "create", "burst", "--provider", "local", *sizes)
+    gate = Gate(tmp_path / "gate")
+    first, second = (cluster.submit("sh", "-c", gate.wait, cluster="burst") for _ in range(2))
+    for job in (first, second):
+        until(lambda job=job: cluster.count(job, "running") == 1, "both run at once", SECONDS)  # type: ignore[misc]
+    homes = [cluster.call("GET", f"/v1/jobs/{job}").body["cluster"] for job in (first, second)]
+    refused = cluster.rota("cluster", "delete", "burst.2")
+    gate.open()
+    listed = cluster.rota
+    until(lambda: "burst.2" not in listed("cluster", "ls").out, "the second has ended", SECONDS)
+    told = ledger(cluster, "burst")
+
+    assert made.code == 0, made.err
+    assert sorted(homes) == ["burst", "burst.2"]  # whichever was asked to change over
+    assert "cluster burst.2 was made like burst" in refused.err
+    assert any(why.startswith("cluster burst.2 is asked for: of ") for why in told), told
+    assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in told), told
+
+
 def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalCluster) -> None:
     cluster.rota(
         *(
@@ -152,6 +175,8 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
         (("cluster", "create", "x", "--max", "2"), "without a provider"),
         (("cluster", "create", "x", "--provider", "local", "--node", "cpu=1"), "max_nodes"),
         (("cluster", "create", "default", "--type", "a b"), "type"),
+        (("cluster", "create", "x", "--clusters", "many"), "write it as 1-3"),
+        (("cluster", "create", "x", "--clusters", "1-3"), "nobody makes clusters without a provider"),
         (("cluster", "resize", "default"), "nothing is to change"),
         (("cluster", "show", "defualt"), "did you mean default?"),
         (("cluster", "delete", "default"), "always there"),

@@ -9,7 +9,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.admit_clusters import check_cluster
+from rota.apiserver.admit_clusters import check_cluster, check_machine
 from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
@@ -152,6 +152,7 @@ def forget_node(node: NodeView, why: str) -> Plan:
 
 def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:
     """A new node with a number never used before, and a name nobody else has."""
+    check_machine(view, cluster, labels)
     number = view.counters.nodes + 1
     spec = NodeSpec(
         NodeId(f"n{number}"), _free_name(view, name), cluster, dict(labels), joined_at_ms=now.wall_ms

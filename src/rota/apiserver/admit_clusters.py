@@ -11,13 +11,14 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.quantities import MACHINE, quantities
 from rota.model.amounts import parse_count, parse_seconds
 from rota.model.cluster import BY_HAND, DEFAULT, PROVIDERS, Cluster, ClusterWish
-from rota.model.errors import BadField, Conflict, NotFound, QueueFull
-from rota.model.limits import CLUSTER_NODES_MAX, CLUSTER_SECONDS_MAX, CLUSTERS_MAX
+from rota.model.cluster import MACHINE as MACHINE_LABEL
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull
+from rota.model.limits import CLUSTER_NODES_MAX, CLUSTER_SECONDS_MAX, CLUSTERS_ALIKE_MAX, CLUSTERS_MAX
 from rota.model.plan import Event, Plan
 from rota.model.view import View
 
 WHAT_IT_IS = ("type", "region", "labels", "provider", "settings", "capacity")
-SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join")
+SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join", "min_clusters", "max_clusters", "wait")
 SETTINGS_MAX = 32  # of a provider: a few command lines, a region, an image
 AUTO = "auto"
 
@@ -41,7 +42,7 @@ def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
     """Its size; or that it is drained, or opened again."""
     access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
     said = fields.known_fields(body, (*SIZE, "drain"))
-    before = wish_of(view, ref)
+    before = _own_wish(view, ref)
     if not said:
         raise BadField("max_nodes", "nothing is to change", 'write {"max_nodes": 8} or {"drain": true}')
     wish = _sized(before, said)
@@ -55,7 +56,7 @@ def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
 def delete(view: View, ref: str, caller: Caller) -> Plan:
     """It is drained, and forgotten when nothing is left of it."""
     access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
-    before = wish_of(view, ref)
+    before = _own_wish(view, ref)
     if before.name == DEFAULT:
         raise Conflict("the default cluster is always there", hint="drain it: rota cluster drain default")
     wish = msgspec.structs.replace(before, drain=True, end=True, nodes=None, min_nodes=0)
@@ -76,6 +77,14 @@ def wish_of(view: View, ref: str) -> ClusterWish:
     return view.cluster_wishes.get(name) or ClusterWish(name)
 
 
+def _own_wish(view: View, ref: str) -> ClusterWish:
+    cluster = find_cluster(view, ref)
+    if cluster.like is not None:
+        hint = f"change that one: rota cluster resize {cluster.like}"
+        raise Conflict(f"cluster {cluster.name} was made like {cluster.like}, and is what that is", hint=hint)
+    return wish_of(view, ref)
+
+
 def check_cluster(view: View, name: str | None) -> None:
     """Of a job or a join token."""
     if name is None:
@@ -85,6 +94,16 @@ def check_cluster(view: View, name: str | None) -> None:
         raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
     if not (view.clusters[name].takes_jobs or view.clusters[name].is_to_come):
         raise Conflict(f"cluster {name} is {view.clusters[name].state}", field="cluster")
+
+
+def check_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
+    """A machine that was given up meanwhile is about to be ended: nothing may run there."""
+    name, known = labels.get(MACHINE_LABEL, ""), view.clusters.get(cluster)
+    if known is None or not known.gave(name):
+        return
+    machine = view.machines.get(name)
+    if machine is None or not machine.comes:
+        raise NotAllowed(f"machine {name} is not wanted any more", field="token")
 
 
 def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
@@ -119,6 +138,9 @@ def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
     def count(field: str, now: int) -> int:
         return fields.number(field, parse_count, said.get(field, now), 0, CLUSTER_NODES_MAX)
 
+    def copies(field: str, now: int) -> int:
+        return fields.number(field, parse_count, said.get(field, now), 1, CLUSTERS_ALIKE_MAX)
+
     def seconds(field: str, now: float) -> float:
         return fields.number(field, parse_seconds, said.get(field, now), CLUSTER_SECONDS_MAX)
 
@@ -130,8 +152,12 @@ def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
         nodes=None if nodes in (None, AUTO) else count("nodes", 0),
         idle_seconds=seconds("idle", wish.idle_seconds),
         join_seconds=seconds("join", wish.join_seconds),
+        min_clusters=copies("min_clusters", wish.min_clusters),
+        max_clusters=copies("max_clusters", wish.max_clusters),
+        wait_seconds=seconds("wait", wish.wait_seconds),
     )
     _refuse_sizes(sized)
+    _refuse_clusters(sized)
     return sized
 
 
@@ -151,6 +177,15 @@ def _refuse_sizes(wish: ClusterWish) -> None:
         raise BadField("nodes", f"{wish.nodes} is more than max_nodes", hint)
     if wish.join_seconds == 0:
         raise BadField("join", "0 s leaves no time to join", "write 2m")
+
+
+def _refuse_clusters(wish: ClusterWish) -> None:
+    if wish.by_hand and wish.max_clusters > 1:
+        hint = f"leave it out, or create it with a provider: {', '.join(PROVIDERS)}"
+        raise BadField("max_clusters", "nobody makes clusters without a provider", hint)
+    if wish.min_clusters > wish.max_clusters:
+        hint = f"write a number from 1 to {wish.max_clusters}"
+        raise BadField("min_clusters", f"{wish.min_clusters} is more than max_clusters", hint)
 
 
 def _said(said: Mapping[str, Any]) -> str:

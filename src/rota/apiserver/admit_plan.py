@@ -27,6 +27,9 @@ class Asked(NamedTuple):
     before: Outlook | None = None  # what other jobs make certain, whatever the nodes offer
 
 
+THOUGHT_OF = ("add_nodes", "without", "scale")  # of the body: how the cluster is thought of
+
+
 class AskedDrain(NamedTuple):
     nodes: tuple[NodeId, ...]
     everything: bool
@@ -35,11 +38,12 @@ class AskedDrain(NamedTuple):
 def planned(view: View, body: object, caller: Caller, now: Instant) -> Asked:
     """As a submit would be understood, with everything it would be refused for."""
     said = body if isinstance(body, dict) else {}
-    job = {name: value for name, value in said.items() if name not in ("add_nodes", "without")}
+    job = {name: value for name, value in said.items() if name not in THOUGHT_OF}
     plan = submit(view, job if isinstance(body, dict) else body, caller, None, now)
     spec = next(record for record in plan.puts if isinstance(record, JobSpec))
     without = _nodes(view, "without", said.get("without", []))
-    what_if = WhatIf(_add_nodes(said.get("add_nodes", [])), without)
+    scale = fields.flag("scale", said.get("scale", False))
+    what_if = WhatIf(_add_nodes(said.get("add_nodes", [])), without, scale)
     return Asked(spec, what_if, others_first(view, spec))
 
 

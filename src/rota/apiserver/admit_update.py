@@ -42,6 +42,7 @@ ATTRIBUTES = {  # where the spec has another name for it
 AT_ONCE = frozenset(
     {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
     | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep", "rollout"}
+    | {"move_pending"}
 )
 
 

@@ -79,6 +79,7 @@ def _shown(outlook: Outlook, count: int, caller: Caller) -> dict[str, Any]:
         "misses": why.misses,
         "position": why.position,
         "starts_at_ms": why.starts_at_ms,
+        "grows": outlook.grows,
     }
 
 

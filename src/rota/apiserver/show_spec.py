@@ -103,8 +103,8 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         yield "gang", True
     if wanted.policy is not Policy.SPREAD:
         yield "policy", wanted.policy.value
-    if not wanted.preemptible:
-        yield "preemptible", False
+    denied = {"preemptible": wanted.preemptible, "move_pending": wanted.move_pending}
+    yield from ((name, False) for name, may in denied.items() if not may)
     plain = {
         "rerun_of": wanted.rerun_of or None,
         "noise": wanted.noise,

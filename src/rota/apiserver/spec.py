@@ -48,7 +48,7 @@ KNOWN = (
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
     *("rollout",),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
-    *("controller", "when_no_controller", "controller_wait", "keep", "cluster"),
+    *("controller", "when_no_controller", "controller_wait", "keep", "cluster", "move_pending"),
 )
 BUILT_IN = (CPU, MEMORY, DISK, GPU)
 
@@ -111,6 +111,7 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         else deadline("deadline", said["deadline"], wall_ms),
         container=container(said),
         keep_seconds=_keep(said.get("keep")),
+        move_pending=fields.flag("move_pending", said.get("move_pending", True)),
         cluster=None if said.get("cluster") is None else fields.name("cluster", said["cluster"]),
         sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),

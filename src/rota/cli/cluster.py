@@ -89,6 +89,8 @@ def show(cluster: Cluster, name: str, output: str) -> None:
 @click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
 @click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes. [default: 60s]")
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join. [default: 2m]")
+@click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
+@click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made. [default: 60s]")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: Any) -> None:
@@ -98,7 +100,7 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
         "settings": pairs(said.pop("setting"), "--setting"),
         "capacity": pairs(said.pop("capacity"), "--node"),
     }
-    made = cluster.clusters.create(name, **{"type": kind, **_given(said), **_given(tables)})
+    made = cluster.clusters.create(name, **{"type": kind, **_sizes(said), **_given(tables)})
     emit_one(output, made, made.name, lambda: [_sentence(made)])
     if made.provider == BY_HAND and output in ("table", "wide"):
         tell(f"let nodes join it: rota node token --cluster {clean(made.name)}")
@@ -111,13 +113,15 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
 @click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
 @click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes.")
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join.")
+@click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
+@click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def resize(cluster: Cluster, name: str, output: str, **said: Any) -> None:
     """Change how many nodes a cluster has, or may have; none that works is ended for it."""
     if not _given(said):
         raise click.UsageError("nothing is to change; write --nodes 3, or --min 0 --max 8")
-    changed = cluster.clusters.change(name, **_given(said))
+    changed = cluster.clusters.change(name, **_sizes(said))
     emit_one(output, changed, changed.name, lambda: [_sentence(changed)])
 
 
@@ -160,6 +164,18 @@ def why(cluster: Cluster, name: str, limit: int, output: str) -> None:
         say(f"  {at:%H:%M:%S}  {clean(event.why)}")
 
 
+def _sizes(said: dict[str, Any]) -> dict[str, Any]:
+    clusters = said.pop("clusters")
+    if clusters is None:
+        return _given(said)
+    least, dash, most = str(clusters).partition("-")
+    if not (dash and least.isdecimal() and most.isdecimal()):
+        raise click.BadParameter(
+            f"{clean(clusters)!r} is not a range; write it as 1-3", param_hint="--clusters"
+        )
+    return {**_given(said), "min_clusters": int(least), "max_clusters": int(most)}
+
+
 def _given(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, {})}
 
@@ -184,6 +200,11 @@ def _lines(one: ClusterStatus) -> Iterator[str]:
     amounts = {key: size(value) if key in SIZES else number(value) for key, value in one.capacity.items()}
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())
     yield f"provider  {clean(one.provider)}; a machine has {clean(has)}"
+    if one.like is not None:
+        yield f"like      {clean(one.like)}: made and ended by what waits there"
+    elif one.max_clusters > 1:
+        waits = f"one more when the first in the queue waits for {duration(one.wait_seconds)}"
+        yield f"clusters  {one.min_clusters}-{one.max_clusters} like it; {waits}"
     yield f"idle      a node that is empty for {duration(one.idle_seconds)} goes"
     for machine in one.machines:
         reason = f": {machine['reason']}" if machine.get("reason") else ""

@@ -1,6 +1,6 @@
 """`rota plan`: a dry run on the real scheduler and the live state, perhaps with other nodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -30,6 +30,7 @@ MOST_NODES = 20
     help="As if it had joined: cpu=8,memory=32g; count=3 for three, region=eu for a label; repeatable.",
 )
 @click.option("--without", multiple=True, metavar="NODE", help="As if this had left; repeatable.")
+@click.option("--scale", is_flag=True, help="Say also which cluster would grow for it, and by how much.")
 @spec_options
 @output_option
 @with_cluster()
@@ -47,7 +48,7 @@ def command(cluster: Cluster, job: tuple[str, ...], output: str, **flags: Any) -
             raise click.UsageError("flags go before the job file")
         flags["file"], job = job[0], ()
     new = [_new_node(text) for text in flags["add_nodes"]]
-    outlook = cluster.plan_spec(job_spec(flags, job), new, flags["without"])
+    outlook = cluster.plan_spec(job_spec(flags, job), new, flags["without"], scale=flags["scale"])
     emit_one(output, outlook, outlook.outcome, lambda: _lines(outlook))
     return EXIT_CODES.get(outlook.outcome, 1)
 
@@ -78,6 +79,16 @@ def _lines(outlook: Outlook) -> Iterator[str]:
         whose = f"of job {one['job']}" if one.get("job") else "of another namespace"
         yield f"  ✗ {plural(int(one.get('tasks', 0)), 'task')} {whose} would give way"
     yield from reasons_told(outlook)
+    if outlook.grows is not None:
+        yield clean(_grown(outlook.grows))
+
+
+def _grown(one: Mapping[str, Any]) -> str:
+    """In the words of its ledger."""
+    starts = "all" if one["starts"] == one["waiting"] else f"{one['starts']} of them"
+    head = f"cluster {one['cluster']} would get {plural(one['nodes'], 'node')} more"
+    waiting = f"{plural(one['waiting'], 'task')} would wait there, {starts} would start then"
+    return f"  + {head}: {waiting}; it has {one['has']}, its limit is {one['limit']}"
 
 
 def _places(places: Sequence[Any]) -> Iterator[str]:

@@ -114,6 +114,7 @@ _OPTIONS = (
     click.option(
         "--deadline", metavar="WHEN", help="Over by then: 2h from now, or 2026-12-01T08:00:00+01:00."
     ),
+    click.option("--stay", is_flag=True, help="Never change over to another cluster while it waits."),
     click.option("--not-preemptible", is_flag=True, help="Never give way to higher priorities."),
     click.option(
         "--evict-at-most", type=int, metavar="N", help="At most so many of its tasks give way at once."
@@ -205,6 +206,7 @@ _SWITCHES: dict[str, dict[str, Any]] = {
     "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},
+    "stay": {"move_pending": False},
 }
 
 

@@ -84,9 +84,17 @@ class Cluster(Nodes, Access, Upkeep):
         spec: Mapping[str, Any],
         add_nodes: Sequence[Mapping[str, Any]] = (),
         without: Sequence[str] = (),
+        *,
+        scale: bool = False,
     ) -> Outlook:
-        """The same from a whole spec, on a cluster thought of with some nodes more, or without some."""
-        body = {**_body(spec), "add_nodes": list(add_nodes), "without": list(without)}
+        """The same from a whole spec, on a cluster thought of with some nodes more, or without some;
+        with `scale` also which one would grow for it by itself."""
+        thought = {
+            "add_nodes": list(add_nodes),
+            "without": list(without),
+            **({"scale": True} if scale else {}),
+        }
+        body = {**_body(spec), **thought}
         return read(Outlook, self.transport.call(Request("POST", "/v1/plan", body=body)))
 
     def job(self, ref: str) -> Job:

@@ -25,6 +25,10 @@ class ClusterStatus:
     max_nodes: int = 0
     nodes_wanted: int | None = None
     idle_seconds: float = 0.0
+    min_clusters: int = 1
+    max_clusters: int = 1
+    wait_seconds: float = 0.0
+    like: str | None = None
     nodes: int = 0
     open_nodes: int = 0
     running: int = 0
@@ -50,12 +54,13 @@ class Clusters:
         return read(ClusterStatus, self._transport.call(Request("GET", _path(name))))
 
     def create(self, name: str, **said: Any) -> ClusterStatus:
-        """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, `min_nodes`, `max_nodes`."""
+        """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, and its size as in change()."""
         body = {"name": name, **{key: value for key, value in said.items() if value is not None}}
         return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
 
     def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
-        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`."""
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`, and how many
+        clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
         request = Request("PATCH", _path(name), body=said, headers=matching(if_etag))
         return read(ClusterStatus, self._transport.call(request))
 

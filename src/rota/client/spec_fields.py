@@ -36,6 +36,7 @@ class SpecFields(TypedDict, total=False):
     gang: bool
     policy: str
     noise: str
+    move_pending: bool
     preemptible: bool
     evict_at_most: int | None
     expect: str | float | None

@@ -171,6 +171,7 @@ class Outlook:
     misses: tuple[Mapping[str, Any], ...] = ()
     position: int | None = None
     starts_at_ms: int | None = None
+    grows: Mapping[str, Any] | None = None
     raw: Mapping[str, Any] = raw_field()
 
 

@@ -70,7 +70,7 @@ class Assigner:
             jobs = [
                 job
                 for job in view.jobs.values()
-                if job.cluster is None or (_may_move(job, name) and job.spec.recovery not in ended)
+                if job.cluster is None or (_may_move(view, job, name) and job.spec.recovery not in ended)
             ]
         plan = self._assign_all(view, jobs, f"cluster {name} is {cluster.state}")
         if cluster.takes_jobs:
@@ -93,7 +93,7 @@ class Assigner:
             if (home := line.shape.cluster) != known.spec.cluster
             and not self._survey(view, view.jobs[JobId(str(turns[0][2]))].spec, home).able
             for turn in turns
-            if _may_move(job := view.jobs[JobId(str(turn[2]))], home)
+            if _may_move(view, job := view.jobs[JobId(str(turn[2]))], home)
         ]
         return self._assign_all(view, stuck, f"node {known.spec.name} is there")
 
@@ -127,7 +127,7 @@ class Assigner:
 def _may_have(view: View, spec: JobSpec) -> list[str]:
     """Clusters that it does not rule out itself; near others only where these are."""
     if spec.cluster is not None:
-        return [spec.cluster] if spec.cluster in view.clusters else []
+        return [name for name, one in view.clusters.items() if spec.cluster in (name, one.like)]
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:
@@ -153,10 +153,22 @@ def _rank(view: View, spec: JobSpec, name: str, fit: Fit) -> tuple[object, ...]:
     return (fit.free < wanted, -preferred, waiting, name != DEFAULT, name)
 
 
-def _may_move(entry: JobView, name: str) -> bool:
+def _may_move(view: View, entry: JobView, name: str) -> bool:
     """Nothing of it runs, and it is not bound to where it is."""
-    here = entry.cluster is not None and entry.cluster.cluster == name and entry.spec.cluster is None
+    here = (
+        entry.cluster is not None and entry.cluster.cluster == name and not _is_bound(view, entry.spec, name)
+    )
     return here and not entry.tally.live and not _has_ended(entry)
+
+
+def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
+    """To the only one that is ready of those it may have, or by its own word."""
+    if spec.cluster is None or not spec.move_pending:
+        return not spec.move_pending
+    alike = (
+        one for other, one in view.clusters.items() if other != name and spec.cluster in (other, one.like)
+    )
+    return not any(one.takes_jobs for one in alike)
 
 
 def _given_up(view: View, cluster: Cluster) -> Plan:
@@ -167,7 +179,7 @@ def _given_up(view: View, cluster: Cluster) -> Plan:
         for job in view.jobs.values()
         if job.cluster is not None
         and (job.cluster.cluster, job.cluster.failed) == (cluster.name, None)
-        and (job.spec.cluster is not None or job.spec.recovery in _ENDING)
+        and (_is_bound(view, job.spec, cluster.name) or job.spec.recovery in _ENDING)
         and not _has_ended(job)
     ]
     told = (Event("job.cluster_failed", f"job {job} is canceled: {reason}", job=job) for job in lost)

@@ -6,11 +6,9 @@ from typing import NamedTuple
 from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
-from rota.model.lifecycle import MachineEvent, MachineState, NodeState
+from rota.model.lifecycle import MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
-
-_TOLD = 3  # machines named in one line of the log
 
 
 class Fleet(NamedTuple):
@@ -25,6 +23,11 @@ class Fleet(NamedTuple):
         return [machine for machine in self.machines if not machine.goes]
 
     @property
+    def size(self) -> int:
+        """Against its limit: also those about to go, and what its provider made too many."""
+        return sum(1 + machine.extra for machine in self.machines)
+
+    @property
     def coming(self) -> int:
         return sum(machine.comes for machine in self.machines)
 
@@ -36,13 +39,7 @@ class Fleet(NamedTuple):
 def tend(view: View, fleet: Fleet, now: Instant) -> Plan | None:
     """All that is due, in one plan."""
     plans = list(_tended(view, fleet, now))
-    if not plans:
-        return None
-    return Plan(
-        tuple({record.key: record for plan in plans for record in plan.puts}.values()),
-        events=tuple(event for plan in plans for event in plan.events),
-        why="; ".join(plan.why for plan in plans[:_TOLD]) + ("" if len(plans) <= _TOLD else "; and others"),
-    )
+    return machines.together(plans) if plans else None
 
 
 def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
@@ -52,9 +49,9 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
         match machine.state:
             case MachineState.WANTED | MachineState.CREATED:
                 yield from _await(view, fleet, machine, node, now)
-            case MachineState.JOINED if node is None or not _is_there(node):
+            case MachineState.JOINED if node is None or not machines.is_there(node):
                 state = "deleted" if node is None or node.status is None else node.status.state
-                yield _lost(machine, f"its node is {state}", now)
+                yield machines.given_up(machine, f"its node is {state}", now)
             case MachineState.DRAINING if node is None or not node.assigned:
                 empty = machine.turned(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")
@@ -64,14 +61,10 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
 
 def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:
     seconds = fleet.wish.join_seconds
-    if node is not None and _is_there(node):
+    if node is not None and machines.is_there(node):
         yield _joined(fleet, machine, node, now)
-    elif now.ms - machine.since_ms > seconds * 1000:
+    elif machine.place is not None and now.ms - machine.since_ms > seconds * 1000:
         yield machines.not_made(view, machine.name, f"it has not joined within {seconds:g} s", now)
-
-
-def _is_there(node: NodeView) -> bool:
-    return node.status is not None and node.status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
 def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Plan:
@@ -80,9 +73,3 @@ def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Pla
     event = Event("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
     again = (fleet.cluster.recovered(),) if fleet.cluster.failures else ()
     return Plan((machine.became(node.spec.id, now.ms), *again), events=(event,), why=why)
-
-
-def _lost(machine: Machine, reason: str, now: Instant) -> Plan:
-    why = f"machine {machine.name} is given up: {reason}"
-    event = Event("cluster.machine_lost", why, cluster=machine.cluster)
-    return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason),), events=(event,), why=why)

@@ -95,9 +95,10 @@ def _moves(view: View, name: str) -> bool:
 
 
 def _is_empty(view: View, name: str) -> bool:
-    """No job, no machine, and no node that is there."""
+    """No job, no machine, no node that is there, and no cluster that was made like it."""
     return not (
         _has_nodes(view, name)
+        or any(one.like == name for one in view.clusters.values())
         or any(one.cluster == name for one in view.machines.values())
         or any(
             job.cluster is not None and job.cluster.cluster == name
@@ -128,7 +129,7 @@ def _end(cluster: Cluster, wish: ClusterWish | None) -> Plan:
     state = step(CLUSTER, cluster.state, ClusterEvent.EMPTY)
     why = f"cluster {cluster.name} is {state}: nothing is left of it"
     told = Event("cluster.changed", why, cluster=cluster.name, state=state.value)
-    keys = (cluster.key,) if wish is None else (cluster.key, wish.key)
+    keys = (cluster.key,) if wish is None or cluster.like is not None else (cluster.key, wish.key)
     assert cluster.name != DEFAULT, "nobody may end it"
     return Plan(deletes=keys, events=(told,), why=why)
 

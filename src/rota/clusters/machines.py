@@ -1,9 +1,24 @@
 """What a provider says of a machine + its record -> its next state, and what is told of it."""
 
+from collections.abc import Iterable
+
+from rota.model.cluster import MACHINE, Machine
 from rota.model.ids import Key
-from rota.model.lifecycle import MachineEvent, MachineState
+from rota.model.lifecycle import MachineEvent, MachineState, NodeState
 from rota.model.plan import NOTHING, Event, Instant, Plan
-from rota.model.view import View
+from rota.model.view import NodeView, View
+
+_TOLD = 3  # decisions named in one line of the log
+
+
+def asked(view: View, name: str, place: str, now: Instant) -> Plan:
+    """Its provider is about to be asked for it; answers whether it is still wanted."""
+    machine = view.machines.get(name)
+    if machine is None or machine.state is not MachineState.WANTED:
+        return Plan(answer=False)
+    if machine.place is not None:
+        return Plan(answer=True)  # it was asked for before, and is again: the time to join goes on
+    return Plan((machine.asked_at(place, now.ms),), why=f"machine {name} is asked for", answer=True)
 
 
 def made(view: View, name: str, now: Instant) -> Plan:
@@ -16,19 +31,36 @@ def made(view: View, name: str, now: Instant) -> Plan:
 
 def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     """Its provider could not make it, or it never joined: it goes, and the next one is asked for later."""
-    machine = view.machines.get(name)
-    if machine is None or not machine.comes:
-        return NOTHING
-    cluster = view.clusters[machine.cluster].failed(now.ms, reason)
+    machine, node = view.machines.get(name), node_of(view, name)
+    if machine is None or not machine.comes or (node is not None and is_there(node)):
+        return NOTHING  # something may run there: it has joined, whatever its provider says
+    if node is not None:
+        machine = machine.known_as(node.spec.id)
+    cluster = view.clusters[machine.cluster].failed(now.ms, reason, machine.asked_ms)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
-    why = f"machine {name} is given up: {reason}; cluster {cluster.name} asks for no other for {seconds:g} s"
+    rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
+    why = f"machine {name} is given up: {reason}{rests}"
     event = Event("cluster.machine_failed", why, cluster=cluster.name)
     return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason), cluster), events=(event,), why=why)
 
 
-def gone(view: View, name: str, now: Instant) -> Plan:
-    """Its provider says that there is no such machine, any more: its node is forgotten with it."""
-    del now
+def node_of(view: View, name: str) -> NodeView | None:
+    return next((node for node in view.nodes.values() if node.spec.labels.get(MACHINE) == name), None)
+
+
+def is_there(node: NodeView) -> bool:
+    return node.status is not None and node.status.state in (NodeState.READY, NodeState.SUSPECT)
+
+
+def given_up(machine: Machine, reason: str, now: Instant) -> Plan:
+    """It was a node: what runs on it may end, then it goes."""
+    why = f"machine {machine.name} is given up: {reason}"
+    event = Event("cluster.machine_lost", why, cluster=machine.cluster)
+    return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason),), events=(event,), why=why)
+
+
+def gone(view: View, name: str) -> Plan:
+    """There is no such machine, any more: its node is forgotten with it."""
     machine = view.machines.get(name)
     if machine is None:
         return NOTHING
@@ -39,29 +71,22 @@ def gone(view: View, name: str, now: Instant) -> Plan:
     return Plan(deletes=(machine.key, *keys), events=(event,), why=why)
 
 
-def seen(view: View, cluster: str, there: frozenset[str], now: Instant) -> Plan:
-    """Its provider lists its machines: what had joined and is not there any more goes."""
-    lost = [
-        machine
-        for machine in view.machines.values()
-        if machine.cluster == cluster and machine.state is MachineState.JOINED and machine.name not in there
-    ]
-    if not lost:
-        return NOTHING
-    reason = "its provider does not know it any more"
-    names = ", ".join(machine.name for machine in lost)
-    why = f"of the machines of cluster {cluster} its provider does not know {names} any more"
-    return Plan(
-        tuple(machine.turned(MachineEvent.UNWANTED, now.ms, reason) for machine in lost),
-        events=(Event("cluster.machine_lost", why, cluster=cluster),),
-        why=why,
-    )
-
-
 def not_removed(view: View, name: str, reason: str) -> Plan:
     """Its provider could not end it: it still counts, and is asked for again."""
     machine = view.machines.get(name)
     if machine is None:
         return NOTHING
     why = f"machine {name} cannot be removed: {reason}"
-    return Plan(events=(Event("cluster.machine_failed", why, cluster=machine.cluster),), why=why)
+    event = Event("cluster.machine_failed", why, cluster=machine.cluster)
+    return Plan((machine.because(f"it cannot be removed: {reason}"),), events=(event,), why=why)
+
+
+def together(plans: Iterable[Plan]) -> Plan:
+    """All of them as one; of a record that several write the last counts."""
+    given = [plan for plan in plans if plan is not NOTHING]
+    return Plan(
+        tuple({record.key: record for plan in given for record in plan.puts}.values()),
+        tuple(key for plan in given for key in plan.deletes),
+        tuple(event for plan in given for event in plan.events),
+        "; ".join(plan.why for plan in given[:_TOLD]) + ("" if len(given) <= _TOLD else "; and others"),
+    )

@@ -72,7 +72,7 @@ class Scaler:
     def _grow(self, view: View, fleet: Fleet, now: Instant) -> Plan | None:
         """At once: but not while its provider rests after a failure, and never above its limit."""
         wish, cluster = fleet.wish, fleet.cluster
-        most = wish.max_nodes - len(fleet.machines)
+        most = wish.max_nodes - fleet.size
         if most <= 0 or cluster.paused_until_ms > now.ms:
             return None
         missing = fleet.least - len(fleet.staying)
@@ -133,7 +133,7 @@ def _held_by(view: View, machine: Machine) -> int:
 
 
 def _grown(fleet: Fleet, more: int, growth: Growth) -> str:
-    name, limit = fleet.cluster.name, f"it has {len(fleet.machines)}, its limit is {fleet.wish.max_nodes}"
+    name, limit = fleet.cluster.name, f"it has {fleet.size}, its limit is {fleet.wish.max_nodes}"
     head = f"adding {_nodes(more)} to {name}"
     if not growth.nodes:
         return f"{head}: at least {fleet.least} are asked for; {limit}"

@@ -28,6 +28,7 @@ class Shadow(Mirror):
         taken = Taken(mirror.now_ms, [mirror.counters], [], [], refusals)
         records = taken.records
         records.extend(mirror.clusters.values())
+        records.extend(mirror.cluster_wishes.values())
         records.extend(mirror.machines.values())
         records.extend(mirror.namespaces.values())
         for name, node in mirror.nodes.items():

@@ -1,4 +1,4 @@
-"""Records of which only the last of each name counts, and from which nothing is derived."""
+"""Records of which only the last of each name counts, and from which next to nothing is derived."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +38,8 @@ class Standing:
             Counters: self._set_counters,
             ReportPace: self._set_pace,
             Restored: self._set_restored,
-            Cluster: lambda record: self.clusters.update({record.name: record}),
-            ClusterWish: lambda record: self.cluster_wishes.update({record.name: record}),
+            Cluster: self._set_cluster,
+            ClusterWish: self._set_cluster_wish,
             Namespace: lambda record: self.namespaces.update({record.name: record}),
             Subscriber: lambda record: self.subscribers.update({record.name: record}),
             Cron: lambda record: self.crons.update({record.ref: record}),
@@ -56,7 +56,9 @@ class Standing:
             case "gone":
                 self.past.gone.pop(JobId(name), None)
             case _ if head in self._by_name:
-                self._by_name[head].pop(name, None)
+                gone = self._by_name[head].pop(name, None)
+                if isinstance(gone, Cluster) and gone.like is not None:
+                    self.cluster_wishes.pop(name, None)
             case _:
                 raise AssertionError(f"records of kind {head} are never deleted")
 
@@ -71,6 +73,19 @@ class Standing:
             "cluster_wish": self.cluster_wishes,
             "machine": self.machines,
         }
+
+    def _set_cluster(self, record: Cluster) -> None:
+        self.clusters[record.name] = record
+        wish = self.cluster_wishes.get(record.like or "")
+        if wish is not None:
+            self.cluster_wishes[record.name] = wish.for_another(record)
+
+    def _set_cluster_wish(self, record: ClusterWish) -> None:
+        """Also that of those that were made like it."""
+        self.cluster_wishes[record.name] = record
+        for cluster in self.clusters.values():
+            if cluster.like == record.name:
+                self.cluster_wishes[cluster.name] = record.for_another(cluster)
 
     def _set_counters(self, record: Counters) -> None:
         self.counters = record

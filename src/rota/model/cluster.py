@@ -44,6 +44,9 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     join_seconds: float = 120.0  # that a machine may take to join before it is replaced
     drain: bool = False  # it gets no new jobs
     end: bool = False  # and is forgotten when nothing is left of it
+    min_clusters: int = 1  # of the same kind, itself among them: others are made like it, and ended
+    max_clusters: int = 1
+    wait_seconds: float = 60.0  # that the first in its queue waits before another cluster is made
 
     @property
     def key(self) -> Key:
@@ -52,6 +55,13 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def by_hand(self) -> bool:
         return self.provider == BY_HAND
+
+    def for_another(self, cluster: "Cluster") -> "ClusterWish":
+        """The same, for one that was made like it: it ends with it, or before."""
+        alike = msgspec.structs.replace(self, name=cluster.name, min_clusters=1, max_clusters=1)
+        if not cluster.closing:
+            return alike
+        return msgspec.structs.replace(alike, drain=True, end=True, nodes=None, min_nodes=0)
 
     @property
     def node_labels(self) -> dict[str, str]:
@@ -70,6 +80,10 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     made: int = 0  # machines that were ever asked for: a number is given once
     failures: int = 0  # of its provider, in a row
     paused_until_ms: int = 0  # nothing more is asked of its provider before that
+    like: str | None = None  # the cluster whose wish is also this one's
+    closing: bool = False  # of such a one: it is not needed any more
+    copies: int = 0  # made like it, ever: a number is given once
+    copied_ms: int = 0  # cluster time, when the last of them was asked for
 
     @property
     def key(self) -> Key:
@@ -83,19 +97,38 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_to_come(self) -> bool:
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
 
+    def gave(self, machine: str) -> bool:
+        """Whether it has ever asked for one of that name."""
+        number = machine.removeprefix(f"{self.name}-")
+        return number != machine and number.isdecimal() and 0 < int(number) <= self.made
+
     def turned(self, event: ClusterEvent, now_ms: int) -> Self:
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
 
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
 
-    def failed(self, now_ms: int, reason: str) -> Self:
-        """Its provider did: after each failure in a row the pause is twice as long."""
+    def failed(self, now_ms: int, reason: str, asked_ms: int) -> Self:
+        """Its provider did: after each failure in a row the pause is twice as long.
+
+        What was asked for before the last pause belongs to the failure that was counted then.
+        """
+        if asked_ms < self.paused_until_ms:
+            return msgspec.structs.replace(self, reason=reason)
         pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(self.failures, 16), PROVIDER_PAUSE_LAST_MS)
         until_ms = now_ms + pause_ms
         return msgspec.structs.replace(
             self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason
         )
+
+    def another(self, now_ms: int) -> "tuple[Cluster, Cluster]":
+        """Itself, which has one more that is like it, and that one."""
+        number = self.copies + 1
+        made = Cluster(f"{self.name}.{number + 1}", ClusterState.REQUESTED, since_ms=now_ms, like=self.name)
+        return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
+
+    def closed(self) -> Self:
+        return msgspec.structs.replace(self, closing=True)
 
     def recovered(self) -> Self:
         return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None)
@@ -110,7 +143,9 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     since_ms: int = 0  # cluster time
     asked_ms: int = 0  # the same, when it was first wanted
     node: NodeId | None = None  # that it became
-    reason: str | None = None  # for which it goes
+    reason: str | None = None  # for which it goes, or still does not
+    place: str | None = None  # from where its provider was asked for it; None: it was not, yet
+    extra: int = 0  # machines of the same name beside it, as its provider lists them
 
     @property
     def key(self) -> Key:
@@ -128,6 +163,21 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     def turned(self, event: MachineEvent, now_ms: int, reason: str | None = None) -> Self:
         state = step(MACHINE_STEPS, self.state, event)
         return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason or self.reason)
+
+    def asked_at(self, place: str, now_ms: int) -> Self:
+        """From now on its time to join runs."""
+        return msgspec.structs.replace(self, place=place, since_ms=now_ms)
+
+    def because(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, reason=reason)
+
+    def beside(self, extra: int) -> Self:
+        """So many more there are of it."""
+        return msgspec.structs.replace(self, extra=extra)
+
+    def known_as(self, node: NodeId) -> Self:
+        """A node that is not ready yet: what becomes of the machine becomes of it."""
+        return msgspec.structs.replace(self, node=node)
 
     def became(self, node: NodeId, now_ms: int) -> Self:
         return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)

@@ -97,6 +97,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     policy: Policy = Policy.SPREAD
     noise: str | None = None  # the kind of disturbance it makes and suffers from
     preemptible: bool = True  # may give way to work of higher priority
+    move_pending: bool = True  # while nothing of it runs, it may change over to another cluster
     evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
     expect_seconds: float | None = None  # how long a task runs, as far as its user knows
     deadline_at_ms: int | None = None  # wall clock by which it has to be over

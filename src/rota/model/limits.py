@@ -71,6 +71,7 @@ PIDS_MAX = 2**22  # as many processes as Linux ever has numbers for
 GRACE_SECONDS_MAX = 24 * 3600  # a day to stop: above it is a unit mistaken
 
 CLUSTERS_MAX = 1_000  # each is looked at whenever a job comes, where there is more than one
+CLUSTERS_ALIKE_MAX = 100  # made like one of them by what waits: above it is a typing error
 CLUSTER_NODES_MAX = 10_000  # of one cluster that a provider makes: above it is a typing error
 SCALE_LOOK_MS = 1_000  # between two looks at how large a cluster should be
 MOVE_LOOK_MS = 5_000  # between two looks at which jobs can leave a cluster that drains

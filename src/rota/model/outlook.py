@@ -27,6 +27,7 @@ class WhatIf(msgspec.Struct, frozen=True):
 
     add_nodes: tuple[NewNode, ...] = ()
     without: tuple[NodeId, ...] = ()
+    scale: bool = False  # clusters may grow by themselves
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -45,6 +46,17 @@ class Evicted(msgspec.Struct, frozen=True):
     indices: tuple[tuple[int, int], ...]
 
 
+class Grown(msgspec.Struct, frozen=True):
+    """By how much a cluster would grow for a job, and what would come of it."""
+
+    cluster: str
+    nodes: int  # more than it has
+    has: int
+    limit: int
+    waiting: int  # tasks without room there, of this job and of others
+    starts: int  # those of them that would start with the new nodes
+
+
 class Outlook(msgspec.Struct, frozen=True):
     outcome: Outcome
     sentence: str
@@ -52,6 +64,14 @@ class Outlook(msgspec.Struct, frozen=True):
     places: tuple[Place, ...] = ()
     evicts: tuple[Evicted, ...] = ()
     why: Why | None = None  # of the tasks that would wait
+    grows: Grown | None = None
+
+    def grown(self, grows: Grown) -> "Outlook":
+        """What no node could run, as things are, waits for the new ones."""
+        if self.outcome is not Outcome.NEVER or self.why is None:
+            return msgspec.structs.replace(self, grows=grows)
+        told = f"would wait until cluster {grows.cluster} has grown"
+        return msgspec.structs.replace(self, outcome=Outcome.WAIT, sentence=told, grows=grows)
 
 
 class Fate(StrEnum):

@@ -5,18 +5,25 @@ import contextlib
 import os
 import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from rota.model.amounts import CPU
 from rota.providers.protocol import Order, ProviderFailed
 
 _OUTPUT_BYTES = 1 << 20  # of a command, read: a list of ten thousand machines
 _SAID_CHARACTERS = 300  # of what it said when it failed
+_LAST_WORDS_SECONDS = 0.5  # of a command that has ended: they are in the pipe by then
 _OWN = "ROTA_"
 
 
 class Command:
     """The settings `create`, `list` and `remove` are command lines; what to do is in their environment."""
+
+    place = ""  # the commands are the same wherever a server runs
+
+    def at(self, place: str) -> "Command":
+        del place
+        return self
 
     async def create(self, order: Order) -> None:
         amounts = {
@@ -28,9 +35,9 @@ class Command:
         said = {f"{_OWN}{name}": value for name, value in about.items()}
         await _run("create", order.settings, {**_who(order.cluster, order.machine), **said, **amounts})
 
-    async def list(self, cluster: str, settings: Mapping[str, str]) -> frozenset[str]:
+    async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         printed = await _run("list", settings, _who(cluster, ""))
-        return frozenset(line.strip() for line in printed.splitlines() if line.strip())
+        return [line.strip() for line in printed.splitlines() if line.strip()]
 
     async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
         await _run("remove", settings, _who(cluster, machine))
@@ -42,31 +49,40 @@ def _who(cluster: str, machine: str) -> dict[str, str]:
 
 async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str]) -> str:
     """What it printed. It dies with whoever waits for it."""
+    async with _heard() as out, _heard() as err:
+        try:
+            line = shlex.split(settings[verb])
+            process = await asyncio.create_subprocess_exec(
+                *line,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out.end,
+                stderr=err.end,
+                start_new_session=True,
+                env={**_environment(), **about},
+            )
+        except (OSError, ValueError, TypeError) as error:
+            raise ProviderFailed(f"its {verb} command cannot be run: {error}") from error
+        finally:
+            out.hang_up()
+            err.hang_up()
+        code = await _ended(process)
+        with contextlib.suppress(TimeoutError):  # what it has left running may hold its output open for ever
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await out.over.wait()
+                await err.over.wait()
+    if code:
+        said = " ".join((err.text or out.text).split())[-_SAID_CHARACTERS:]
+        raise ProviderFailed(f"its {verb} command ended with {code}: {said or 'it said nothing'}")
+    return out.text
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
     try:
-        line = shlex.split(settings[verb])
-        process = await asyncio.create_subprocess_exec(
-            *line,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env={**_environment(), **about},
-        )
-    except (OSError, ValueError, TypeError) as error:
-        raise ProviderFailed(f"its {verb} command cannot be run: {error}") from error
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            out = tasks.create_task(_read(process.stdout))
-            err = tasks.create_task(_read(process.stderr))
-        code = await process.wait()
+        return await process.wait()
     finally:
         if process.returncode is None:  # nobody waits for it any more
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    if code:
-        said = " ".join((err.result() or out.result()).split())[-_SAID_CHARACTERS:]
-        raise ProviderFailed(f"its {verb} command ended with {code}: {said or 'it said nothing'}")
-    return out.result()
 
 
 def _environment() -> dict[str, str]:
@@ -74,9 +90,38 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
 
 
-async def _read(stream: asyncio.StreamReader | None) -> str:
-    assert stream is not None, "it is a pipe"
-    found = b""
-    while some := await stream.read(65_536):  # all of it, so that it never waits for us
-        found = (found + some)[-_OUTPUT_BYTES:]
-    return found.decode(errors="replace")
+class _Heard(asyncio.Protocol):
+    """The last of what comes through a pipe: all is read, so that nobody ever waits for us."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end  # to write to
+        self.over = asyncio.Event()
+        self._said = bytearray()
+
+    @property
+    def text(self) -> str:
+        return self._said.decode(errors="replace")
+
+    def hang_up(self) -> None:
+        """On our side: others may still write."""
+        os.close(self.end)
+
+    def data_received(self, data: bytes) -> None:
+        self._said += data
+        del self._said[:-_OUTPUT_BYTES]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.over.set()
+
+
+@contextlib.asynccontextmanager
+async def _heard() -> AsyncIterator[_Heard]:
+    """A pipe of our own: one that is asked for with the process may be left open in what it starts."""
+    read, write = os.pipe()
+    loop, said = asyncio.get_running_loop(), _Heard(write)
+    transport, _ = await loop.connect_read_pipe(lambda: said, os.fdopen(read, "rb", buffering=0))
+    try:
+        yield said
+    finally:
+        transport.close()

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,9 @@ class Processes(Protocol):
     def runs(self, directory: Path) -> bool:
         """Whether an agent does."""
 
+    def left(self, directory: Path) -> bool:
+        """Whether anything does: the keeper outlives its agent."""
+
     def end(self, directory: Path) -> None:
         """All of it, politely first. Blocks."""
 
@@ -29,6 +33,20 @@ class Local:
         self._directory = directory
         self._processes = processes
         self._agents: dict[str, asyncio.subprocess.Process] = {}  # held, so that they are reaped
+        self._others: dict[str, Local] = {}  # by their directories, held for the same reason
+
+    @property
+    def place(self) -> str:
+        return f"{platform.node()}:{self._directory}"
+
+    def at(self, place: str) -> "Local | None":
+        """Another server of this machine has a directory of its own, and may have led before."""
+        host, _, directory = place.partition(":")
+        if place == self.place:
+            return self
+        if host != platform.node():
+            return None
+        return self._others.setdefault(directory, Local(Path(directory), self._processes))
 
     async def create(self, order: Order) -> None:
         directory = self._of(order.cluster, order.machine)
@@ -50,7 +68,7 @@ class Local:
         except OSError as error:
             raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
 
-    async def list(self, cluster: str, settings: Mapping[str, str]) -> frozenset[str]:
+    async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         del settings
         return await asyncio.to_thread(self._running, cluster)
 
@@ -68,9 +86,9 @@ class Local:
         for directory in sorted(self._directory.glob("*/*/")):
             await self.remove(directory.parent.name, directory.name, {})
 
-    def _running(self, cluster: str) -> frozenset[str]:
+    def _running(self, cluster: str) -> Sequence[str]:
         known = (self._directory / cluster).glob("*/")
-        return frozenset(directory.name for directory in known if self._processes.runs(directory))
+        return [directory.name for directory in known if self._processes.left(directory)]
 
     def _of(self, cluster: str, machine: str) -> Path:
         return self._directory / cluster / machine

@@ -1,6 +1,6 @@
 """Provider: who makes machines and ends them. Asked twice for one name, it makes one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from rota.model.errors import Unavailable
@@ -22,11 +22,18 @@ class Order(NamedTuple):
 
 
 class Provider(Protocol):
+    @property
+    def place(self) -> str:
+        """From where its machines can be reached, kept with each of them; empty: from anywhere."""
+
+    def at(self, place: str) -> "Provider | None":
+        """The same for machines that were made from that place; None: they are out of reach here."""
+
     async def create(self, order: Order) -> None:
         """Make it, with an agent on it; return when it is on its way. One that is there is left alone."""
 
-    async def list(self, cluster: str, settings: Mapping[str, str]) -> frozenset[str]:
-        """The machines there are, by the names they were ordered under."""
+    async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
+        """The machines there are, by the names they were ordered under; one name for each of them."""
 
     async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
         """End it with all that is on it; return when it is gone. One that is not there is no error."""

@@ -16,6 +16,7 @@ from rota.model.view import JobView, View
 from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
+from rota.scheduler.growing import growing, on_the_way
 from rota.scheduler.obstacles import look
 from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
@@ -101,6 +102,7 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
     elif not sight.fits.any():
         nodes = sorted((one.reason for one in sight.obstacles), key=lambda reason: -reason.count)
         nodes += [] if own.stuck else _making_room(view, known.seating, job, sight)
+        nodes += growing(view, job.spec.home)
     else:
         nodes = known.scarce
     queue = [Reason("queue", before, before + 1, f"{other_jobs(before)} before it in the queue")]
@@ -121,13 +123,8 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
 
 def _no_node(view: View, job: JobView) -> str:
     home = job.spec.home
-    coming = sum(one.cluster == home and one.comes for one in view.machines.values())
     whose = "" if len(view.clusters) <= 1 else f" of its cluster, {home},"
-    told = f"; {coming} {'is' if coming == 1 else 'are'} on the way" if coming else ""
-    cluster = view.clusters.get(home)
-    if cluster is not None and cluster.reason is not None:
-        told += f"; the last one was given up: {cluster.reason}"
-    return f"no node{whose} has joined{told}"
+    return "; ".join([f"no node{whose} has joined", *on_the_way(view, home)])
 
 
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:

@@ -10,16 +10,17 @@ from rota.model.cluster import DEFAULT
 from rota.model.columns import Ranges, ints
 from rota.model.ids import Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, Kind
-from rota.model.lifecycle import JobState, NodeState
+from rota.model.lifecycle import ClusterState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Link, NodeSpec, NodeStatus
-from rota.model.outlook import Evicted, Outcome, Outlook, Place, WhatIf
+from rota.model.outlook import Evicted, Grown, Outcome, Outlook, Place, WhatIf
 from rota.model.pins import PinBlock
 from rota.model.plan import Instant, Plan
 from rota.model.view import JobView
 from rota.model.why import Why
 from rota.scheduler.ahead import is_too_late
 from rota.scheduler.explain import Study, in_words, study
+from rota.scheduler.growth import foresee_growth
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
 from rota.scheduler.survey import Surveyor
@@ -29,7 +30,37 @@ from rota.scheduler.words import few, tasks
 def foresee(
     taken: Taken, spec: JobSpec, what_if: WhatIf, now: Instant, settings: Settings | None = None
 ) -> Outlook:
-    return outlook(Shadow.of(taken), spec, what_if, now, settings or Settings())
+    settings = settings or Settings()
+    found = outlook(Shadow.of(taken), spec, what_if, now, settings)
+    if not what_if.scale or found.starts == spec.count:
+        return found
+    grows = _grown(taken, spec, now, settings, may_choose=found.starts == 0)
+    return found if grows is None else found.grown(grows)
+
+
+def _grown(
+    taken: Taken, spec: JobSpec, now: Instant, settings: Settings, *, may_choose: bool
+) -> Grown | None:
+    """The first cluster that would grow for it; where some of it starts, only that one."""
+    clusters = Shadow.of(taken)
+    home = None if may_choose else _likeliest(clusters, spec)
+    for name, wish in clusters.cluster_wishes.items():
+        if home not in (None, name):
+            continue
+        cluster = clusters.clusters.get(name)
+        if wish.by_hand or wish.nodes is not None or cluster is None or cluster.state is ClusterState.FAILED:
+            continue
+        if wish.drain or spec.cluster not in (None, name, cluster.like):
+            continue
+        shadow = Shadow.of(taken)
+        for record in (spec, JobCluster(spec.id, name), JobStatus(spec.id, JobState.ACTIVE)):
+            shadow.apply(record)
+        machines = [one for one in shadow.machines.values() if one.cluster == name]
+        has, coming = sum(1 + one.extra for one in machines), sum(one.comes for one in machines)
+        growth = foresee_growth(shadow, wish, coming, wish.max_nodes - has, now, settings=settings)
+        if growth.nodes:
+            return Grown(name, growth.nodes, has, wish.max_nodes, growth.waiting, growth.starts)
+    return None
 
 
 def outlook(shadow: Shadow, spec: JobSpec, what_if: WhatIf, now: Instant, settings: Settings) -> Outlook:

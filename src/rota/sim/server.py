@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rota.clusters import assign, lifecycle, scale
+from rota.clusters import assign, family, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided
 from rota.model.ids import JobId, NodeId
@@ -55,6 +55,7 @@ class Server(Engine):
         reconcilers = [
             assign.reconciler(Surveyor().look),
             lifecycle.RECONCILER,
+            family.reconciler(),
             scale.reconciler(partial(foresee_growth, settings=placement)),
             batch.RECONCILER,
             after.RECONCILER,

@@ -27,7 +27,7 @@ class ProviderContract:
 
     async def test_at_first_there_are_no_machines(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
-            assert await provider.list(CLUSTER, self.settings) == frozenset()
+            assert not await provider.list(CLUSTER, self.settings)
 
     async def test_a_machine_that_was_made_is_listed_until_it_is_removed(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
@@ -35,8 +35,8 @@ class ProviderContract:
             there = await provider.list(CLUSTER, self.settings)
             await provider.remove(CLUSTER, "build-1", self.settings)
 
-            assert there == {"build-1"}
-            assert await provider.list(CLUSTER, self.settings) == frozenset()
+            assert list(there) == ["build-1"]
+            assert not await provider.list(CLUSTER, self.settings)
 
     async def test_asked_twice_for_one_name_it_makes_one(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
@@ -45,8 +45,8 @@ class ProviderContract:
             there = await provider.list(CLUSTER, self.settings)
             await provider.remove(CLUSTER, "build-1", self.settings)
 
-            assert there == {"build-1"}
-            assert await provider.list(CLUSTER, self.settings) == frozenset()
+            assert list(there) == ["build-1"]
+            assert not await provider.list(CLUSTER, self.settings)
 
     async def test_machines_are_made_side_by_side(self, tmp_path: Path) -> None:
         names = [f"build-{number}" for number in range(1, 4)]
@@ -55,7 +55,7 @@ class ProviderContract:
                 for name in names:
                     tasks.create_task(provider.create(self.order(name)))
 
-            assert await provider.list(CLUSTER, self.settings) == frozenset(names)
+            assert sorted(await provider.list(CLUSTER, self.settings)) == names
 
     async def test_removing_what_is_not_there_is_no_error(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
@@ -66,13 +66,24 @@ class ProviderContract:
             await provider.create(self.order("build-1"))
             again = self.make(tmp_path)
 
-            assert await again.list(CLUSTER, self.settings) == {"build-1"}
+            assert list(await again.list(CLUSTER, self.settings)) == ["build-1"]
+
+    async def test_another_server_finds_them_by_the_place_they_were_made_from(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as provider:
+            await provider.create(self.order("build-1"))
+            there = self.make(tmp_path / "another").at(provider.place)
+            assert there is not None
+            listed = await there.list(CLUSTER, self.settings)
+            await there.remove(CLUSTER, "build-1", self.settings)
+
+            assert list(listed) == ["build-1"]
+            assert not await provider.list(CLUSTER, self.settings)
 
     async def test_another_clusters_machines_are_not_listed(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
             await provider.create(self.order("build-1"))
 
-            assert await provider.list("other", self.settings) == frozenset()
+            assert not await provider.list("other", self.settings)
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Provider]:

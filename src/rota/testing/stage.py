@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
-from rota.clusters import assign, lifecycle, scale
+from rota.clusters import assign, family, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
@@ -366,6 +366,7 @@ class Stage:
         reconcilers = [
             assign.reconciler(Surveyor().look),
             lifecycle.RECONCILER,
+            family.reconciler(),
             scale.reconciler(foresee_growth),
             batch.RECONCILER,
             rollout.RECONCILER,

@@ -5,7 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from rota.clusters.run import Join, Procurement
+from rota.clusters.calls import Join
+from rota.clusters.run import Procurement
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.identity.tokens import JoinLine
@@ -46,6 +47,9 @@ class Nodes:
 
     def runs(self, directory: Path) -> bool:
         return bool(guard.agents_of(directory))
+
+    def left(self, directory: Path) -> bool:
+        return bool(guard.agents_of(directory) or guard.keepers_of(directory))
 
     def end(self, directory: Path) -> None:
         """The agent says goodbye, if it can."""

@@ -15,7 +15,7 @@ import grpc
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor
-from rota.clusters import assign, lifecycle, scale
+from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, server_config
 from rota.config.etcd import endpoints
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
@@ -196,6 +196,7 @@ def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[
     return [
         assign.reconciler(Surveyor().look),
         lifecycle.RECONCILER,
+        family.reconciler(),
         scale.reconciler(partial(foresee_growth, settings=settings)),
         batch.RECONCILER,
         rollout.RECONCILER,

@@ -25,6 +25,17 @@ class Evicted(Answer):
     indices: Annotated[Ranges | None, said("which, each from and to")]
 
 
+class Grown(Answer):
+    """A cluster that would grow for the job."""
+
+    cluster: Annotated[str, said("its name")]
+    nodes: Annotated[int, said("that it would get")]
+    has: Annotated[int, said("machines that it has, those on their way or about to go as well")]
+    limit: Annotated[int, said("the most that it may have")]
+    waiting: Annotated[int, said("tasks without room there, of this job and of others")]
+    starts: Annotated[int, said("those of them that would start then")]
+
+
 class Outlook(Answer):
     """What would become of a job."""
 
@@ -39,6 +50,9 @@ class Outlook(Answer):
     misses: Annotated[list[Miss], said("the nodes that lack least")]
     position: Annotated[int | None, said("in its queue, from 1")]
     starts_at_ms: Annotated[int | None, said("about, wall clock; null: nobody knows")]
+    grows: Annotated[
+        Grown | None, said("with `scale`: the cluster that would; null: none, or all starts now")
+    ]
 
 
 class Displaced(Answer):

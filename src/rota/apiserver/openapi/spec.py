@@ -74,6 +74,7 @@ class JobBody(Body):
     noise: Annotated[str | None, said("a word for what it disturbs; it is kept away from its like")] = None
     gang: Annotated[bool, said("all tasks start together, or none")] = False
     priority: Annotated[Count, said("0 to 100; higher goes first")] = 50
+    move_pending: Annotated[bool, said("false: it stays in its cluster while it waits")] = True
     preemptible: Annotated[bool, said("false: never gives way to a higher priority")] = True
     evict_at_most: Annotated[Count | None, said("how many of its tasks may give way at one time")] = None
     expect: Annotated[Duration | None, said("how long a task runs, as far as is known")] = None
@@ -127,6 +128,7 @@ class PlanBody(JobBody):
         default_factory=list
     )
     without: Annotated[list[str], said("nodes to think away")] = field(default_factory=list)
+    scale: Annotated[bool, said("say also which cluster would grow for it, and by how much")] = False
 
 
 def _nullable(name: str, hint: Any) -> tuple[str, Any, None]:

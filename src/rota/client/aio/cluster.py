@@ -60,9 +60,12 @@ class AsyncCluster(AsyncNodes, AsyncAccess, AsyncUpkeep):
         spec: Mapping[str, Any],
         add_nodes: Sequence[Mapping[str, Any]] = (),
         without: Sequence[str] = (),
+        *,
+        scale: bool = False,
     ) -> Outlook:
-        """The same from a whole spec, on a cluster thought of with some nodes more, or without some."""
-        return await apart(lambda: self._sync.plan_spec(spec, add_nodes, without))
+        """The same from a whole spec, on a cluster thought of with some nodes more, or without some;
+        with `scale` also which one would grow for it by itself."""
+        return await apart(lambda: self._sync.plan_spec(spec, add_nodes, without, scale=scale))
 
     async def job(self, ref: str) -> "AsyncJob":
         """A job by id, name, or `last`."""

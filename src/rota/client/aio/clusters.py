@@ -23,11 +23,12 @@ class AsyncClusters:
         return await apart(lambda: self._sync.get(name))
 
     async def create(self, name: str, **said: Any) -> ClusterStatus:
-        """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, `min_nodes`, `max_nodes`."""
+        """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, and its size as in change()."""
         return await apart(lambda: self._sync.create(name, **said))
 
     async def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
-        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`."""
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`, and how many
+        clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
         return await apart(lambda: self._sync.change(name, if_etag=if_etag, **said))
 
     async def delete(self, name: str, *, if_etag: str | None = None) -> None:

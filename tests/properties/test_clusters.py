@@ -1,0 +1,140 @@
+"""Whatever a provider does, in any order: never above a limit, no work ended by scaling in, nothing stuck."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from rota.clusters import listed
+from rota.clusters.listed import Listing
+from rota.model.cluster import ClusterWish
+from rota.model.cluster import Machine as Asked
+from rota.model.lifecycle import JOB_ENDS, MachineState
+from rota.model.sync import Said
+from rota.testing import provided
+from rota.testing.builders import job_spec
+from rota.testing.stage import Machine, Stage
+
+WISH = ClusterWish(
+    "build",
+    provider="p",
+    capacity={"cpu": 2000},
+    max_nodes=3,
+    idle_seconds=5,
+    join_seconds=20,
+    max_clusters=2,
+    wait_seconds=15,
+)
+STEPS = 250
+
+
+class Wild:
+    """A provider that does anything, until it is told to behave."""
+
+    def __init__(self, seed: int) -> None:
+        self.luck = Random(f"{seed}/clusters")
+        self.stage = Stage()
+        self.stage.put(WISH)
+        self.behaves = False
+        self.outside: Counter[str] = Counter()  # machines that there are
+        self.ended: set[str] = set()  # that it says to have removed
+        self.jobs = 0
+
+    def step(self) -> None:
+        luck = self.luck
+        if not self.behaves and luck.random() < 0.1:
+            self.jobs += 1
+            self.stage.submit(job_spec(self.jobs, count=luck.choice((1, 3, 9)), cluster="build"))
+        if not self.behaves and luck.random() < 0.02:
+            self.restart()
+        self.work()
+        self.stage.wait(1000)
+        self.provide()
+        self.look()
+
+    def work(self) -> None:
+        for machine in list(self.stage.machines.values()):
+            for task, held in list(machine.held.items()):
+                if held.said is Said.RUNNING and self.luck.random() < 0.2:
+                    machine.end(task, 0, 1000)
+
+    def provide(self) -> None:
+        luck = self.luck
+        for machine in list(self.stage.mirror.machines.values()):
+            if self.behaves or luck.random() < 0.5:
+                self.serve(machine)
+        if self.behaves or luck.random() < 0.2:
+            for cluster in [name for name in self.stage.mirror.clusters if name.startswith("build")]:
+                self.list(cluster)
+
+    def serve(self, machine: Asked) -> None:
+        name, roll = machine.name, 0.99 if self.behaves else self.luck.random()
+        if machine.state is MachineState.LEAVING:
+            self.remove(name, roll)
+        elif machine.state is MachineState.WANTED and roll < 0.15:
+            provided.ask(self.stage, name)
+            provided.fail(self.stage, name, "no quota left")
+        elif machine.state is MachineState.WANTED and roll < 0.3:
+            provided.make(self.stage, name)  # it lies
+        elif machine.state is MachineState.WANTED and roll < 0.4:
+            provided.ask(self.stage, name)  # it hangs
+        elif machine.state is MachineState.WANTED:
+            self.outside[name] += 2 if roll < 0.5 else 1
+            provided.provide(self.stage, Machine(name, {"cpu": 2000}, {}))
+
+    def remove(self, name: str, roll: float) -> None:
+        there = self.stage.machines.get(name)
+        assert there is None or there.told is None or not there.held, f"something runs on {name}, which goes"
+        if roll < 0.3:
+            return  # it fails, and is asked again
+        self.ended.add(name)
+        if roll > 0.5:  # else it lies
+            self.outside[name] = max(0, self.outside[name] - (5 if self.behaves else 1))
+        if not self.outside[name]:
+            self.stage.machines.pop(name, None)
+
+    def list(self, cluster: str) -> None:
+        there = {
+            name: count for name, count in self.outside.items() if count and name.startswith(f"{cluster}-")
+        }
+        known = [one for one in self.stage.mirror.machines.values() if one.cluster == cluster]
+        made = (MachineState.CREATED, MachineState.JOINED)
+        missing = frozenset(one.name for one in known if one.state in made and one.name not in there)
+        listing = Listing(there, dict.fromkeys(there, ""), missing, frozenset(self.ended))
+        self.stage.ask("clusters", lambda view, now: listed.listed(view, cluster, listing, now))
+        self.ended -= set(there)
+        self.stage.settle()
+
+    def restart(self) -> None:
+        self.stage.restart()
+        self.ended.clear()  # what was said to the one before
+        for machine in self.stage.machines.values():
+            self.stage.call(machine)
+
+    def settled(self) -> bool:
+        mirror = self.stage.mirror
+        ended = all(job.status is not None and job.status.ended for job in mirror.jobs.values())
+        return ended and not mirror.machines and not +self.outside
+
+    def look(self) -> None:
+        family = [name for name in self.stage.mirror.clusters if name.startswith("build")]
+        machines = Counter(one.cluster for one in self.stage.mirror.machines.values())
+        assert len(family) <= WISH.max_clusters
+        assert all(count <= WISH.max_nodes for count in machines.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wild_provider_never_breaks_a_limit_or_work_and_all_is_well_when_it_behaves(seed: int) -> None:
+    wild = Wild(seed)
+    for _ in range(STEPS):
+        wild.step()
+    wild.behaves = True
+    for _ in range(6 * STEPS):
+        wild.step()
+        if wild.settled():
+            break
+
+    states = {job.spec.id: job.status.state for job in wild.stage.mirror.jobs.values() if job.status}
+    assert set(states.values()) <= JOB_ENDS, states
+    assert dict(wild.stage.mirror.machines) == {}
+    assert +wild.outside == Counter()

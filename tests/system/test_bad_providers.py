@@ -1,0 +1,96 @@
+"""A provider of real machines fails, lies, hangs and does things twice: the work is done all the same."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from rota.wiring.guard import end_nodes
+
+pytestmark = pytest.mark.system
+SECONDS = 200.0
+
+CREATE = """#!/bin/sh
+echo "$ROTA_MACHINE $({here}/list | wc -l)" >> {here}/asked
+start() {{
+    [ -e {here}/m/$1 ] && return
+    mkdir -p {here}/m/$1
+    setsid {python} -m rota.cli.main agent --data-dir {here}/m/$1 --name $ROTA_MACHINE --cpu 1 \\
+        --run-as self </dev/null >{here}/m/$1/agent.log 2>&1 &
+    echo $! > {here}/m/$1/pid
+}}
+case $ROTA_MACHINE in
+    *-1) echo no quota left >&2; exit 1 ;;
+    *-2) exit 0 ;;
+    *-3) exec sleep 1000 ;;
+    *-4) start $ROTA_MACHINE; start $ROTA_MACHINE+again ;;
+    *) start $ROTA_MACHINE ;;
+esac
+"""
+LIST = """#!/bin/sh
+for pid in {here}/m/*/pid; do
+    [ -e $pid ] && basename $(dirname $pid) | sed s/+again//
+done
+exit 0
+"""
+REMOVE = """#!/bin/sh
+for one in $ROTA_MACHINE+again $ROTA_MACHINE; do
+    [ -e {here}/m/$one/pid ] || continue
+    kill -INT -$(cat {here}/m/$one/pid) 2>/dev/null
+    rm -r {here}/m/$one
+    exit 0
+done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path, nodes=0) as made:
+        yield made
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Path]:
+    """Of a machine that was made twice it removes one, and says that all is done."""
+    here = tmp_path / "cloud"
+    here.mkdir()
+    for name, text in (("create", CREATE), ("list", LIST), ("remove", REMOVE)):
+        script = here / name
+        script.write_text(text.format(here=here, python=sys.executable))
+        script.chmod(0o755)
+    yield here
+    end_nodes(list((here / "m").glob("*")))
+
+
+def shown(cluster: LocalCluster) -> Any:
+    return cluster.call("GET", "/v1/clusters/cloud").body
+
+
+def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
+    cluster: LocalCluster, cloud: Path
+) -> None:
+    settings = [f"--setting={verb}={cloud / verb}" for verb in ("create", "list", "remove")]
+    sizes = ("--node", "cpu=1", "--max", "2", "--join", "15s", "--idle", "1s")
+    made = cluster.rota("cluster", "create", "cloud", "--provider", "command", *sizes, *settings)
+    job = cluster.submit("true", cluster="cloud", count=6)
+    until(lambda: shown(cluster)["failures"] > 0, "it has failed", SECONDS)
+    told = cluster.rota("why", job).out
+    until(lambda: cluster.count(job, "succeeded") == 6, "all have run", SECONDS)
+    until(lambda: shown(cluster)["machines"] == [], "all machines are gone", SECONDS)
+    ledger = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
+
+    assert made.code == 0, made.err
+    assert "the last one was given up: " in told
+    assert "its create command ended with 1: no quota left" in ledger
+    assert "machine cloud-2 is given up: " in ledger
+    assert "machine cloud-3 is given up: " in ledger
+    assert "machine cloud-4 is given up: its provider has made more than one of that name" in ledger
+    assert "its provider says that it has, and still lists it" in ledger
+    asked = [line.split() for line in (cloud / "asked").read_text().splitlines()]
+    assert len({name for name, _ in asked}) == len(asked) < 12
+    assert all(int(there) < 2 for _, there in asked)
+    assert list((cloud / "m").glob("*/pid")) == []

@@ -1,0 +1,55 @@
+"""Machines that one server made are found by the next that leads: none is doubled, killed or left behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.election import ElectedCluster
+from rota.testing.etcd import LocalEtcd
+from rota.testing.processes import until, with_argument
+from rota.wiring.guard import end_nodes
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+SECONDS = 200.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
+    with LocalEtcd(tmp_path / "etcd", 1) as etcd, ElectedCluster(tmp_path, etcd, servers=2, nodes=0) as made:
+        yield made
+        end_nodes(list(tmp_path.glob("server-*/machines/*/*")))
+
+
+def machines(cluster: ElectedCluster) -> Any:
+    found = cluster.call("GET", "/v1/clusters/burst").body["machines"]
+    return {machine["name"]: machine["state"] for machine in found}
+
+
+def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go(
+    cluster: ElectedCluster, tmp_path: Path
+) -> None:
+    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
+    first = cluster.wait_for_leader()
+    body = {"name": "burst", "provider": "local", "capacity": {"cpu": 1}, "max_nodes": 2, "idle": "1s"}
+    made = cluster.call("POST", "/v1/clusters", body)
+    job = cluster.submit(*witness.script(gate.wait), count=2, cluster="burst")
+    until(lambda: cluster.count(job, "running") == 2, "both run", SECONDS)
+    cluster.kill(first)
+    cluster.wait_for_leader(other_than=first)
+    until(lambda: set(machines(cluster).values()) == {"joined"}, "they are known", SECONDS)
+    before = machines(cluster)
+    gate.open()
+    until(lambda: cluster.count(job, "succeeded") == 2, "both end", SECONDS)
+    until(lambda: machines(cluster) == {}, "their machines go", SECONDS)
+
+    assert made.status == 201, made
+    assert before == {"burst-1": "joined", "burst-2": "joined"}
+    assert witness.starts() == {0: 1, 1: 1}
+    assert [one for n in cluster.places for one in left(tmp_path / f"server-{n}" / "machines")] == []
+
+
+def left(directory: Path) -> list[object]:
+    return [*with_argument(str(directory)), *directory.glob("*/*")]
