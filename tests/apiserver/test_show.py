@@ -11,7 +11,7 @@ from rota.model.attempt import EVICTED, Choice, OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
-from rota.model.node import Eligibility, Load, NodeWish
+from rota.model.node import Eligibility, Link, Load, NodeWish
 from rota.model.plan import Event, Record
 from tests.apiserver.builders import (
     FAILED,
@@ -180,8 +180,11 @@ def test_a_node_shows_what_it_has_what_is_reserved_and_what_is_used() -> None:
         NodeWish(NodeId("n1"), Eligibility.DRAINING),
     )
     mirror.measure(NodeId("n1"), Load(700, memory_free=2**32))
+    unheard = show.node(mirror, mirror.nodes[NodeId("n1")], 120)
+    mirror.connect(NodeId("n1"), Link.UP)
     shown = show.node(mirror, mirror.nodes[NodeId("n1")], 120)
 
+    assert unheard["heard_ms_ago"] is None
     assert shown["capacity"] == {"cpu": 8.0, "memory": 2**33, "disk": 0, "gpu": 0, "licence": 2}
     assert shown["reserved"] == {"cpu": 1.5, "memory": 0, "disk": 0, "gpu": 0, "licence": 1}
     assert shown["used"] == {"cpu": 0.7, "memory": 2**32, "disk": None}

@@ -185,7 +185,7 @@ def test_a_loud_writer_stays_within_its_cap_and_its_node_is_heard(
         until(file.exists, "the first byte")
         while file.stat().st_size < wanted.tasks * MIB:
             most_bytes = max(most_bytes, file.stat().st_blocks * 512)
-            most_silent_ms = max(most_silent_ms, cluster.node(1)["heard_ms_ago"])
+            most_silent_ms = max(most_silent_ms, cluster.node(1)["heard_ms_ago"] or 0)
         flag.touch()
         until(lambda: cluster.count(job, "succeeded") == 1, "the end")
         written = int(records(cluster, job, "--stderr")[0]["text"])
