@@ -31,6 +31,7 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_results,
     routes_store,
     routes_tasks,
     routes_tokens,
@@ -38,7 +39,7 @@ from rota.apiserver import (
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
-from rota.apiserver.api import Api, host_of, wall_ms, who_calls
+from rota.apiserver.api import Api, host_of, wall_ms, which_task, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
@@ -48,6 +49,7 @@ from rota.model.limits import BODY_BYTES_MAX
 ROUTES = [
     *routes_jobs.ROUTES,
     *routes_tasks.ROUTES,
+    *routes_results.ROUTES,
     *routes_wishes.ROUTES,
     *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
@@ -103,6 +105,7 @@ class Door:
         self._app = app
         self._api = api
         self._hosts = api.addresses.hosts
+        self._tokens = api.authority.task_tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -141,7 +144,15 @@ class Door:
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
             raise too_large()
         if scope["path"] not in OPEN_PATHS:
-            scope["state"]["caller"] = who_calls(self._api.vault, headers.get("authorization", ""))
+            scope["state"]["caller"] = self._caller(scope, headers.get("authorization", ""))
+
+    def _caller(self, scope: Scope, authorization: str) -> Caller:
+        task = which_task(self._tokens, authorization)
+        if task is None:
+            return who_calls(self._api.vault, authorization)
+        if scope["method"] != "POST" or not scope["path"].endswith("/result"):
+            raise NotAllowed("a task's token lets it report its own result, and nothing else")
+        return task
 
     def _note(self, scope: Scope, status: int) -> None:
         if scope["method"] == "GET" and status not in (401, 403):

@@ -143,6 +143,7 @@ _OPTIONS = (
     click.option(
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
+    click.option("--results", is_flag=True, help="Give its tasks a token to report their results by."),
     click.option("--keep", metavar="DURATION", help="How long it is remembered after its end."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option(
@@ -202,6 +203,7 @@ _CODES = ("retry_on", "fail_on")
 _SWITCHES: dict[str, dict[str, Any]] = {
     "every_node": {"kind": "system"},
     "gang": {"gang": True},
+    "results": {"results": True},
     "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},

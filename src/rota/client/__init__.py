@@ -11,6 +11,8 @@ _HOMES = {
     "connect_async": "rota.client.concurrent",
     "AsyncCluster": "rota.client.concurrent",
     "AsyncJob": "rota.client.concurrent",
+    "report": "rota.client.results",
+    "Result": "rota.client.results",
     "RotaError": "rota.client.errors",
     "Rejected": "rota.client.errors",
     "NotFound": "rota.client.errors",

@@ -25,6 +25,7 @@ from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers, Presence
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -65,6 +66,7 @@ class Mirror(Standing):
             JobStatus: self._set_job_status,
             JobVerdict: self._set_job_verdict,
             JobAnswers: self._set_job_answers,
+            Result: lambda record: self.jobs[record.job].report(record),
             JobFormer: self._set_job_former,
             JobRollout: self._set_job_rollout,
             TaskBlock: self._set_block,
@@ -114,7 +116,7 @@ class Mirror(Standing):
         head, _, rest = key.partition("/")
         name = rest.partition("/")[0]
         match head:
-            case "job" | "task" | "attempt" | "status" | "pin":
+            case "job" | "task" | "attempt" | "status" | "pin" | "result":
                 self._forget_job(JobId(name))
             case "node":
                 self._forget_node(NodeId(name))

@@ -124,6 +124,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
     cluster: str | None = None  # the only one it may run in; None: any that can serve it
+    results: bool = False  # its tasks are given a token by which they report what came of them
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
 
     @property

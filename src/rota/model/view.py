@@ -17,6 +17,7 @@ from rota.model.past import Past
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers, Presence
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -54,6 +55,12 @@ class JobView(Protocol):
     def verdict(self) -> JobVerdict | None: ...
     @property
     def answers(self) -> JobAnswers | None: ...
+    @property
+    def results(self) -> Mapping[tuple[int, int], Result]:
+        """By index and attempt."""
+
+    @property
+    def results_bytes(self) -> int: ...
     @property
     def former(self) -> JobFormer | None: ...
     @property
@@ -196,4 +203,4 @@ def keys_of(job: JobView) -> list[Key]:
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{name}/{part}" for part in parts]
     keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]
-    return [Key(key) for key in keys]
+    return [*map(Key, keys), *(result.key for result in job.results.values())]

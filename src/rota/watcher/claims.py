@@ -40,7 +40,17 @@ class Ledger:
             job = self._view.jobs.get(one.job)
             if job is not None:
                 for claim in one.claims:
-                    self.enter(job, claim, event_of(claim, job.spec.stays))
+                    self._hear_one(job, claim)
+
+    def _hear_one(self, job: JobView, claim: Claim) -> None:
+        """Work that has said it failed has not succeeded by going quietly."""
+        event = event_of(claim, job.spec.stays)
+        if event is AttemptEvent.EXITED_0 and job.results:
+            result = job.results.get((claim.index, claim.attempt))
+            if result is not None and result.failure is not None:
+                reason = f"it reported a failure: {result.failure}"
+                claim, event = claim.because(reason), AttemptEvent.EXITED
+        self.enter(job, claim, event)
 
     def enter(self, job: JobView, claim: Claim, event: AttemptEvent | None) -> None:
         block, position = divmod(claim.index, BLOCK_TASKS)

@@ -8,6 +8,7 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
@@ -264,6 +265,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         restart=None if work.restart is None else restart_to_wire(work.restart),
         check=None if work.check is None else check_to_wire(work.check),
         sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
+        reports=None if work.reports is None else pb.ReportDoor(**msgspec.structs.asdict(work.reports)),
     )
 
 
@@ -300,6 +302,9 @@ def _work_from_wire(work: pb.Work) -> Work:
         check=check_from_wire(work.check) if work.HasField("check") else None,
         sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
         if work.HasField("sandbox")
+        else None,
+        reports=ReportDoor(work.reports.url, work.reports.key, work.reports.node, work.reports.ca)
+        if work.HasField("reports")
         else None,
     )
 

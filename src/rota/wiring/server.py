@@ -57,6 +57,7 @@ from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, tell, to_the_end
+from rota.wiring.reports import report_door
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
@@ -141,7 +142,10 @@ async def _doors(
     )
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
-    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails, leading=leading)
+    reports = report_door(authority, config.http_server, addresses.http)
+    agents = AgentDoor(
+        engine, authority, _lost_ms(config), _pace(config), tails, leading=leading, reports=reports
+    )
     changes = Changes(engine)
     api = Api(
         engine=engine,
