@@ -82,6 +82,7 @@ class Api:
     keepsakes: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
+    worker_gateway: bool = False  # its routes are served
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))

@@ -1,13 +1,14 @@
 """A dataclass -> its keys; file, environment and flags -> a value for each, and who said it. [I/O]"""
 
+import contextlib
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 Config = TypeVar("Config")
 
@@ -22,6 +23,10 @@ class ConfigError(ValueError):
         super().__init__(f"{key}: {message}" if key else message)
         self.field = key or None
         self.hint = hint
+
+    def at(self, place: str) -> Self:
+        self.args = (f"{place}: {self}",)
+        return self
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,30 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError("", f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"{path} is not TOML: {error}") from None
+
+
+@contextlib.contextmanager
+def at_its_line(path: str | None) -> Iterator[None]:
+    """What is wrong with a key is told with the line of the file that says it, where one does."""
+    try:
+        yield
+    except ConfigError as error:
+        line = None if path is None or error.field is None else _line_of(path, error.field)
+        if line is None:
+            raise
+        raise error.at(f"{path}, line {line}") from None
+
+
+def _line_of(path: str, key: str) -> int | None:
+    section, wanted = "", key.strip("[]")
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if words.startswith("["):
+            section = words.strip("[] ")
+        said = section if words.startswith("[") else words.partition("=")[0].strip().strip("\"'")
+        if wanted == (said if words.startswith("[") or not section else f"{section}.{said}"):
+            return number
+    return None
 
 
 def _source(

@@ -53,6 +53,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     life: Life | None = None  # of a service
     cause: str | None = None  # a Cause, or the word of a newer version
     version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
+    handle: str = ""  # what a worker that is dialled calls it itself
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)

@@ -196,6 +196,14 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
     return JobState.SUBMITTED if job.status is None else job.status.state
 
 
+def worker_node(view: View, worker_id: str) -> NodeView | None:
+    """The node that a worker which we dial is registered as."""
+    for node in view.nodes.values():
+        if worker_id and node.spec.dialled is not None and node.spec.dialled.worker_id == worker_id:
+            return node
+    return None
+
+
 def keys_of(job: JobView) -> list[Key]:
     """Of all its records but its submit key."""
     name = job.spec.id

@@ -25,7 +25,7 @@ from rota.watcher import liveness, sessions
 from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
-from rota.watcher.session import Over, Session
+from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -76,12 +76,15 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        node = await self._who(context)
-        session = await self._greet(node, request_iterator, context)
+        await self.converse(await self._who(context), request_iterator, context)
+
+    async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
+        """With a node whose identity is certain, until one side ends it."""
+        session = await self._greet(node, words, line)
         try:
             async with asyncio.TaskGroup() as halves:
-                halves.create_task(self._hear(session, request_iterator))
-                halves.create_task(self._speak(session, context))
+                halves.create_task(self._hear(session, words))
+                halves.create_task(self._speak(session, line))
         except* Over:
             pass
         finally:
@@ -89,8 +92,11 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
         await self._who(context)
-        await self._readings.take(request_iterator)
+        await self.take_log(request_iterator)
         return pb.LogDone()
+
+    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
+        await self._readings.take(chunks)
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
@@ -171,10 +177,10 @@ class AgentDoor(pb_grpc.AgentServicer):
             )
         return node
 
-    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], context: Context) -> Session:
+    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> Session:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
+            await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
             self._engine.mirror,
@@ -186,7 +192,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
         if reason is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+            await line.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
         if before is not None:
             before.end()
@@ -201,7 +207,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except RotaError as error:
             self._part(session)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await line.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         session.stored_n = first.n
         session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
@@ -229,7 +235,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                     reason, within_ms = word.drain.reason, word.drain.within_ms
                     await self._drain(node, reason, within_ms)
                 case "leave":
-                    await self._leave(node, word.leave.reason)
+                    await self.leave(node, word.leave.reason)
                     raise Over
                 case _:
                     log.warning("unexpected word", node=node)
@@ -267,10 +273,10 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def _drain(self, node: NodeId, reason: str, within_ms: int) -> None:
         await self._engine.ask("watcher", lambda view, _: sessions.drain(view, node, reason, within_ms))
 
-    async def _leave(self, node: NodeId, reason: str) -> None:
+    async def leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
 
-    async def _speak(self, session: Session, context: Context) -> None:
+    async def _speak(self, session: Session, line: Line) -> None:
         while True:
             await session.something_to_say()
             if session.over:
@@ -279,11 +285,11 @@ class AgentDoor(pb_grpc.AgentServicer):
             orders, session.orders = session.orders, []
             forget, session.forget = session.forget, []
             for word in words:
-                await context.write(word)
+                await line.write(word)
             if orders or forget or session.echo_due or session.stored_n > session.stored_told:
                 session.stored_told = session.stored_n
                 session.echo_due = False
-                await context.write(self._orders(session, orders, forget))
+                await line.write(self._orders(session, orders, forget))
 
     def _orders(self, session: Session, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
         return pb.ToNode(

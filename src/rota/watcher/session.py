@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import grpc
 
 from rota.model.ids import JobId, NodeId
 from rota.model.sync import JobOrders
@@ -10,6 +13,13 @@ from rota.watcher.told import Told
 from rota.wire.generated import agent_pb2 as pb
 
 _COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
+
+
+class Line(Protocol):
+    """What is said into: a call of an agent, or of whoever stands in for one."""
+
+    async def write(self, word: pb.ToNode) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
 
 
 class Over(Exception):

@@ -64,6 +64,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
+        handles={place: claim.handle for place, claim in enumerate(claims) if claim.handle},
         versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
         lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
@@ -104,6 +105,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
+    for place, handle in job.handles.items():
+        claims[place] = msgspec.structs.replace(claims[place], handle=handle)
     for place, version in job.versions.items():
         claims[place] = claims[place].of_version(version)
     for place, life in job.lives.items():

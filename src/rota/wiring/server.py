@@ -53,6 +53,7 @@ from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
 from rota.wiring import doors, placement
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
+from rota.wiring.gateway import open_gateway
 from rota.wiring.keepsakes import read_keepsakes
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
@@ -163,8 +164,10 @@ async def _doors(
         keepsakes=partial(read_keepsakes, directory),
         agent_addresses=leading.servers,
         controller_addresses=lambda: [card.controller for card in post.servers()],
+        worker_gateway=config.worker_gateway.enabled,
     )
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
+    gateway = open_gateway(config, engine, agents, vault, controller_server)
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
@@ -174,6 +177,7 @@ async def _doors(
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
+        dialling = tasks.create_task(gateway.run()) if gateway else None
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
@@ -184,7 +188,7 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            for working in (procuring, keeping, driving):
+            for working in filter(None, (dialling, procuring, keeping, driving)):
                 working.cancel()
 
 

@@ -87,7 +87,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class JobClaims(_message.Message):
-    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "versions")
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "handles", "versions")
     class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,13 @@ class JobClaims(_message.Message):
         key: int
         value: Life
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Life, _Mapping]] = ...) -> None: ...
+    class HandlesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +145,7 @@ class JobClaims(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     CAUSES_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: _containers.RepeatedScalarFieldContainer[int]
@@ -154,8 +162,9 @@ class JobClaims(_message.Message):
     steps: _containers.MessageMap[int, StepMarks]
     causes: _containers.ScalarMap[int, str]
     lives: _containers.MessageMap[int, Life]
+    handles: _containers.ScalarMap[int, str]
     versions: _containers.ScalarMap[int, int]
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., handles: _Optional[_Mapping[int, str]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("restarts", "exit_code", "signal", "ended_at_ms", "health", "why")
