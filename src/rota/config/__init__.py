@@ -219,7 +219,7 @@ class AgentOptions:
 
 def server_config(options: ServerOptions, environ: Mapping[str, str] = os.environ) -> ServerConfig:
     """The server's configuration, checked; its data directory is always set."""
-    with at_its_line(options.config_file):
+    with at_its_line(options.config_file, options.flags, environ):
         config = build(ServerConfig, sources(ServerConfig, options.config_file, options.flags, environ))
         check_server(config)
     return replace(config, data_dir=config.data_dir or default_data_dir("server", environ))
@@ -227,7 +227,7 @@ def server_config(options: ServerOptions, environ: Mapping[str, str] = os.enviro
 
 def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ) -> AgentConfig:
     """The agent's configuration, checked; its data directory is always set."""
-    with at_its_line(options.config_file):
+    with at_its_line(options.config_file, options.flags, environ):
         config = build(AgentConfig, sources(AgentConfig, options.config_file, options.flags, environ))
         check_agent(config)
     return replace(config, data_dir=config.data_dir or default_data_dir("agent", environ))

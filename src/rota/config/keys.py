@@ -104,27 +104,33 @@ def read_toml(path: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def at_its_line(path: str | None) -> Iterator[None]:
-    """What is wrong with a key is told with the line of the file that says it, where one does."""
+def at_its_line(path: str | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[None]:
+    """What is wrong with a key is told with the line of the file, where that is who said it."""
     try:
         yield
     except ConfigError as error:
-        line = None if path is None or error.field is None else _line_of(path, error.field)
-        if line is None:
-            raise
-        raise error.at(f"{path}, line {line}") from None
+        key = error.field or ""
+        variable = Key(key, None, None).variable
+        line = None if flags.get(key) is not None or environ.get(variable) else _line_of(path, key)
+        raise error if line is None else error.at(f"{path}, line {line}") from None
 
 
-def _line_of(path: str, key: str) -> int | None:
-    section, wanted = "", key.strip("[]")
+def _line_of(path: str | None, key: str) -> int | None:
+    """Of the key; of its section where that lacks it; None: the file has neither."""
+    if path is None or not key:
+        return None
+    section = ""
+    lines: dict[str, int] = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        words = line.partition("#")[0].strip()
+        words = line.strip()
         if words.startswith("["):
-            section = words.strip("[] ")
-        said = section if words.startswith("[") else words.partition("=")[0].strip().strip("\"'")
-        if wanted == (said if words.startswith("[") or not section else f"{section}.{said}"):
-            return number
-    return None
+            section = words.partition("]")[0].strip("[ ")
+            lines.setdefault(section, number)
+        elif not words.startswith("#"):
+            name = words.partition("=")[0].strip().strip("\"'")
+            lines.setdefault(f"{section}.{name}" if section else name, number)
+    wanted = key.strip("[]")
+    return lines.get(wanted) or lines.get(wanted.rpartition(".")[0])
 
 
 def _source(

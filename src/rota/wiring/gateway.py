@@ -16,11 +16,18 @@ from rota.model.addresses import is_loopback
 from rota.wiring.doors import host_of
 
 
+class Closed:
+    """Nobody may register, so nobody is dialled."""
+
+    async def run(self) -> None:
+        return
+
+
 def open_gateway(
     config: ServerConfig, engine: Engine, door: NodeDoor, vault: Vault, server: grpc.aio.Server
-) -> Gateway | None:
+) -> Gateway | Closed:
     if not config.worker_gateway.enabled:
-        return None
+        return Closed()
     listens = config.grpc_server
     is_open = is_loopback(host_of(listens.addr))
 

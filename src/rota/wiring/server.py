@@ -144,9 +144,8 @@ async def _doors(
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
     reports = report_door(authority, config.http_server, addresses.http)
-    agents = AgentDoor(
-        engine, authority, _lost_ms(config), _pace(config), tails, leading=leading, reports=reports
-    )
+    pace = _pace(config)
+    agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     changes = Changes(engine)
     api = Api(
         engine=engine,
@@ -166,8 +165,8 @@ async def _doors(
         controller_addresses=lambda: [card.controller for card in post.servers()],
         worker_gateway=config.worker_gateway.enabled,
     )
-    _answer(agents, agent_server, ControllerDoor(api), controller_server)
     gateway = open_gateway(config, engine, agents, vault, controller_server)
+    _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
     url = f"{web.scheme}://{addresses.http}"
@@ -177,7 +176,7 @@ async def _doors(
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
-        dialling = tasks.create_task(gateway.run()) if gateway else None
+        dialling = tasks.create_task(gateway.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
@@ -188,8 +187,7 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            for working in filter(None, (dialling, procuring, keeping, driving)):
-                working.cancel()
+            _end_all(dialling, procuring, keeping, driving)
 
 
 def _answer(
@@ -198,6 +196,11 @@ def _answer(
     """Who answers at which of the two doors."""
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
+
+
+def _end_all(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
