@@ -11,6 +11,7 @@ SOURCE = PROTO.parent / "src"
 PACKAGES = {
     "rota": "rota.wire.generated",
     "etcd": "rota.store.etcd.generated",
+    "jobscheduler": "rota.gateway.generated",
 }  # by the folder below this one
 
 # The generator writes imports as if the folders of the .proto files were packages at the top.

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -228,10 +228,12 @@ async def serving(
     directory: Path,
     make_store: Callable[[Path], Store] = SqliteStore,
     reconcilers: Sequence[Any] = RECONCILERS,
+    **changes: Any,
 ) -> AsyncIterator[Serving]:
+    """`changes`: of what the routes are handed."""
     async with running(make_store(directory), reconcilers) as engine:
         source = FileSource(directory)
-        api = make_api(engine, directory, source)
+        api = replace(make_api(engine, directory, source), **changes)
         # With the protocol named, asyncio sets TCP_NODELAY; else each answer waits for a delayed ACK.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))

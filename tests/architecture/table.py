@@ -4,13 +4,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-GENERATED = ("rota.wire.generated", "rota.store.etcd.generated")
+GENERATED = ("rota.wire.generated", "rota.store.etcd.generated", "rota.gateway.generated")
 
 # Imports go downward only; names on one line never import each other.
 LAYERS = (
     ("cli", "sim", "dashboard"),
     ("wiring", "testing", "client"),
-    ("apiserver", "controllers", "scheduler", "watcher", "clusters", "agent"),
+    ("apiserver", "controllers", "scheduler", "watcher", "clusters", "agent", "gateway"),
     ("engine",),
     ("store", "runtimes", "providers", "wire", "identity", "keeper"),
     ("config",),
@@ -43,6 +43,8 @@ PURE = (
     "rota.clusters.lifecycle",
     "rota.clusters.scale",
     "rota.agent.plan",
+    "rota.gateway.enrolment",
+    "rota.gateway.words",
     "rota.apiserver.admission",
     "rota.apiserver.admit_namespaces",
     "rota.apiserver.admit_plan",
@@ -91,6 +93,7 @@ BEHIND_THE_API = (
     "rota.watcher",
     "rota.clusters",
     "rota.agent",
+    "rota.gateway",
     "rota.engine",
     "rota.store",
     "rota.runtimes",
@@ -104,7 +107,16 @@ THIRD_PARTY = {
     "click": ("rota.cli",),
     "cryptography": ("rota.identity",),
     "google": ("rota.wire",),
-    "grpc": ("rota.wire", "rota.store.etcd", "rota.*.run", "rota.*.rpc", "rota.agent", "rota.wiring"),
+    "grpc": (
+        "rota.wire",
+        "rota.store.etcd",
+        "rota.*.run",
+        "rota.*.rpc",
+        "rota.agent",
+        "rota.gateway",
+        "rota.watcher.session",
+        "rota.wiring",
+    ),
     "httptools": ("rota.apiserver",),
     "msgspec": ("rota.model", "rota.wire", "rota.store", "rota.apiserver", "rota.identity", "rota.config"),
     "numpy": ("rota.model", "rota.scheduler"),
@@ -112,7 +124,7 @@ THIRD_PARTY = {
     "psutil": ("rota.agent",),
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),
-    "structlog": ("rota.*.run", "rota.*.http", "rota.*.rpc", "rota.wiring"),
+    "structlog": ("rota.*.run", "rota.*.http", "rota.*.rpc", "rota.gateway", "rota.wiring"),
     "uvicorn": ("rota.apiserver", "rota.wiring"),
     "uvloop": ("rota.wiring",),
     "yaml": ("rota.cli", "rota.client", "rota.config"),
@@ -125,6 +137,7 @@ EDGES = {
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.rpc": "a call that fails is answered with INTERNAL",
     "rota.engine.run": "whoever looks gets what his look raised, when the look was put off",
+    "rota.gateway.run": "a stand-in that fails harms its own worker only, and begins anew",
     "rota.cli.main": "no traceback reaches a user",
     "rota.cli.feed": "the top of a thread hands its error to the main one",
     "rota.client.aio.threads": "the top of a thread hands its error to the main one",

@@ -52,16 +52,17 @@ def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> No
 
 
 def test_sections_are_read(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, '[grpc_server]\naddr = "0.0.0.0:1"\nuse_tls = true\ncrt_file = "c"\nkey_file = "k"\n'
-    )
+    crt, key = tmp_path / "c", tmp_path / "k"
+    crt.touch()
+    key.touch()
+    said = f'addr = "0.0.0.0:1"\nuse_tls = true\ncrt_file = "{crt}"\nkey_file = "{key}"\n'
 
-    config = server_config(ServerOptions(path), {})
+    config = server_config(ServerOptions(write(tmp_path, f"[grpc_server]\n{said}")), {})
 
     assert (config.grpc_server.addr, config.grpc_server.use_tls, config.grpc_server.crt_file) == (
         "0.0.0.0:1",
         True,
-        "c",
+        str(crt),
     )
 
 
@@ -92,6 +93,9 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
     assert agent_config(AgentOptions(write(tmp_path, "cpu = 2\n")), {}).cpu == 2.0
 
 
+TOGETHER = "use_tls, crt_file and key_file come together, or not at all"
+
+
 @pytest.mark.parametrize(
     ("text", "key", "hint"),
     [
@@ -109,7 +113,11 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
         ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
         ("[http_server]\naddr = '3000'", "http_server.addr", "write host:port, as 127.0.0.1:3000"),
         ("[agent_server]\naddr = 'h:99999'", "agent_server.addr", "write host:port, as 127.0.0.1:3000"),
-        ("[http_server]\ncrt_file = 'c'", "http_server.key_file", "crt_file and key_file come together"),
+        ("[http_server]\ncrt_file = 'c'", "http_server.key_file", TOGETHER),
+        ("[grpc_server]\nuse_tls = true", "grpc_server.crt_file", TOGETHER),
+        ("[worker_gateway]\nca_file = '/'", "worker_gateway.ca_file", "name a file that can be"),
+        ("[worker_gateway]\nenable = true", "worker_gateway.enable", "did you mean worker_gateway.enabled?"),
+        ("[worker_gateway]\nenabled = 1", "worker_gateway.enabled", "write true or false"),
         (
             "[http_server]\naddr = '0.0.0.0:1'\nuse_tls = false",
             "http_server.use_tls",
@@ -122,6 +130,32 @@ def test_what_cannot_be_used_is_named_with_what_could(tmp_path: Path, text: str,
         server_config(ServerOptions(write(tmp_path, text)), {})
 
     assert (caught.value.field, caught.value.hint) == (key, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# a remark\n\n[http_server]\nadr = 'x'", 4),
+        ("name = 'a'\n[grpc_server]\naddr = '127.0.0.1:1'\nuse_tls = 'yes'", 4),
+        ("[http_server]\n[grpc_server]  # TLS\nuse_tls = true", 2),
+        ("\n[http_srver]\naddr = 'x'", 2),
+        ("[worker_gateway]\nca_file = '/nowhere'", 2),
+    ],
+)
+def test_the_line_that_says_it_is_named(tmp_path: Path, text: str, line: int) -> None:
+    path = write(tmp_path, text)
+
+    with pytest.raises(ConfigError, match=f"^{path}, line {line}: "):
+        server_config(ServerOptions(path), {})
+
+
+def test_no_line_is_blamed_for_what_a_flag_or_variable_says(tmp_path: Path) -> None:
+    path = write(tmp_path, "[http_server]\naddr = '127.0.0.1:1'\n[grpc_server]\naddr = '127.0.0.1:2'")
+
+    with pytest.raises(ConfigError, match=r"^http_server\.addr: "):
+        server_config(ServerOptions(path, http_addr="x"), {})
+    with pytest.raises(ConfigError, match=r"^grpc_server\.addr: "):
+        server_config(ServerOptions(path), {"ROTA_GRPC_SERVER_ADDR": "x"})
 
 
 @pytest.mark.parametrize(
@@ -183,4 +217,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 26
+    assert len(variables) == len(set(variables)) == 28

@@ -51,6 +51,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "GET /v1/jobs/{ref}/tasks/{index}": (lambda c: job(c).task(0),),
     "GET /v1/jobs/{ref}/tasks/{index}/attempts": (lambda c: job(c).attempts(),),
     "GET /v1/jobs/{ref}/tasks/{index}/attempts/{attempt}": (lambda c: job(c).attempt(1),),
+    "GET /v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result": (lambda c: job(c).result(1),),
+    "POST /v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result": (
+        lambda c: job(c).report(1, results={"a": 1}),
+    ),
     "GET /v1/jobs/{ref}/logs": (lambda c: job(c).logs(), lambda c: first(job(c).follow_logs())),
     "GET /v1/jobs/{ref}/outputs": (lambda c: job(c).outputs(), lambda c: job(c).get()),
     "POST /v1/plan": (lambda c: c.plan("true"),),

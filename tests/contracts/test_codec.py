@@ -31,6 +31,7 @@ from rota.model.pins import PinBlock
 from rota.model.plan import OWNERS, Event, Record
 from rota.model.recovery import Answer, JobAnswers, Loss, Word
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout, RolloutState
 from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
 from rota.model.subscriber import Subscriber
@@ -86,6 +87,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
     ReportPace(2_000, 30_000),
+    Result(JOB, 3, 2, b'{"loss":0.5}', "it diverged", 1_700_000_000_000),
     Restored(1_700_000_000_000, 1_700_000_100_000, accepted=True, open_at_ms=5),
     msgspec.structs.replace(
         decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rota.identity.task_tokens import TaskName
 from rota.identity.tokens import Role
 from rota.model.errors import NotAllowed
 
@@ -47,6 +48,7 @@ class Caller:
     name: str
     role: Role
     namespaces: tuple[str, ...]
+    task: TaskName | None = None  # it is a task, which may report its result and nothing else
 
     @property
     def everywhere(self) -> bool:

@@ -14,7 +14,8 @@ from rota.engine.run import Engine
 from rota.engine.shadow import Taken
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
-from rota.identity.tokens import API_PREFIX
+from rota.identity.task_tokens import TaskTokens
+from rota.identity.tokens import API_PREFIX, Role
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected
 from rota.model.ids import JobId, NodeId
@@ -98,6 +99,7 @@ class Api:
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
     stance: Stance | None = None  # of one that does not lead
+    worker_gateway: bool = False  # its routes are served
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
@@ -123,6 +125,15 @@ def who_calls(vault: Vault, authorization: str) -> Caller:
     if token is None:
         raise Unauthenticated("this token is not known, or no longer valid")
     return Caller(token.name, token.role, token.namespaces)
+
+
+def which_task(tokens: TaskTokens, authorization: str) -> Caller | None:
+    """None: it is no task of ours that calls."""
+    name = tokens.who(authorization.partition(" ")[2].strip())
+    if name is None:
+        return None
+    called = f"attempt {name.attempt} of task {name.task} of job {name.job}"
+    return Caller(called, Role.VIEWER, (), name)
 
 
 def host_of(address: str) -> str:

@@ -198,4 +198,4 @@ class _Admits:
         return self._known[said]
 
     def _those(self, taints: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(taint for taint in taints if kept_away(self._spec.tolerate, taint))
+        return tuple(taint for taint in taints if kept_away(self._spec.tolerated, taint))

@@ -24,6 +24,7 @@ from rota.apiserver import (
     routes_crons,
     routes_docs,
     routes_events,
+    routes_gateway,
     routes_jobs,
     routes_join,
     routes_logs,
@@ -32,6 +33,7 @@ from rota.apiserver import (
     routes_nodes,
     routes_outputs,
     routes_plan,
+    routes_results,
     routes_store,
     routes_tasks,
     routes_tokens,
@@ -39,16 +41,18 @@ from rota.apiserver import (
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
-from rota.apiserver.api import Api, host_of, wall_ms, who_calls
+from rota.apiserver.api import Api, host_of, wall_ms, which_task, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
+from rota.model.addresses import is_loopback
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.limits import BODY_BYTES_MAX
 
 ROUTES = [
     *routes_jobs.ROUTES,
     *routes_tasks.ROUTES,
+    *routes_results.ROUTES,
     *routes_wishes.ROUTES,
     *routes_logs.ROUTES,
     *routes_outputs.ROUTES,
@@ -70,13 +74,17 @@ log = structlog.get_logger("rota.apiserver")
 
 def make_app(api: Api) -> Starlette:
     app = Starlette(
-        routes=[_checked(one) for one in ROUTES],
+        routes=[_checked(one) for one in routes_of(api)],
         middleware=[Middleware(Door, api=api)],
         exception_handlers={HTTPException: _not_routed},
     )
     app.state.api = api
     app.router.redirect_slashes = False
     return app
+
+
+def routes_of(api: Api) -> list[Route]:
+    return [*ROUTES, *routes_gateway.ROUTES] if api.worker_gateway else ROUTES
 
 
 def _checked(route: Route) -> Route:
@@ -105,6 +113,8 @@ class Door:
         self._app = app
         self._api = api
         self._hosts = api.addresses.hosts
+        self._tokens = api.authority.task_tokens()
+        self._is_open_gateway = api.worker_gateway and is_loopback(host_of(api.addresses.http))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -143,7 +153,17 @@ class Door:
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
             raise too_large()
         if scope["path"] not in OPEN_PATHS:
-            scope["state"]["caller"] = who_calls(self._api.vault, headers.get("authorization", ""))
+            scope["state"]["caller"] = self._caller(scope, headers.get("authorization", ""))
+
+    def _caller(self, scope: Scope, authorization: str) -> Caller:
+        if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
+            return routes_gateway.ANYBODY
+        task = which_task(self._tokens, authorization)
+        if task is None:
+            return who_calls(self._api.vault, authorization)
+        if scope["method"] != "POST" or not scope["path"].endswith("/result"):
+            raise NotAllowed("a task's token lets it report its own result, and nothing else")
+        return task
 
     def _note(self, scope: Scope, status: int) -> None:
         if scope["method"] == "GET" and status not in (401, 403):

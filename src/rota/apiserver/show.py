@@ -4,6 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from rota.apiserver import show_service
 from rota.apiserver.pages import Wish
 from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
@@ -322,5 +324,6 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
         "state": happened.state,
         "cluster": happened.cluster,
         "step": happened.step,
+        "result": None if happened.result is None else msgspec.Raw(happened.result.encode()),
         "why": happened.why,
     }

@@ -116,6 +116,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "lease_margin": wanted.lease_margin_seconds,
         "keep": wanted.keep_seconds,
         "cluster": wanted.cluster,
+        "results": wanted.results or None,
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.retry != PLAIN:

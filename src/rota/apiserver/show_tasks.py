@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Any, NamedTuple
 
-from rota.apiserver import show_service
+from rota.apiserver import admit_results, show_service
 from rota.apiserver.show import Json, has_ended
 from rota.apiserver.show_spec import node_name
 from rota.engine.entries import JobEntry
@@ -70,11 +70,18 @@ def task(mirror: Mirror, entry: JobEntry, index: int) -> Json:
     shown = task_line(mirror, entry, index)
     attempts = attempts_shown(mirror, entry, index)
     steps = attempts[-1]["steps"] if attempts else _steps(entry.spec.steps, None)
-    return {**shown, "steps": steps, "attempts": attempts}
+    result = attempts[-1]["result"] if attempts else None
+    return {**shown, "steps": steps, "result": result, "attempts": attempts}
 
 
 def attempts_shown(mirror: Mirror, entry: JobEntry, index: int) -> list[Json]:
-    return [_attempt(mirror, placed, entry.spec.steps) for placed in attempts_of(entry, index)]
+    return [
+        {
+            **_attempt(mirror, placed, entry.spec.steps),
+            "result": admit_results.shown(entry.results.get((index, placed.number))),
+        }
+        for placed in attempts_of(entry, index)
+    ]
 
 
 def attempts_of(entry: JobEntry, index: int) -> list[Placed]:

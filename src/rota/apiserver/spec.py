@@ -46,7 +46,7 @@ KNOWN = (
     *("recovery", "labels", "region", "on", "gpu_model", "prefer", "near", "apart", "spread", "tolerate"),
     *("gang", "policy", "noise", "preemptible", "evict_at_most", "expect", "deadline", "log_bytes", "limits"),
     *("steps", "files", "image", "container", "after", "kind", "stop_signal", "restart", "check", "sandbox"),
-    *("rollout",),
+    *("rollout", "results"),
     *("lease", "lease_margin", "retry", "retry_on", "fail_on", "queue_timeout"),
     *("controller", "when_no_controller", "controller_wait", "keep", "cluster", "move_pending"),
 )
@@ -116,6 +116,7 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
+        results=fields.flag("results", said.get("results", False)),
         after=afters("after", said.get("after", [])),
         **service_fields(said),
     )

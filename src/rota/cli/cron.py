@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from rota.cli.job_file import read_job_file
 from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.spec import job_spec, read_job_file, spec_options
+from rota.cli.spec import job_spec, spec_options
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
 from rota.client.context import setting

@@ -10,6 +10,7 @@ from rota.client.job import Job
 from rota.client.streams import LogCursor, LogQuery, read_logs
 from rota.client.views import JobStatus, Task
 
+REPORTED = 1
 TIME_LIMIT = 124
 CLUSTERS_FAULT = 125
 SIGNAL = 128
@@ -25,6 +26,8 @@ def exit_code(status: JobStatus) -> int:
         return ENDINGS[status.state]
     if status.signal:
         return SIGNAL + status.signal
+    if status.exit_code == 0:  # its work said that it failed, and then ended well
+        return REPORTED
     # Failed without a code of its own: the work never came to an end that anyone saw.
     return status.exit_code or CLUSTERS_FAULT
 

@@ -1,5 +1,6 @@
 """`rota show`: a job with its spec and tasks, or a task with its attempts."""
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from rota.cli.steps import step_lines
 from rota.cli.words import age, clean, duration, number, signal_name, size, split_ref
 from rota.client.cluster import Cluster
 from rota.client.job import Job
+from rota.client.results import Result
 from rota.client.views import JobStatus, Placement, Task
 
 MOST_TASKS = 10
@@ -115,8 +117,10 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     if tasks:
         yield ""
         yield from table(_columns(job), tasks, wide=output == "wide")
-    if status.count == 1 and (status.spec or {}).get("steps"):
-        yield from step_lines(job.task(0).steps)
+    if status.count == 1 and any((status.spec or {}).get(name) for name in ("steps", "results")):
+        task = job.task(0)
+        yield from step_lines(task.steps)
+        yield from _result_lines(task.result)
     if not state and status.count > len(tasks):
         yield f"… and {status.count - len(tasks)} more: rota show {status.id} --state STATE"
     if status.is_final and status.count > 1 and status.state != "succeeded":
@@ -133,8 +137,18 @@ def _task_lines(job: Job, task: Task, output: str) -> Iterator[str]:
     yield ""
     yield from table(_columns(job), task.attempts or [task], wide=output == "wide")
     yield from step_lines(task.steps)
+    yield from _result_lines(task.result)
     yield ""
     yield f"rota logs {job.id} --index {task.index}"
+
+
+def _result_lines(result: Result | None) -> Iterator[str]:
+    if result is None:
+        return
+    yield ""
+    yield f"reported   {'success' if result.failure is None else f'failure: {clean(result.failure)}'}"
+    for name, value in result.results.items():
+        yield f"  {clean(name):<9}  {clean(value if isinstance(value, str) else json.dumps(value))}"
 
 
 def _columns(job: Job) -> list[Column[Task]]:

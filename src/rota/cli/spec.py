@@ -1,11 +1,7 @@
 """Flags and a job file -> the spec of a job; flags win. The server checks the values and names the field."""
 
-import json
 import os
-import re
 import shlex
-import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.arguments import array, codes, pairs
+from rota.cli.job_file import read_job_file
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -144,6 +141,7 @@ _OPTIONS = (
     click.option(
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
+    click.option("--results", is_flag=True, help="Give its tasks a token to report their results by."),
     click.option("--keep", metavar="DURATION", help="How long it is remembered after its end."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option(
@@ -203,6 +201,7 @@ _CODES = ("retry_on", "fail_on")
 _SWITCHES: dict[str, dict[str, Any]] = {
     "every_node": {"kind": "system"},
     "gang": {"gang": True},
+    "results": {"results": True},
     "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},
@@ -295,53 +294,6 @@ def _retry(flags: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _amounts(said: Sequence[str], flag: str) -> dict[str, Any]:
     return {name: _number(amount) for name, amount in pairs(said, flag).items()}
-
-
-def read_job_file(path: str) -> dict[str, Any]:
-    """A job file, by its ending; stdin and pipes by what they look like."""
-    text = sys.stdin.read() if path == "-" else _read(path)
-    kind = Path(path).suffix.lower() or _looks_like(text)
-    try:
-        spec = _PARSERS[kind](text)
-    except KeyError:
-        raise click.BadParameter(f"{path}: write a .toml, .yaml or .json file", param_hint="--file") from None
-    except ValueError as error:
-        raise click.BadParameter(f"{path}: not {kind[1:].upper()}: {error}", param_hint="--file") from None
-    if not isinstance(spec, dict):
-        raise click.BadParameter(f"{path}: a job is a table of fields", param_hint="--file")
-    return spec
-
-
-def _looks_like(text: str) -> str:
-    if text.lstrip().startswith("{"):
-        return ".json"
-    return ".toml" if re.search(r"^\s*[\w.\"-]+\s*=", text, re.MULTILINE) else ".yaml"
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from None
-    except UnicodeDecodeError:
-        raise click.BadParameter(f"{path}: not UTF-8 text", param_hint="--file") from None
-
-
-def _yaml(text: str) -> Any:
-    import yaml  # noqa: PLC0415  costs 60 ms, and most jobs come without a file
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    ".toml": tomllib.loads,
-    ".json": json.loads,
-    ".yaml": _yaml,
-    ".yml": _yaml,
-}
 
 
 def _array(flags: Mapping[str, Any]) -> dict[str, Any]:

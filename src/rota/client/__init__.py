@@ -11,6 +11,8 @@ _HOMES = {
     "connect_async": "rota.client.aio.connecting",
     "AsyncCluster": "rota.client.aio.cluster",
     "AsyncJob": "rota.client.aio.job",
+    "report": "rota.client.results",
+    "Result": "rota.client.results",
     "RotaError": "rota.client.errors",
     "Rejected": "rota.client.errors",
     "NotFound": "rota.client.errors",

@@ -10,6 +10,7 @@ from rota.client.conditions import wait_for
 from rota.client.errors import NotFound
 from rota.client.files import sendable
 from rota.client.outputs import get_outputs, list_outputs
+from rota.client.results import Result
 from rota.client.steps import find_step, of_step
 from rota.client.streams import (
     LogCursor,
@@ -105,6 +106,24 @@ class Job:
         """One attempt of a task."""
         path = f"{self._path}/tasks/{index}/attempts/{number}"
         return read(Task, self._transport.call(Request("GET", path)))
+
+    def result(self, number: int, index: int = 0) -> Result:
+        """What one attempt of a task said came of its work."""
+        path = f"{self._path}/tasks/{index}/attempts/{number}/result"
+        return read(Result, self._transport.call(Request("GET", path)))
+
+    def report(
+        self,
+        number: int,
+        index: int = 0,
+        *,
+        results: Mapping[str, Any] | None = None,
+        failure: str | None = None,
+    ) -> Result:
+        """Say it, with that attempt's own token; from within a task `rota.report()` does."""
+        path = f"{self._path}/tasks/{index}/attempts/{number}/result"
+        said = {"results": dict(results or {}), "failure": failure}
+        return read(Result, self._transport.call(Request("POST", path, body=said)))
 
     def watch_tasks(
         self, since: str | None = None, state: str | None = None, node: str | None = None

@@ -42,6 +42,7 @@ class SpecFields(TypedDict, total=False):
     expect: str | float | None
     deadline: str | float | datetime | None
     log_bytes: str | int | None
+    results: bool
     keep: str | float | None
     priority: int
     retries: int

@@ -5,6 +5,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from rota.client.errors import Broken
+from rota.client.results import Life, Result
 
 FINAL_JOB_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "rejected"})
 FINAL_TASK_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "lost"})
@@ -99,19 +100,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Life:
-    """How an attempt of a service lives: how it is, and how the last of its processes ended."""
-
-    health: str = "up"
-    restarts: int = 0
-    exit_code: int | None = None
-    signal: int | None = None
-    ended_at_ms: int | None = None
-    why: str | None = None
-    raw: Mapping[str, Any] = raw_field()
-
-
-@dataclass(frozen=True)
 class Task:
     """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
 
@@ -133,6 +121,7 @@ class Task:
     peak_memory_bytes: int | None = None
     steps: tuple[Step, ...] = ()
     life: Life | None = None  # of a service
+    result: Result | None = None  # none was reported, or it was not asked for
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = raw_field()
 
@@ -187,6 +176,7 @@ class Event:
     indices: tuple[tuple[int, int], ...] | None = None
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None
+    result: Mapping[str, Any] | None = None  # of task.reported
     why: str = ""
     raw: Mapping[str, Any] = raw_field()
 
@@ -228,6 +218,12 @@ class Change(Generic[View]):
     seq: str | None  # watch from here on to go on behind it
 
 
+_INNER: dict[type, dict[str, type]] = {
+    Task: {"life": Life, "result": Result},
+    JobStatus: {"placement": Placement},
+}
+
+
 def read(view: type[View], answer: Any) -> View:
     """JSON -> a view."""
     if not isinstance(answer, dict):
@@ -240,10 +236,9 @@ def read(view: type[View], answer: Any) -> View:
         )
     if view is Task and "steps" in said:
         said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
-    if view is Task and said.get("life") is not None:
-        said["life"] = read(Life, answer["life"])
-    if view is JobStatus and said.get("placement") is not None:
-        said["placement"] = read(Placement, answer["placement"])
+    for name, kind in _INNER.get(view, {}).items():
+        if said.get(name) is not None:
+            said[name] = read(kind, answer[name])
     if view is JobStatus and "warnings" in said:
         said["warnings"] = tuple(read(Warned, one) for one in listed(answer, "warnings"))
     try:

@@ -9,6 +9,7 @@ from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
 from rota.config.keys import ConfigError as ConfigError
 from rota.config.keys import Key as Key
 from rota.config.keys import Sourced as Sourced
+from rota.config.keys import at_its_line as at_its_line
 from rota.config.keys import build as build
 from rota.config.keys import read_toml as read_toml
 from rota.config.keys import schema as schema
@@ -59,6 +60,14 @@ class AgentServer:
 
 
 @dataclass(frozen=True)
+class WorkerGateway:
+    """Workers written by others: they register at `grpc_server`, and are dialled. `ca_file` vouches."""
+
+    enabled: bool = False
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True)
 class Placement:
     """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`."""
 
@@ -99,6 +108,7 @@ class ServerConfig:
     http_server: HttpServer = HttpServer()
     grpc_server: GrpcServer = GrpcServer()
     agent_server: AgentServer = AgentServer()
+    worker_gateway: WorkerGateway = WorkerGateway()
     placement: Placement = field(default_factory=Placement)
     report_seconds: ReportSeconds = ReportSeconds()
     retention: Retention = Retention()
@@ -215,15 +225,17 @@ class AgentOptions:
 
 def server_config(options: ServerOptions, environ: Mapping[str, str] = os.environ) -> ServerConfig:
     """The server's configuration, checked; its data directory is always set."""
-    config = build(ServerConfig, sources(ServerConfig, options.config_file, options.flags, environ))
-    check_server(config)
+    with at_its_line(options.config_file, options.flags, environ):
+        config = build(ServerConfig, sources(ServerConfig, options.config_file, options.flags, environ))
+        check_server(config)
     return replace(config, data_dir=config.data_dir or default_data_dir("server", environ))
 
 
 def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ) -> AgentConfig:
     """The agent's configuration, checked; its data directory is always set."""
-    config = build(AgentConfig, sources(AgentConfig, options.config_file, options.flags, environ))
-    check_agent(config)
+    with at_its_line(options.config_file, options.flags, environ):
+        config = build(AgentConfig, sources(AgentConfig, options.config_file, options.flags, environ))
+        check_agent(config)
     return replace(config, data_dir=config.data_dir or default_data_dir("agent", environ))
 
 
@@ -235,21 +247,40 @@ def check_server(config: ServerConfig) -> None:
     if not 1 <= config.lost_seconds <= 86400:
         raise ConfigError("lost_seconds", f"{config.lost_seconds} cannot be used", "write 1 to 86400 seconds")
     check_reports(config.report_seconds)
+    check_file("worker_gateway.ca_file", config.worker_gateway.ca_file)
     count = config.retention.jobs_count
     if config.retention.age_seconds < 0 or count < 0:
         raise ConfigError("retention.jobs_count", f"{count} cannot be used", "write 0 or more")
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
-        host = check_address(f"{name}.addr", door.addr)
-        if (door.crt_file is None) != (door.key_file is None):
-            lacking = "crt_file" if door.crt_file is None else "key_file"
-            raise ConfigError(f"{name}.{lacking}", "is missing", "crt_file and key_file come together")
-        if door.use_tls is False and not is_loopback(host):
-            raise ConfigError(
-                f"{name}.use_tls",
-                f"plain text is refused off loopback ({door.addr})",
-                "remove use_tls = false",
-            )
+        check_door(name, door)
     check_address("agent_server.addr", config.agent_server.addr)
+
+
+def check_door(name: str, door: HttpServer | GrpcServer) -> None:
+    host = check_address(f"{name}.addr", door.addr)
+    if (door.crt_file is None) != (door.key_file is None) or (door.use_tls and door.crt_file is None):
+        lacking = "crt_file" if door.crt_file is None else "key_file"
+        raise ConfigError(
+            f"{name}.{lacking}", "is missing", "use_tls, crt_file and key_file come together, or not at all"
+        )
+    for part, path in (("crt_file", door.crt_file), ("key_file", door.key_file)):
+        check_file(f"{name}.{part}", path)
+    if door.use_tls is False and not is_loopback(host):
+        raise ConfigError(
+            f"{name}.use_tls",
+            f"plain text is refused off loopback ({door.addr})",
+            "remove use_tls = false",
+        )
+
+
+def check_file(key: str, path: str | None) -> None:
+    try:
+        if path is not None:
+            open(path, "rb").close()
+    except OSError as error:
+        raise ConfigError(
+            key, f"{path} cannot be read: {error.strerror}", "name a file that can be"
+        ) from None
 
 
 def check_store(config: ServerConfig) -> None:

@@ -1,13 +1,14 @@
 """A dataclass -> its keys; file, environment and flags -> a value for each, and who said it. [I/O]"""
 
+import contextlib
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 Config = TypeVar("Config")
 
@@ -22,6 +23,10 @@ class ConfigError(ValueError):
         super().__init__(f"{key}: {message}" if key else message)
         self.field = key or None
         self.hint = hint
+
+    def at(self, place: str) -> Self:
+        self.args = (f"{place}: {self}",)
+        return self
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,36 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError("", f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"{path} is not TOML: {error}") from None
+
+
+@contextlib.contextmanager
+def at_its_line(path: str | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[None]:
+    """What is wrong with a key is told with the line of the file, where that is who said it."""
+    try:
+        yield
+    except ConfigError as error:
+        key = error.field or ""
+        variable = Key(key, None, None).variable
+        line = None if flags.get(key) is not None or environ.get(variable) else _line_of(path, key)
+        raise error if line is None else error.at(f"{path}, line {line}") from None
+
+
+def _line_of(path: str | None, key: str) -> int | None:
+    """Of the key; of its section where that lacks it; None: the file has neither."""
+    if path is None or not key:
+        return None
+    section = ""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        words = line.strip()
+        if words.startswith("["):
+            section = words.partition("]")[0].strip("[ ")
+            lines.setdefault(section, number)
+        elif not words.startswith("#"):
+            name = words.partition("=")[0].strip().strip("\"'")
+            lines.setdefault(f"{section}.{name}" if section else name, number)
+    wanted = key.strip("[]")
+    return lines.get(wanted) or lines.get(wanted.rpartition(".")[0])
 
 
 def _source(

@@ -15,6 +15,7 @@ from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeW
 from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
 from rota.model.pins import PinBlock, grown
 from rota.model.recovery import JobAnswers
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.task import TaskBlock
 
@@ -91,6 +92,8 @@ class JobEntry:
         self.status: JobStatus | None = None
         self.verdict: JobVerdict | None = None
         self.answers: JobAnswers | None = None
+        self.results: dict[tuple[int, int], Result] = {}  # by index and attempt
+        self.results_bytes = 0
         self.former: JobFormer | None = None
         self.rollout: JobRollout | None = None
         self.tasks: dict[int, TaskBlock] = {}
@@ -110,6 +113,10 @@ class JobEntry:
         self.counted = Counted([], [])
         self.counted_version = -1  # of the neighbours when `counted` was made
         self._bound()
+
+    def report(self, result: Result) -> None:
+        self.results[result.index, result.attempt] = result
+        self.results_bytes += result.size
 
     def keep(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         """Since it was written there may be more tasks."""

@@ -11,6 +11,7 @@ from rota.model.pins import PinBlock
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -50,6 +51,7 @@ def _turn(record: Record) -> int:
             | JobStatus()
             | JobVerdict()
             | JobAnswers()
+            | Result()
             | JobFormer()
             | JobRollout()
             | SubmitKey()

@@ -7,6 +7,7 @@ from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
 from rota.engine.followers import Followers
 from rota.engine.lines import Lines
 from rota.engine.load_order import load_order
+from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
@@ -17,7 +18,7 @@ from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
 from rota.model.lifecycle import AttemptState, JobState
-from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
+from rota.model.limits import BLOCK_TASKS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -25,6 +26,7 @@ from rota.model.phase import Cells, Hold, Phase, cell, cells
 from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers, Presence
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -57,7 +59,7 @@ class Mirror(Standing):
         self.is_short = False  # of disk space, as far as its store says
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
         self._lines = Lines()
-        self._refusals: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
+        self.refusals = Refusals()
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
             JobSpec: self._set_job,
             JobWish: self._set_job_wish,
@@ -65,6 +67,7 @@ class Mirror(Standing):
             JobStatus: self._set_job_status,
             JobVerdict: self._set_job_verdict,
             JobAnswers: self._set_job_answers,
+            Result: lambda record: self.jobs[record.job].report(record),
             JobFormer: self._set_job_former,
             JobRollout: self._set_job_rollout,
             TaskBlock: self._set_block,
@@ -87,7 +90,7 @@ class Mirror(Standing):
         return self._followers.of(job)
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
-        return self._refusals.get(shape, {})
+        return self.refusals.of(shape)
 
     # ---- writing
 
@@ -122,7 +125,7 @@ class Mirror(Standing):
         head, _, rest = key.partition("/")
         name = rest.partition("/")[0]
         match head:
-            case "job" | "task" | "attempt" | "status" | "pin":
+            case "job" | "task" | "attempt" | "status" | "pin" | "result":
                 self._forget_job(JobId(name))
             case "node":
                 self._forget_node(NodeId(name))
@@ -331,13 +334,9 @@ class Mirror(Standing):
             job.run_us = mean_us if job.run_us is None else 0.7 * job.run_us + 0.3 * mean_us
         for at in changed:
             if new.state[at] == _REFUSED:
-                self._note_refusal(job, new, at)
-
-    def _note_refusal(self, job: JobEntry, new: StatusBlock, at: int) -> None:
-        attempt = job.attempts[new.block]
-        node = attempt.nodes[ints(attempt, "node")[at]]
-        reason = new.reasons.get(at, "refused")
-        self._refusals.setdefault(job.spec.shape, {})[node] = (self.now_ms + REFUSAL_MS, reason)
+                attempt = job.attempts[new.block]
+                node = attempt.nodes[ints(attempt, "node")[at]]
+                self.refusals.note(job.spec.shape, node, new.reasons.get(at, "refused"), self.now_ms)
 
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
@@ -372,8 +371,7 @@ class Mirror(Standing):
         if before is None or before.capacity != record.capacity:
             self.room.set_capacity(slot, record.capacity)
         if before is None or before.news(record):
-            for refusals in self._refusals.values():
-                refusals.pop(record.id, None)
+            self.refusals.forget(record.id)
         self._refit(entry)
 
     def _refit(self, entry: NodeEntry) -> None:

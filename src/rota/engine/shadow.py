@@ -3,10 +3,10 @@
 from typing import NamedTuple, Self
 
 from rota.engine.mirror import Mirror
+from rota.engine.refusals import Refusals
 from rota.model.ids import JobId, NodeId
 from rota.model.node import Link, Load
 from rota.model.plan import Record
-from rota.model.shape import Shape
 
 
 class Taken(NamedTuple):
@@ -16,7 +16,7 @@ class Taken(NamedTuple):
     records: list[Record]
     seen: list[tuple[NodeId, Link, Load | None]]  # what was observed of nodes, and is in no record
     run_us: list[tuple[JobId, float]]
-    refusals: dict[Shape, dict[NodeId, tuple[int, str]]]
+    refusals: Refusals
 
 
 class Shadow(Mirror):
@@ -24,8 +24,7 @@ class Shadow(Mirror):
 
     @staticmethod
     def take(mirror: Mirror) -> Taken:
-        refusals = {shape: dict(nodes) for shape, nodes in mirror._refusals.items()}
-        taken = Taken(mirror.now_ms, [mirror.counters], [], [], refusals)
+        taken = Taken(mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy())
         records = taken.records
         records.extend(mirror.clusters.values())
         records.extend(mirror.cluster_wishes.values())
@@ -61,5 +60,5 @@ class Shadow(Mirror):
                 shadow.measure(node, load)
         for job, run_us in taken.run_us:
             shadow.jobs[job].run_us = run_us
-        shadow._refusals = {shape: dict(nodes) for shape, nodes in taken.refusals.items()}
+        shadow.refusals = taken.refusals.copy()
         return shadow

@@ -1,5 +1,6 @@
 """The cluster's certificate authority: made at the first start, then signs nodes and the server."""
 
+import hashlib
 import ipaddress
 import re
 import secrets
@@ -17,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rota.identity import certificates, files
 from rota.identity.errors import Refused, Unsafe
+from rota.identity.task_tokens import TaskTokens
 
 SERVER_NAME = "rota-server"  # agents check this name, so that any address leads to the server
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -62,6 +64,10 @@ class Authority:
             if not (directory / "ca.pem").exists():
                 _make(directory, now)
             return cls(*_load(directory, now))
+
+    def task_tokens(self) -> TaskTokens:
+        """By a secret that every server with this CA has, and nobody else."""
+        return TaskTokens(hashlib.sha256(b"rota task tokens\0" + certificates.key_to_pem(self._key)).digest())
 
     def sign_node(self, csr_pem: bytes, node_id: str, name: str, now: datetime) -> bytes:
         """Of the request only the key counts; who the node is, the server says."""

@@ -17,6 +17,7 @@ JOIN_PREFIX = "join_"
 SECRET_BYTES = 32
 JOIN_SECRET = re.compile(JOIN_PREFIX + r"[A-Za-z0-9_-]{43}")  # 32 bytes in base64 without padding
 ANY_SECRET = re.compile(rf"({API_PREFIX}|{JOIN_PREFIX})[A-Za-z0-9_-]{{32,}}")
+TASK_SECRET = re.compile(r"(task_[\w.-]{1,160}\.)[0-9a-f]{64}")
 FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -106,7 +107,7 @@ def matches(secret: str, expected_digest: str) -> bool:
 
 def masked(text: str) -> str:
     """The text with everything that looks like a secret of ours blotted out."""
-    return ANY_SECRET.sub(r"\1***", text)
+    return TASK_SECRET.sub(r"\1***", ANY_SECRET.sub(r"\1***", text))
 
 
 def _address(line: str) -> tuple[str, int]:

@@ -16,15 +16,28 @@ def place(directory: str, files: Mapping[str, str]) -> None:
     root_fd = os.open(directory, BENEATH)
     try:
         for path, content in files.items():
-            *parents, name = path.split("/")
-            with contextlib.ExitStack() as opened:
-                at_fd = root_fd
-                for parent in parents:
-                    at_fd = _enter(at_fd, parent)
-                    opened.callback(os.close, at_fd)
-                _write(at_fd, name, b64decode(content))
+            _put(root_fd, path, b64decode(content), mode=None)
     finally:
         os.close(root_fd)
+
+
+def seal(directory: str, path: str, content: bytes) -> None:
+    """The same of one file, that its owner alone can read, and nobody write."""
+    root_fd = os.open(directory, BENEATH)
+    try:
+        _put(root_fd, path, content, mode=0o400)
+    finally:
+        os.close(root_fd)
+
+
+def _put(root_fd: int, path: str, content: bytes, mode: int | None) -> None:
+    *parents, name = path.split("/")
+    with contextlib.ExitStack() as opened:
+        at_fd = root_fd
+        for parent in parents:
+            at_fd = _enter(at_fd, parent)
+            opened.callback(os.close, at_fd)
+        _write(at_fd, name, content, mode)
 
 
 def _enter(at_fd: int, name: str) -> int:
@@ -35,7 +48,7 @@ def _enter(at_fd: int, name: str) -> int:
     return inner_fd
 
 
-def _write(at_fd: int, name: str, content: bytes) -> None:
+def _write(at_fd: int, name: str, content: bytes, mode: int | None) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=at_fd, follow_symlinks=False)
         return
@@ -46,7 +59,7 @@ def _write(at_fd: int, name: str, content: bytes) -> None:
         written = 0
         while written < len(content):
             written += os.write(fd, content[written:])
-        os.fchmod(fd, 0o700 if is_script else 0o600)
+        os.fchmod(fd, mode if mode is not None else 0o700 if is_script else 0o600)
         _give(fd, at_fd)
         os.rename(partial, name, src_dir_fd=at_fd, dst_dir_fd=at_fd)
     except OSError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rota.keeper import sandbox
+from rota.keeper import reports, sandbox
 from rota.keeper.boxes import Box, Boxes, Place
 from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
@@ -29,6 +29,7 @@ from rota.keeper.wire import Configure, Spec
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+REPORTING = ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL")
 A_CHECK = -1  # stands for a step
 OUTSIDE = contextlib.nullcontext()  # of any cell
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
@@ -153,7 +154,7 @@ class Spawner:
         around: Around = IN_NOTHING,
     ) -> int:
         """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
-        job, index, attempt = key
+        job = key[0]
         recipe = None
         try:
             named = (spec.version, spec.step)
@@ -161,13 +162,7 @@ class Spawner:
             if recipe.program is None:
                 with worn(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
-            env = type(recipe.env).from_buffer_copy(recipe.env)
-            env[-3], env[-2] = b"ROTA_INDEX=%d" % index, b"ROTA_ATTEMPT=%d" % attempt
-            if recipe.has_gpus:
-                devices = os.fsencode(",".join(gpus))
-                env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
-            if spec.restart:
-                env[-6 if recipe.has_gpus else -4] = b"ROTA_RESTART=%d" % spec.restarts
+            env = self._environment(key, spec, gpus, recipe)
             with around.cell.entered() if around.cell else OUTSIDE:
                 pid, error = self._start(recipe, env, output, around)
         except LookupError as problem:
@@ -185,6 +180,28 @@ class Spawner:
             raise Short(f"{os.strerror(error)} on this node")
         with worn(recipe.user):
             raise explain(error, spec.argv[0], recipe.cwd)
+
+    def _environment(
+        self, key: Key, spec: Spec, gpus: Sequence[str], recipe: Recipe
+    ) -> ctypes.Array[ctypes.c_char_p]:
+        """The recipe's, with what differs in its places."""
+        env = type(recipe.env).from_buffer_copy(recipe.env)
+        env[-3], env[-2] = b"ROTA_INDEX=%d" % key[1], b"ROTA_ATTEMPT=%d" % key[2]
+        free = -4
+        if recipe.has_gpus:
+            devices = os.fsencode(",".join(gpus))
+            env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
+            free = -6
+        if spec.restart:
+            env[free] = b"ROTA_RESTART=%d" % spec.restarts
+            free -= 1
+        if spec.reports:
+            work = f"{self._root}/work/{key[0]}"
+            reports.leave(spec.reports, key, work)
+            said = reports.told(spec.reports, key, work)
+            for at, name in enumerate(REPORTING):
+                env[free - at] = os.fsencode(f"{name}={said[name]}")
+        return env
 
     def _start(
         self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, around: Around
@@ -231,10 +248,13 @@ class Spawner:
             env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
+            env |= reports.told(spec.reports, key, work) if spec.reports else {}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
             if self._filled.get(job, 0) < spec.version:
                 place(work, spec.files)  # once, and only now is the directory its user's
                 self._filled[job] = spec.version
+            if spec.reports:
+                reports.leave(spec.reports, key, work)
             return box
         except (NotAllowed, LookupError) as reason:
             raise Short(str(reason)) from reason
@@ -275,6 +295,9 @@ class Spawner:
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
         if spec.restart:
             varying = ["ROTA_RESTART", *varying]
+        if spec.reports:
+            varying = [*reversed(REPORTING), *varying]
+            env |= reports.told(spec.reports, (job, 0, 0), work)  # all of it but what differs
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work

@@ -12,6 +12,7 @@ from rota.keeper import reading
 from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
 from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
 from rota.keeper.reading import Malformed
+from rota.keeper.reports import Reports, reports_of
 from rota.keeper.rules import Key, Needs
 from rota.keeper.sandbox import Sandbox
 from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
@@ -59,6 +60,7 @@ class Spec:
     check: Check | None = None  # whether a service is well
     sandbox: Sandbox | None = None
     version: int = 1
+    reports: Reports | None = None  # where its tasks say what came of them
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -194,6 +196,7 @@ def parse_spec(raw: object) -> Spec:
         check=check_of(fields.get("check")),
         sandbox=_sandbox(fields.get("sandbox")),
         version=reading.number(fields.get("version", 1), "spec.version"),
+        reports=reports_of(fields.get("reports")),
     )
 
 

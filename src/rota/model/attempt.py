@@ -140,6 +140,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: dict[int, int] = {}  # position -> of its job's spec, where it is not the first
     lives: dict[int, Life] = {}  # position -> how it lives, of services
     causes: dict[int, str] = {}  # position -> Cause, where there is one
+    handles: dict[int, str] = {}  # position -> what a worker that is dialled calls it itself
 
     @property
     def key(self) -> Key:

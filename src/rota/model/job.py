@@ -17,6 +17,7 @@ from rota.model.limits import (
     LEASE_MARGIN_SHARE,
     LEASE_MS,
 )
+from rota.model.node import DIALLED
 from rota.model.recovery import Absence
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
@@ -26,6 +27,7 @@ from rota.model.shape import (
     NO_RULES,
     Constraint,
     Line,
+    Op,
     Owner,
     Policy,
     Preference,
@@ -125,6 +127,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
     cluster: str | None = None  # the only one it may run in; None: any that can serve it
+    results: bool = False  # its tasks are given a token by which they report what came of them
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
     kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
 
@@ -162,6 +165,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @lazy
+    def tolerated(self) -> tuple[str, ...]:
+        """Taints it does not mind. Whoever names a node means that one, also where it is dialled."""
+        names_one = any(one.label == "node" and one.op is Op.EQUAL for one in self.where)
+        return (*self.tolerate, DIALLED) if names_one else self.tolerate
+
+    @lazy
     def lease_ms(self) -> int | None:
         """How long an attempt may run without a word of the control plane; None: for ever."""
         if self.run is not RunMode.ONE_AT_A_TIME:
@@ -182,7 +191,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             where=self.conditions,
             workdir=self.workdir,
             run=self.run,
-            tolerate=self.tolerate,
+            tolerate=self.tolerated,
             prefer=self.prefer,
             noise=self.noise,
             policy=self.policy,

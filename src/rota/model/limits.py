@@ -12,6 +12,12 @@ FILES_BYTES_MAX = (
 )  # files sent with a job, in all: they are kept with it and sent to each node once
 FILES_MAX = 100  # of them: each is written before the first task starts
 OUTPUT_BYTES = 1 << 30  # of a job, sent at once, unless its node says otherwise: a minute of a fast network
+RESULT_BYTES_MAX = 16 * 1024  # reported by an attempt: figures and names; what is larger is an output
+RESULTS_BYTES_MAX = 64 << 20  # of all attempts of a job: they are kept in memory until it expires
+WORKERS_MAX = 1_000  # that are dialled: each is a connection of ours, and calls every few seconds
+DIALLED_CPU_MILLI = 64_000  # of a worker that does not say how large it is
+WORKER_PROBE_MS = 2_000  # between two calls that ask whether a worker is there
+WORKER_ANSWER_MS = 10_000  # for it to answer: less than the silence after which a node is suspect
 ENV_BYTES_MAX = 128 * 1024  # sent to every node once per job
 IMAGE_LENGTH_MAX = 512  # longer than any registry allows
 MOUNTS_MAX = 32  # of a container: each is one more argument of its runtime

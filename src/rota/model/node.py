@@ -16,6 +16,16 @@ class Eligibility(StrEnum):
     DRAINED = "drained"  # derived: draining, and nothing is left
 
 
+DIALLED = "dialled"  # label and taint of nodes that are dialled: only what is pinned to one is placed there
+
+
+class Dialled(msgspec.Struct, frozen=True):
+    """A worker written by others, in place of an agent: we call it."""
+
+    address: str
+    worker_id: str  # another one each time it registers; empty: it has said goodbye
+
+
 class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who it is, from its join record. Written by apiserver."""
 
@@ -24,10 +34,14 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster: str = "default"
     labels: dict[str, str] = {}
     joined_at_ms: int = 0
+    dialled: Dialled | None = None  # none: it has an agent, which calls
 
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/spec")
+
+    def dialled_as(self, worker: Dialled) -> Self:
+        return msgspec.structs.replace(self, dialled=worker)
 
 
 class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):

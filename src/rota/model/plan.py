@@ -15,6 +15,7 @@ from rota.model.pace import ReportPace
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -33,6 +34,7 @@ Record = (
     | Counters
     | ReportPace
     | Restored
+    | Result
     | TaskBlock
     | PinBlock
     | AttemptBlock
@@ -58,6 +60,7 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     Counters: "apiserver",
     ReportPace: "apiserver",
     Restored: "apiserver",
+    Result: "apiserver",
     NodeSpec: "apiserver",
     NodeWish: "apiserver",
     Subscriber: "apiserver",
@@ -100,6 +103,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str | None = None
     step: int | None = None  # of the task's steps, from 1
     cluster: str | None = None
+    result: str | None = None  # what an attempt reported, as JSON
 
 
 class Plan(NamedTuple):

@@ -9,6 +9,7 @@ from rota.model.container import Container
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Load
+from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM, Check, Life, Restart
 from rota.model.shape import RunMode
@@ -52,12 +53,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     life: Life | None = None  # of a service
     cause: str | None = None  # a Cause, or the word of a newer version
     version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
+    handle: str = ""  # what a worker that is dialled calls it itself
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
 
     def of_version(self, version: int) -> "Claim":
         return msgspec.structs.replace(self, version=version)
+
+    def because(self, reason: str) -> "Claim":
+        return msgspec.structs.replace(self, reason=reason)
 
     def with_life(self, life: Life) -> "Claim":
         return msgspec.structs.replace(self, life=life)
@@ -114,6 +119,7 @@ class Work(msgspec.Struct, frozen=True):
     sandbox: Sandbox | None = None
     lease_ms: int | None = None  # how long it may run without a word of the control plane
     version: int = 1
+    reports: ReportDoor | None = None  # where its tasks say what came of them
 
     @property
     def waits_for_word(self) -> bool:
@@ -121,7 +127,7 @@ class Work(msgspec.Struct, frozen=True):
         return self.run is not RunMode.AT_LEAST_ONCE
 
 
-def work_of(spec: JobSpec) -> Work:
+def work_of(spec: JobSpec, reports: ReportDoor | None = None) -> Work:
     return Work(
         name=spec.name,
         argv=spec.command or (TOO_OLD,),
@@ -143,6 +149,7 @@ def work_of(spec: JobSpec) -> Work:
         sandbox=spec.sandbox,
         lease_ms=spec.lease_ms,
         version=spec.version,
+        reports=reports,
     )
 
 

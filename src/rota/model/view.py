@@ -17,6 +17,7 @@ from rota.model.past import Past
 from rota.model.pins import PinBlock
 from rota.model.recovery import JobAnswers, Presence
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
 from rota.model.shape import Line, Shape
@@ -54,6 +55,12 @@ class JobView(Protocol):
     def verdict(self) -> JobVerdict | None: ...
     @property
     def answers(self) -> JobAnswers | None: ...
+    @property
+    def results(self) -> Mapping[tuple[int, int], Result]:
+        """By index and attempt."""
+
+    @property
+    def results_bytes(self) -> int: ...
     @property
     def former(self) -> JobFormer | None: ...
     @property
@@ -189,6 +196,14 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
     return JobState.SUBMITTED if job.status is None else job.status.state
 
 
+def worker_node(view: View, worker_id: str) -> NodeView | None:
+    """The node that a worker which we dial is registered as."""
+    for node in view.nodes.values():
+        if worker_id and node.spec.dialled is not None and node.spec.dialled.worker_id == worker_id:
+            return node
+    return None
+
+
 def keys_of(job: JobView) -> list[Key]:
     """Of all its records but its submit key."""
     name = job.spec.id
@@ -196,4 +211,4 @@ def keys_of(job: JobView) -> list[Key]:
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{name}/{part}" for part in parts]
     keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]
-    return [Key(key) for key in keys]
+    return [*map(Key, keys), *(result.key for result in job.results.values())]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
 from rota.model.service import Check, Life, Restart
 from rota.model.steps import Step, StepMark
@@ -221,9 +222,14 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({} if work.container is None else {"container": _container(work.container)}),
         **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
         "stop_signal": work.stop_signal,
+        **({} if work.reports is None else {"reports": _reports_of(work.reports)}),
         **({} if work.restart is None else {"restart": _restart_of(work.restart)}),
         **({} if work.check is None else {"check": _check_of(work.check)}),
     }
+
+
+def _reports_of(door: ReportDoor) -> dict[str, str]:
+    return {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca}
 
 
 def _restart_of(restart: Restart) -> dict[str, int]:

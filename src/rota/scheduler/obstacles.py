@@ -153,7 +153,7 @@ def _has_instead(constraint: Constraint, said: list[str]) -> Callable[[int], str
 
 
 def _tainted(scene: Scene) -> Iterator[Obstacle]:
-    tolerate = scene.spec.tolerate
+    tolerate = scene.spec.tolerated
     if not any(scene.view.room.taints):
         return
     taints = [scene.view.room.taints[slot] for slot in scene.slots.tolist()]

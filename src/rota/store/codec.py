@@ -17,6 +17,7 @@ from rota.model.pins import PinBlock
 from rota.model.plan import Event, Record
 from rota.model.recovery import JobAnswers
 from rota.model.restored import Restored
+from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
@@ -49,6 +50,7 @@ _KINDS: dict[tuple[str, str], type] = {
     ("meta", ""): Counters,
     ("pace", ""): ReportPace,
     ("restored", ""): Restored,
+    ("result", ""): Result,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {

@@ -40,7 +40,17 @@ class Ledger:
             job = self._view.jobs.get(one.job)
             if job is not None:
                 for claim in one.claims:
-                    self.enter(job, claim, event_of(claim, job.spec.stays))
+                    self._hear_one(job, claim)
+
+    def _hear_one(self, job: JobView, claim: Claim) -> None:
+        """Work that has said it failed has not succeeded by going quietly."""
+        event = event_of(claim, job.spec.stays)
+        if event is AttemptEvent.EXITED_0 and job.results:
+            result = job.results.get((claim.index, claim.attempt))
+            if result is not None and result.failure is not None:
+                reason = f"it reported a failure: {result.failure}"
+                claim, event = claim.because(reason), AttemptEvent.EXITED
+        self.enter(job, claim, event)
 
     def enter(self, job: JobView, claim: Claim, event: AttemptEvent | None) -> None:
         block, position = divmod(claim.index, BLOCK_TASKS)
@@ -170,6 +180,7 @@ class _StatusDraft:
         self._versions = dict(status.versions)
         self._lives = dict(status.lives)
         self._causes = dict(status.causes)
+        self._handles = dict(status.handles)
 
     @property
     def changed(self) -> bool:
@@ -204,16 +215,23 @@ class _StatusDraft:
             self._lives.pop(position, None)
             self._causes.pop(position, None)
             self._versions.pop(position, None)
+            self._handles.pop(position, None)
         self._take(position, claim)
-        if claim.version > 1:
-            self._versions[position] = claim.version
         self._states[position] = int(state)
         self._claims[position] = claim
+        self._keep(position, claim)
+        return state
+
+    def _keep(self, position: int, claim: Claim) -> None:
+        """What few attempts have."""
+        if claim.version > 1:
+            self._versions[position] = claim.version
         if claim.reason:
             self._reasons[position] = claim.reason
         if claim.cause:
             self._causes[position] = claim.cause
-        return state
+        if claim.handle:
+            self._handles[position] = claim.handle
 
     def _take(self, position: int, claim: Claim) -> None:
         """What goes on within an attempt."""
@@ -241,6 +259,7 @@ class _StatusDraft:
             versions=self._versions,
             lives=self._lives,
             causes=self._causes,
+            handles=self._handles,
         )
 
     def _known_as(self, position: int) -> int:

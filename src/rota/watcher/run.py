@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import grpc
@@ -19,11 +19,13 @@ from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
+from rota.model.result import ReportDoor
 from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
+from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -32,61 +34,18 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.watcher")
 
 _PIECE_BYTES = 256 << 10  # of a log, told at once
-_COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
 PLACE = (
     "place",
     "round",
 )  # the reconciler that may have room now, by name: components do not know each other
 _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
+Reports = Callable[[NodeId, JobId], ReportDoor | None]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class _Over(Exception):
-    """The connection is done with."""
-
-
-@dataclass(eq=False)
-class Session:
-    """One node's connection."""
-
-    node: NodeId
-    told: Told
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    orders: list[JobOrders] = field(default_factory=list)
-    forget: list[JobId] = field(default_factory=list)
-    words: list[pb.ToNode] = field(default_factory=list)
-    heard_n: int = 0
-    stored_n: int = 0
-    stored_told: int = 0
-    report_ms: int = 0  # how often it was told to say how busy it is
-    servers: list[str] = field(default_factory=list)  # of which it was told
-    echo_due: bool = False  # it holds run leases, which count from what we have heard
-    greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
-    over: bool = False
-
-    def say(self, word: pb.ToNode) -> None:
-        self.words.append(word)
-        self.wake.set()
-
-    def hear(self, word: pb.FromNode) -> None:
-        self.heard_n = word.n
-        if word.holds_leases:
-            self.echo_due = True
-            self.wake.set()
-
-    async def something_to_say(self) -> None:
-        """An acknowledgement alone is not urgent: it waits a moment for company."""
-        await self.wake.wait()
-        self.wake.clear()
-        if not (self.words or self.orders or self.forget or self.over):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_COMPANY_SECONDS):
-                    await self.wake.wait()
-            self.wake.clear()
-
-    def end(self) -> None:
-        self.over = True
-        self.wake.set()
+def nowhere(node: NodeId, job: JobId) -> ReportDoor | None:
+    del node, job
+    return None
 
 
 class AgentDoor(pb_grpc.AgentServicer):
@@ -101,7 +60,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         tails: TailStore | None = None,
         *,
         leading: Leading = ALONE,
+        reports: Reports = nowhere,
     ) -> None:
+        self._reports = reports
         self._engine = engine
         self._leading = leading
         self._pace = pace
@@ -115,21 +76,27 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        node = await self._who(context)
-        session = await self._greet(node, request_iterator, context)
+        await self.converse(await self._who(context), request_iterator, context)
+
+    async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
+        """With a node whose identity is certain, until one side ends it."""
+        session = await self._greet(node, words, line)
         try:
             async with asyncio.TaskGroup() as halves:
-                halves.create_task(self._hear(session, request_iterator))
-                halves.create_task(self._speak(session, context))
-        except* _Over:
+                halves.create_task(self._hear(session, words))
+                halves.create_task(self._speak(session, line))
+        except* Over:
             pass
         finally:
             self._part(session)
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
         await self._who(context)
-        await self._readings.take(request_iterator)
+        await self.take_log(request_iterator)
         return pb.LogDone()
+
+    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
+        await self._readings.take(chunks)
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
@@ -210,10 +177,10 @@ class AgentDoor(pb_grpc.AgentServicer):
             )
         return node
 
-    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], context: Context) -> Session:
+    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> Session:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
+            await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = wire.hello_from_wire(first.hello)
         reason = sessions.unwelcome(
             self._engine.mirror,
@@ -225,11 +192,11 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
         if reason is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+            await line.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
         if before is not None:
             before.end()
-        session = self._sessions[node] = Session(node, Told(word.inventory))
+        session = self._sessions[node] = Session(node, Told(word.inventory, partial(self._reports, node)))
         session.heard_n = first.n
         # Noted before it is decided on: a node back from silence would be judged by that silence.
         self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))
@@ -240,7 +207,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except RotaError as error:
             self._part(session)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await line.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         session.stored_n = first.n
         session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
@@ -268,11 +235,11 @@ class AgentDoor(pb_grpc.AgentServicer):
                     reason, within_ms = word.drain.reason, word.drain.within_ms
                     await self._drain(node, reason, within_ms)
                 case "leave":
-                    await self._leave(node, word.leave.reason)
-                    raise _Over
+                    await self.leave(node, word.leave.reason)
+                    raise Over
                 case _:
                     log.warning("unexpected word", node=node)
-        raise _Over
+        raise Over
 
     def _tell_news(self, session: Session) -> None:
         """What has changed for it: told when it says something, so that thousands are not at one moment."""
@@ -298,7 +265,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         try:
             await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
         except (Unavailable, StoreFull):
-            raise _Over from None  # not stored, so not acknowledged: the node says it again when it calls
+            raise Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
         session.stored_n = word.n
         session.wake.set()
@@ -306,23 +273,23 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def _drain(self, node: NodeId, reason: str, within_ms: int) -> None:
         await self._engine.ask("watcher", lambda view, _: sessions.drain(view, node, reason, within_ms))
 
-    async def _leave(self, node: NodeId, reason: str) -> None:
+    async def leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
 
-    async def _speak(self, session: Session, context: Context) -> None:
+    async def _speak(self, session: Session, line: Line) -> None:
         while True:
             await session.something_to_say()
             if session.over:
-                raise _Over
+                raise Over
             words, session.words = session.words, []
             orders, session.orders = session.orders, []
             forget, session.forget = session.forget, []
             for word in words:
-                await context.write(word)
+                await line.write(word)
             if orders or forget or session.echo_due or session.stored_n > session.stored_told:
                 session.stored_told = session.stored_n
                 session.echo_due = False
-                await context.write(self._orders(session, orders, forget))
+                await line.write(self._orders(session, orders, forget))
 
     def _orders(self, session: Session, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
         return pb.ToNode(

@@ -1,10 +1,13 @@
 """What is assigned to a node, and what it was told -> what to tell it."""
 
+from collections.abc import Callable
+
 from rota.model.attempt import EVICTED, LOOKAHEAD
 from rota.model.columns import column
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.result import ReportDoor
 from rota.model.sync import (
     SAID_FIRST_END,
     How,
@@ -17,15 +20,21 @@ from rota.model.sync import (
 )
 from rota.model.view import JobView, View
 
+Reports = Callable[[JobId], ReportDoor | None]
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 _HARDER = (How.IF_IT_WAITS, How.GRACEFULLY, How.SUPERSEDED, How.AT_ONCE)  # a later one is told, too
 _WAITING = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)
 
 
+def nowhere(_: JobId) -> ReportDoor | None:
+    return None
+
+
 class Told:
     """What one connection's node knows: computed against what is assigned, it gives the orders."""
 
-    def __init__(self, inventory: list[JobClaims]) -> None:
+    def __init__(self, inventory: list[JobClaims], reports: Reports = nowhere) -> None:
+        self._reports = reports
         self._live: dict[Name, None] = {}
         self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
         self._stopping: dict[Name, How] = {}
@@ -83,7 +92,8 @@ class Told:
         orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
         if self._works.get(job_id, 0) < version:
             self._works[job_id] = version
-            found[job_id] = orders._replace(work=work_of(job.spec))
+            door = self._reports(job_id) if job.spec.results else None
+            found[job_id] = orders._replace(work=work_of(job.spec, door))
 
     def _tell_news(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
         """Of what lives there: a newer spec, also one made while it was away; and signals."""

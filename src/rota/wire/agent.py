@@ -8,6 +8,7 @@ from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
 from rota.model.limits import DISKS_MAX, GPUS_MAX
 from rota.model.node import Disk, Gpu, Load
+from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
@@ -63,6 +64,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
+        handles={place: claim.handle for place, claim in enumerate(claims) if claim.handle},
         versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
         lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
     )
@@ -103,6 +105,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
         claims[place] = claims[place].with_steps(_marks_from_wire(marks))
+    for place, handle in job.handles.items():
+        claims[place] = msgspec.structs.replace(claims[place], handle=handle)
     for place, version in job.versions.items():
         claims[place] = claims[place].of_version(version)
     for place, life in job.lives.items():
@@ -264,6 +268,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         restart=None if work.restart is None else restart_to_wire(work.restart),
         check=None if work.check is None else check_to_wire(work.check),
         sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
+        reports=None if work.reports is None else pb.ReportDoor(**msgspec.structs.asdict(work.reports)),
     )
 
 
@@ -300,6 +305,9 @@ def _work_from_wire(work: pb.Work) -> Work:
         check=check_from_wire(work.check) if work.HasField("check") else None,
         sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
         if work.HasField("sandbox")
+        else None,
+        reports=ReportDoor(work.reports.url, work.reports.key, work.reports.node, work.reports.ca)
+        if work.HasField("reports")
         else None,
     )
 

@@ -68,6 +68,7 @@ def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
         state=event.state or "",
         why=event.why,
         step=event.step,
+        result_json=event.result or "",
     )
 
 

@@ -66,7 +66,7 @@ def bind_http(addr: str) -> socket.socket:
 def web_server(app: ASGIApp, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
     """Plain text on loopback only; else with the files given, or a certificate of the cluster's CA."""
     crt_file, key_file = door.crt_file, door.key_file
-    if is_loopback(host_of(door.addr)) and not door.use_tls:
+    if not speaks_tls(door):
         crt_file = key_file = None
     elif crt_file is None or key_file is None:
         crt_file, key_file = str(directory / "http.crt"), str(directory / "http.key")
@@ -88,6 +88,10 @@ def web_server(app: ASGIApp, directory: Path, door: HttpServer, keys: KeyPair) -
             ssl_keyfile=key_file,
         )
     )
+
+
+def speaks_tls(door: HttpServer) -> bool:
+    return bool(door.use_tls) or not is_loopback(host_of(door.addr))
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:

@@ -33,6 +33,7 @@ class Sources:
     outputs: OutputSource
     tails: TailSource | None
     servers: Callable[[], list[Card]]
+    worker_gateway: bool = False  # workers are dialled, and their routes served
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def make_api(
         agent_addresses=lambda: [card.agent for card in sources.servers()],
         controller_addresses=lambda: [card.controller for card in sources.servers()],
         stance=stance,
+        worker_gateway=sources.worker_gateway,
     )
 
 

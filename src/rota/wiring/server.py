@@ -46,9 +46,11 @@ from rota.wiring import doors, placement
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
+from rota.wiring.gateway import open_gateway
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, to_the_end
+from rota.wiring.reports import report_door
 from rota.wiring.telling import tell
 
 _HANG_UP_SECONDS = 0.5
@@ -134,9 +136,12 @@ async def _doors(
     )
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
-    agents = AgentDoor(engine, authority, _lost_ms(config), _pace(config), tails, leading=leading)
-    sources = Sources(agents, agents, tails, post.servers)
+    reports = report_door(authority, config.http_server, addresses.http)
+    pace = _pace(config)
+    agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
+    sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
     api = make_api(engine, Own(directory, authority, vault, addresses), settings, sources)
+    gateway = open_gateway(config, engine, agents, vault, controller_server)
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), directory, config.http_server, keys)
@@ -147,6 +152,7 @@ async def _doors(
     await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
+        dialling = tasks.create_task(gateway.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
         await _seed(engine, config.store)
@@ -157,8 +163,7 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            for working in (procuring, keeping, driving):
-                working.cancel()
+            _end_all(dialling, procuring, keeping, driving)
 
 
 def _answer(
@@ -167,6 +172,11 @@ def _answer(
     """Who answers at which of the two doors."""
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
+
+
+def _end_all(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:

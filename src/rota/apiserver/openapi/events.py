@@ -1,6 +1,6 @@
 """Events as others read them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from rota.apiserver.openapi.words import (
     LAST_EVENT_ID,
@@ -28,6 +28,7 @@ class Event(Answer):
     exit_codes: Annotated[dict[str, int] | None, said("how many tasks ended with which")]
     state: Annotated[str | None, said("into which it came")]
     step: Annotated[int | None, said("of the task's steps, from 1")]
+    result: Annotated[dict[str, Any] | None, said("of task.reported: results and failure")]
     why: Annotated[str, said("a sentence")]
 
 

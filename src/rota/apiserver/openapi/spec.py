@@ -82,6 +82,9 @@ class JobBody(Body):
         None
     )
     log_bytes: Annotated[Size | None, said("output kept of each stream of an attempt")] = None
+    results: Annotated[bool, said("its tasks are given a token by which they report what came of them")] = (
+        False
+    )
     keep: Annotated[Duration | None, said("how long it is remembered after its end")] = None
     retries: Annotated[Count, said("how often a failed task is tried again")] = 0
     retry_on: Annotated[Any, said("only these are tried again: exit codes, `signal`, `oom`, `timeout`")] = (

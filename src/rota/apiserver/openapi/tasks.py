@@ -1,11 +1,12 @@
 """Tasks, attempts and what they wrote, as others read them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from rota.apiserver.openapi.words import (
     LAST_EVENT_ID,
     SINCE,
     Answer,
+    Body,
     Operation,
     Parameter,
     bounded,
@@ -45,6 +46,21 @@ class Step(Answer):
     stderr_offset: Annotated[int | None, said("the same of its errors")]
 
 
+class Result(Answer):
+    """What an attempt said came of its work."""
+
+    results: Annotated[dict[str, Any], said("names and values of its own")]
+    failure: Annotated[str | None, said("why its work has failed, whatever its exit code; null: it has not")]
+    reported_at_ms: Annotated[int, said("wall clock")]
+
+
+class ResultBody(Body):
+    """What came of the work; without a failure it went well."""
+
+    results: Annotated[dict[str, Any] | None, said("names and values, 16 KiB of JSON at most")] = None
+    failure: Annotated[str | None, said("why it has failed: its task fails, whatever its exit code")] = None
+
+
 class Fared(Answer):
     """How something that ran has fared."""
 
@@ -76,12 +92,14 @@ class Attempt(Fared):
     """One try at running a task on one node."""
 
     steps: Annotated[list[Step], said("of a job with steps")]
+    result: Annotated[Result | None, said("what it reported itself; null: nothing")]
 
 
 class Task(TaskLine):
     """A task with all its attempts."""
 
     steps: Annotated[list[Step], said("of its newest attempt")]
+    result: Annotated[Result | None, said("what its newest attempt reported; null: nothing")]
     attempts: Annotated[list[Attempt], said("all that are known, the oldest first")]
 
 
@@ -163,6 +181,16 @@ OPERATIONS = (
         Attempt,
         query=(fields_parameter(),),
     ),
+    Operation(
+        "POST",
+        f"{_TASKS}/{{index}}/attempts/{{attempt}}/result",
+        "report what came of it, with the attempt's own token; repeated, the same is 200",
+        Result,
+        status=201,
+        also=(200,),
+        body=ResultBody,
+    ),
+    Operation("GET", f"{_TASKS}/{{index}}/attempts/{{attempt}}/result", "what an attempt reported", Result),
     Operation(
         "GET",
         "/v1/jobs/{ref}/logs",

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from rota.client.aio.threads import apart, each
 from rota.client.job import Job
+from rota.client.results import Result
 from rota.client.streams import LogPart
 from rota.client.views import Change, Chunk, JobStatus, Output, Task, Warned, Why
 
@@ -74,6 +75,21 @@ class AsyncJob:
     async def attempt(self, number: int, index: int = 0) -> Task:
         """One attempt of a task."""
         return await apart(lambda: self._sync.attempt(number, index))
+
+    async def result(self, number: int, index: int = 0) -> Result:
+        """What one attempt of a task said came of its work."""
+        return await apart(lambda: self._sync.result(number, index))
+
+    async def report(
+        self,
+        number: int,
+        index: int = 0,
+        *,
+        results: Mapping[str, Any] | None = None,
+        failure: str | None = None,
+    ) -> Result:
+        """Say it, with that attempt's own token; from within a task `rota.report()` does."""
+        return await apart(lambda: self._sync.report(number, index, results=results, failure=failure))
 
     def watch_tasks(
         self, since: str | None = None, state: str | None = None, node: str | None = None

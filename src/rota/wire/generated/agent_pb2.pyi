@@ -87,7 +87,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class JobClaims(_message.Message):
-    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "versions")
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "handles", "versions")
     class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,13 @@ class JobClaims(_message.Message):
         key: int
         value: Life
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Life, _Mapping]] = ...) -> None: ...
+    class HandlesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +145,7 @@ class JobClaims(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     CAUSES_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: _containers.RepeatedScalarFieldContainer[int]
@@ -154,8 +162,9 @@ class JobClaims(_message.Message):
     steps: _containers.MessageMap[int, StepMarks]
     causes: _containers.ScalarMap[int, str]
     lives: _containers.MessageMap[int, Life]
+    handles: _containers.ScalarMap[int, str]
     versions: _containers.ScalarMap[int, int]
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., handles: _Optional[_Mapping[int, str]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("restarts", "exit_code", "signal", "ended_at_ms", "health", "why")
@@ -324,7 +333,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ..., stop_how: _Optional[_Iterable[int]] = ..., signal_index: _Optional[_Iterable[int]] = ..., signal_attempt: _Optional[_Iterable[int]] = ..., signal_number: _Optional[_Iterable[int]] = ..., signal_n: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "version", "sandbox", "stop_signal", "restart", "check")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "version", "sandbox", "stop_signal", "restart", "check", "reports")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +382,7 @@ class Work(_message.Message):
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -393,7 +403,20 @@ class Work(_message.Message):
     stop_signal: int
     restart: Restart
     check: Check
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ...) -> None: ...
+    reports: ReportDoor
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., reports: _Optional[_Union[ReportDoor, _Mapping]] = ...) -> None: ...
+
+class ReportDoor(_message.Message):
+    __slots__ = ("url", "key", "node", "ca")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    key: str
+    node: str
+    ca: str
+    def __init__(self, url: _Optional[str] = ..., key: _Optional[str] = ..., node: _Optional[str] = ..., ca: _Optional[str] = ...) -> None: ...
 
 class Restart(_message.Message):
     __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")

@@ -224,7 +224,7 @@ class EventBatch(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step")
+    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step", "result_json")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class Event(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
     sequence: str
     at_ms: int
     kind: str
@@ -249,7 +250,8 @@ class Event(_message.Message):
     state: str
     why: str
     step: int
-    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    result_json: str
+    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ..., result_json: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
     __slots__ = ("subscriber", "sequence")

@@ -1,0 +1,176 @@
+"""What an attempt says came of its work -> a record of its own, once and for all; or why it is refused."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rota.apiserver import fields
+from rota.apiserver.access import Caller
+from rota.apiserver.finding import find_job, task_index
+from rota.model.attempt import AttemptBlock
+from rota.model.columns import ints
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, StoreFull
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import ATTEMPT_FIRST_END
+from rota.model.limits import BLOCK_TASKS, RESULT_BYTES_MAX, RESULTS_BYTES_MAX
+from rota.model.plan import Event, Instant, Plan
+from rota.model.result import Result
+from rota.model.view import JobView, View
+
+RESULT_NESTING_MAX = 32  # deeper is no result, and costs whoever reads it
+
+
+class Name(NamedTuple):
+    """Of an attempt, as an address has it."""
+
+    job: str
+    task: str  # its index
+    attempt: str
+
+
+class Reported(NamedTuple):
+    result: Result
+    is_new: bool  # else it was reported before, in the same words
+
+
+def report(view: View, name: Name, body: object, caller: Caller, now: Instant) -> Plan:
+    said = _said(body)
+    job = _job(view, name, caller)
+    index = task_index(job, name.task)
+    attempt = attempt_number(job, index, name.attempt)
+    _refuse_others(job, index, attempt, caller)
+    result = Result(job.spec.id, index, attempt, said.results, said.failure, now.wall_ms)
+    before = job.results.get((index, attempt))
+    if before is not None and before.says(result):
+        return Plan(answer=Reported(before, is_new=False), fenced=True)
+    if before is not None:
+        raise Conflict(f"{_called(result)} has reported something else already", hint="what was said is kept")
+    _refuse_late(job, index, attempt)
+    _refuse_too_much(view, job, result)
+    return Plan(
+        (result,), events=(_event(result),), why=_event(result).why, answer=Reported(result, is_new=True)
+    )
+
+
+def attempt_number(job: JobView, index: int, text: str) -> int:
+    """That there is, or was."""
+    block, position = divmod(index, BLOCK_TASKS)
+    last = ints(job.attempts[block], "number")[position] if block in job.attempts else 0
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
+    if not 1 <= number <= last:
+        raise NotFound(f"task {index} of job {job.spec.id} has no attempt '{text[:20]}'", field="attempt")
+    return number
+
+
+def shown(result: Result | None) -> dict[str, Any] | None:
+    """As the API shows it."""
+    if result is None:
+        return None
+    results = msgspec.json.decode(result.results)
+    return {"results": results, "failure": result.failure, "reported_at_ms": result.at_ms}
+
+
+class _Said(NamedTuple):
+    results: bytes
+    failure: str | None
+
+
+def _said(body: object) -> _Said:
+    said = fields.known_fields(body, ("results", "failure"))
+    results = said.get("results")
+    if results is None:
+        results = {}
+    if not isinstance(results, dict):
+        raise BadField("results", "is not an object", 'write names and values: {"loss": 0.1}')
+    if _depth(results) > RESULT_NESTING_MAX:
+        raise BadField("results", "is nested too deeply", f"write at most {RESULT_NESTING_MAX} levels")
+    encoded = msgspec.json.encode(results, order="sorted")
+    if len(encoded) > RESULT_BYTES_MAX:
+        hint = f"write at most {RESULT_BYTES_MAX}; what is larger belongs into ROTA_OUTPUT_DIR"
+        raise BadField("results", f"has {len(encoded)} bytes", hint)
+    failure = said.get("failure")
+    return _Said(encoded, None if failure is None else fields.text("failure", failure))
+
+
+def _depth(value: object) -> int:
+    """Iterative: what a stranger nests must not exhaust our own stack."""
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return deepest
+
+
+def _job(view: View, name: Name, caller: Caller) -> JobView:
+    """A task sees its own job and nothing else."""
+    if caller.task is None:
+        return find_job(view, name.job, caller)
+    if name != (caller.task.job, str(caller.task.task), str(caller.task.attempt)):
+        raise NotAllowed(f"this token speaks for {caller.name} only")
+    job = view.jobs.get(JobId(caller.task.job))
+    if job is None:
+        raise NotFound(f"there is no job {caller.task.job}, any more")
+    return job
+
+
+def _refuse_others(job: JobView, index: int, attempt: int, caller: Caller) -> None:
+    """A node speaks for what was placed on it."""
+    if caller.task is None:
+        hint = "its own token is in the file that ROTA_TOKEN_FILE names, where its job has results = true"
+        raise NotAllowed(f"{caller.name} may not report for a task: it does so itself", hint=hint)
+    block, position = divmod(index, BLOCK_TASKS)
+    if _node_of(job.attempts[block], position, attempt) not in (None, caller.task.node):
+        raise NotAllowed(f"{caller.name} is not on the node of this token")
+
+
+def _node_of(block: AttemptBlock, position: int, attempt: int) -> NodeId | None:
+    """None: of so old an attempt nobody knows."""
+    if ints(block, "number")[position] == attempt:
+        return block.nodes[ints(block, "node")[position]]
+    return next((old.node for old in block.older if (old.position, old.number) == (position, attempt)), None)
+
+
+def _refuse_late(job: JobView, index: int, attempt: int) -> None:
+    block, position = divmod(index, BLOCK_TASKS)
+    current = ints(job.attempts[block], "number")[position]
+    if attempt != current:
+        raise Conflict(f"attempt {attempt} is stale: attempt {current} has taken its place")
+    status = job.statuses.get(block)
+    is_known = status is not None and ints(status, "number")[position] == attempt
+    if status is not None and is_known and status.state[position] >= ATTEMPT_FIRST_END:
+        raise Conflict(
+            f"attempt {attempt} of task {index} of job {job.spec.id} has ended", hint="report before the end"
+        )
+
+
+def _refuse_too_much(view: View, job: JobView, result: Result) -> None:
+    if view.is_short:
+        raise StoreFull("the server's disk is nearly full: results cannot be kept now")
+    if job.results_bytes + result.size > RESULTS_BYTES_MAX:
+        raise Conflict(
+            f"the results of job {job.spec.id} would be more than {RESULTS_BYTES_MAX} bytes",
+            hint="what is large belongs into ROTA_OUTPUT_DIR",
+        )
+
+
+def _called(result: Result) -> str:
+    return f"task {result.index} of job {result.job}"
+
+
+def _event(result: Result) -> Event:
+    what = "its results" if result.failure is None else f"a failure: {result.failure}"
+    told = {"results": msgspec.Raw(result.results), "failure": result.failure}
+    return Event(
+        "task.reported",
+        f"{_called(result)} reported {what}",
+        job=result.job,
+        indices=((result.index, result.index),),
+        attempt=result.attempt,
+        state="succeeded" if result.failure is None else "failed",
+        result=msgspec.json.encode(told).decode(),
+    )

@@ -1,0 +1,71 @@
+"""Which workers are registered -> a stand-in for each; none waits for another. [I/O]"""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from rota.engine.run import Committed, Engine
+from rota.gateway import enrolment
+from rota.gateway.standin import NodeDoor, Standin
+from rota.gateway.worker import Worker
+from rota.model.ids import NodeId
+from rota.model.node import Dialled, NodeSpec
+
+log = structlog.get_logger("rota.gateway")
+
+_AGAIN_SECONDS = 5.0  # after a stand-in has failed
+
+
+@dataclass(frozen=True)
+class Attended:
+    worker: Dialled
+    by: asyncio.Task[None]
+
+
+class Gateway:
+    def __init__(self, engine: Engine, door: NodeDoor, trusted: bytes | None) -> None:
+        self._engine = engine
+        self._door = door
+        self._trusted = trusted
+        self._news = asyncio.Event()
+        self._attended: dict[NodeId, Attended] = {}
+        engine.listen(self._hear)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._news.clear()
+                wanted = await self._engine.read(enrolment.registered)
+                await self._let_go(wanted)
+                for node, worker in wanted.items():
+                    if node not in self._attended:
+                        task = tasks.create_task(self._attend(node, worker))
+                        self._attended[node] = Attended(worker, task)
+                await self._news.wait()
+
+    async def _let_go(self, wanted: dict[NodeId, Dialled]) -> None:
+        """Of who said goodbye, or is registered anew."""
+        over = [node for node, one in self._attended.items() if wanted.get(node) != one.worker]
+        ending = [self._attended.pop(node).by for node in over]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+
+    async def _attend(self, node: NodeId, dialled: Dialled) -> None:
+        while True:
+            worker = Worker(dialled.address, self._trusted)
+            try:
+                await Standin(self._engine, self._door, node, dialled, worker).run()
+            except Exception as error:
+                log.error("a stand-in failed", node=node, exc_info=error)
+            finally:
+                await worker.close()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _hear(self, committed: Committed) -> None:
+        decided = committed.decided
+        changed = any(isinstance(record, NodeSpec) for record in decided.puts.values())
+        if changed or any(key.startswith("node/") for key in decided.deletes) or not decided.puts:
+            self._news.set()

@@ -1,0 +1,212 @@
+"""A node's side of agent.proto, for a worker that knows nothing of it: alive while that answers. [I/O]"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import structlog
+
+from rota.engine.run import Engine
+from rota.gateway.desk import Desk, Name
+from rota.gateway.output import Source, chunks_of, error_chunk
+from rota.gateway.ward import Ward
+from rota.gateway.worker import Worker
+from rota.model.columns import ints
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import BLOCK_TASKS, DIALLED_CPU_MILLI, WORKER_PROBE_MS
+from rota.model.node import Dialled
+from rota.model.sync import Hello, How, JobOrders, Work, work_of
+from rota.model.view import View
+from rota.wire import agent as wire
+from rota.wire.generated import agent_pb2 as pb
+
+_PROBE_SECONDS = WORKER_PROBE_MS / 1000
+VERSION = "dialled"
+log = structlog.get_logger("rota.gateway")
+
+
+class Line(Protocol):
+    """What the control plane says into."""
+
+    async def write(self, word: pb.ToNode) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
+
+
+class NodeDoor(Protocol):
+    """The same door at which agents speak, from within this process."""
+
+    async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
+        """Until one side ends it."""
+
+    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None: ...
+    async def leave(self, node: NodeId, reason: str) -> None: ...
+
+
+class Turned(Exception):
+    """The control plane does not greet it now."""
+
+
+class Standin:
+    def __init__(
+        self, engine: Engine, door: NodeDoor, node: NodeId, dialled: Dialled, worker: Worker
+    ) -> None:
+        self._engine = engine
+        self._door = door
+        self._node = node
+        self._dialled = dialled
+        self._worker = worker
+        self._desk = Desk()
+        self._wards: dict[Name, Ward] = {}
+        self._works: dict[JobId, Work] = {}
+        self._readings: dict[int, asyncio.Task[None]] = {}
+        self._n = 0
+
+    async def run(self) -> None:
+        """For as long as the worker is registered, whether it is there or not."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for ward in await self._engine.read(self._taken_up):
+                self._watch(ward)
+            while True:
+                if await self._worker.is_there():
+                    await self._session()
+                await asyncio.sleep(_PROBE_SECONDS)
+
+    def _taken_up(self, view: View) -> list[Ward]:
+        """What the worker was told to run before we were here, by the names it gave."""
+        found: list[Ward] = []
+        for (job_id, index), attempt in view.nodes[self._node].assigned.items():
+            job = view.jobs[job_id]
+            block, position = divmod(index, BLOCK_TASKS)
+            status = job.statuses.get(block)
+            handle = "" if status is None else status.handles.get(position, "")
+            if status is not None and handle and ints(status, "number")[position] == attempt:
+                ward = Ward((job_id, index, attempt), work_of(job.spec), self._worker, self._desk.note)
+                found.append(ward.taken_up(handle, ints(status, "started_at_ms")[position]))
+        return found
+
+    # ---- one conversation with the control plane
+
+    async def _session(self) -> None:
+        words: asyncio.Queue[pb.FromNode | None] = asyncio.Queue()
+        async with asyncio.TaskGroup() as halves:
+            speaking = [
+                halves.create_task(self._beat(words)),
+                halves.create_task(self._report(words)),
+            ]
+            try:
+                await self._door.converse(self._node, self._words(words), self)
+            except Turned as reason:
+                log.info("a worker is not greeted", node=self._node, reason=str(reason))
+            finally:
+                for half in speaking:
+                    half.cancel()
+
+    async def _words(self, words: "asyncio.Queue[pb.FromNode | None]") -> AsyncIterator[pb.FromNode]:
+        self._n = 1
+        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._hello()))
+        while (word := await words.get()) is not None:
+            yield word
+
+    def _hello(self) -> Hello:
+        return Hello(
+            machine_id=self._dialled.address,
+            boot_id=self._dialled.worker_id,
+            version=VERSION,
+            capacity={"cpu": DIALLED_CPU_MILLI},
+            labels={},
+            epoch_seen=0,
+            inventory=self._desk.inventory(1),
+        )
+
+    async def _beat(self, words: "asyncio.Queue[pb.FromNode | None]") -> None:
+        """It lives as long as its worker answers; when nobody does, it falls silent, or hangs up."""
+        unanswered = 0
+        while unanswered < 2:
+            await asyncio.sleep(_PROBE_SECONDS)
+            if await self._worker.is_there():
+                unanswered = 0
+                words.put_nowait(self._word(beat=pb.Beat()))
+            else:
+                unanswered += 1
+        words.put_nowait(None)
+
+    async def _report(self, words: "asyncio.Queue[pb.FromNode | None]") -> None:
+        while True:
+            await self._desk.changed.wait()
+            word = self._word()
+            claims = self._desk.take(word.n)
+            if claims:
+                word.report.CopyFrom(pb.Report(jobs=wire.claims_to_wire(claims)))
+                words.put_nowait(word)
+
+    def _word(self, **said: Any) -> pb.FromNode:
+        self._n += 1
+        return pb.FromNode(n=self._n, **said)
+
+    # ---- what the control plane says (gRPC chooses these names)
+
+    async def write(self, word: pb.ToNode) -> None:
+        match word.WhichOneof("word"):
+            case "orders":
+                self._obey(word.orders)
+            case "open_log":
+                self._read_out(word.open_log)
+            case "open_outputs":
+                refusal = error_chunk(word.open_outputs.id, "a worker that is dialled keeps no files")
+                self._tasks.create_task(self._door.take_log(refusal))
+            case "close_log":
+                reading = self._readings.pop(word.close_log.id, None)
+                if reading is not None:
+                    reading.cancel()
+            case _:
+                pass  # how often to report how busy it is, and where else: nothing for a worker
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        raise Turned(f"{code.name}: {details}")
+
+    def _obey(self, orders: pb.Orders) -> None:
+        for one in map(wire.orders_from_wire, orders.jobs):
+            if one.work is not None:
+                self._works[one.job] = one.work
+            self._obey_one(one)
+        self._desk.stored(orders.stored)
+        for job in orders.forget:
+            self._works.pop(JobId(job), None)
+
+    def _obey_one(self, one: JobOrders) -> None:
+        for start in one.start:
+            name = (one.job, start.index, start.attempt)
+            if name not in self._wards:
+                self._watch(Ward(name, self._works[one.job], self._worker, self._desk.note))
+        for stop in one.stop:
+            ward = self._wards.get((one.job, stop.index, stop.attempt))
+            if ward is not None and stop.how is not How.IF_IT_WAITS:
+                ward.stop()
+
+    def _watch(self, ward: Ward) -> None:
+        self._wards[ward.name] = ward
+        watching = self._tasks.create_task(ward.run())
+        watching.add_done_callback(lambda _: self._wards.pop(ward.name, None))
+
+    def _read_out(self, asked: pb.OpenLog) -> None:
+        name = (JobId(asked.job), asked.index, asked.attempt)
+        handle = self._handle(name)
+        source = Source(self._worker, handle, self._tasks, lambda: name in self._wards)
+        chunks = chunks_of(source, asked)
+        reading = self._readings[asked.id] = self._tasks.create_task(self._door.take_log(chunks))
+        reading.add_done_callback(lambda _: self._readings.pop(asked.id, None))
+
+    def _handle(self, name: Name) -> str:
+        """What the worker calls it; empty: it has no name there."""
+        job_id, index, attempt = name
+        ward = self._wards.get(name)
+        if ward is not None:
+            return ward.handle
+        job = self._engine.mirror.jobs.get(job_id)
+        block, position = divmod(index, BLOCK_TASKS)
+        status = None if job is None else job.statuses.get(block)
+        if status is None or ints(status, "number")[position] != attempt:
+            return ""
+        return status.handles.get(position, "")

@@ -1,0 +1,150 @@
+"""One attempt on a worker: started, asked after until it is done, stopped when that is wished. [I/O]"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from rota.gateway.desk import Name
+from rota.gateway.words import unfit, words_of
+from rota.gateway.worker import Answer, Away, Refused, Worker
+from rota.model.sync import Claim, Said, Work
+
+_FIRST_LOOK_SECONDS = 0.05
+_LAST_LOOK_SECONDS = 1.0
+_ERRORS_MAX = 3  # in a row: so often a worker says it cannot tell before its job counts as lost
+_CANNOT_RUN = 126  # as shells say it
+_FAILED = 1  # a worker tells that a job failed, not by which code
+
+Say = Callable[[Name, Claim], None]
+
+
+class Ward:
+    def __init__(self, name: Name, work: Work | None, worker: Worker, say: Say) -> None:
+        self.name = name
+        self.handle = ""  # what the worker calls it
+        self.is_over = False
+        self._work = work
+        self._worker = worker
+        self._say = say
+        self._wish = asyncio.Event()  # that it ends
+        self._ending = Said.STOPPED
+        self._started_ms = 0
+        self._errors = 0
+
+    def taken_up(self, handle: str, started_ms: int) -> "Ward":
+        """It runs already: another life of ours has started it."""
+        self.handle, self._started_ms = handle, started_ms
+        self._tell(Said.RUNNING)
+        return self
+
+    def stop(self) -> None:
+        self._wish.set()
+
+    async def run(self) -> None:
+        if not self.handle and not await self._start():
+            return
+        clock = asyncio.get_running_loop()
+        late_at = None if self._limit_seconds is None else clock.time() + self._limit_seconds
+        pause, asked = _FIRST_LOOK_SECONDS, False
+        while not self.is_over:
+            asked = await self._wait(pause, asked=asked)
+            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
+            if late_at is not None and clock.time() >= late_at and not self._wish.is_set():
+                self._ending = Said.TIMED_OUT
+                self._wish.set()
+            if self._wish.is_set() and not asked:
+                asked = await self._ask_to_stop()
+            await self._look()
+
+    async def _wait(self, seconds: float, *, asked: bool) -> bool:
+        """Cut short by the first wish that it ends."""
+        if asked:
+            await asyncio.sleep(seconds)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wish.wait()
+        return asked
+
+    @property
+    def _limit_seconds(self) -> float | None:
+        limit_ms = None if self._work is None else self._work.timeout_ms
+        if limit_ms is None:
+            return None
+        ran_ms = (
+            time.time_ns() // 1_000_000 - self._started_ms
+        )  # of a life before this one nobody knows better
+        return max(0, limit_ms - max(0, ran_ms)) / 1000
+
+    async def _start(self) -> bool:
+        assert self._work is not None
+        reason = unfit(self._work)
+        if reason is not None:
+            self._tell(Said.REFUSED, reason=reason)
+            return False
+        self._tell(Said.ACCEPTED)
+        try:
+            self.handle = await self._worker.start(*words_of(self._work))
+        except Away as error:
+            self._tell(Said.REFUSED, reason=f"the worker cannot be reached: {error}")
+            return False
+        except Refused as error:
+            self._tell(Said.EXITED, _CANNOT_RUN, f"the worker did not start it: {error}")
+            return False
+        self._started_ms = time.time_ns() // 1_000_000
+        self._tell(Said.RUNNING)
+        return True
+
+    async def _ask_to_stop(self) -> bool:
+        """Whether it was; else it is asked again."""
+        try:
+            await self._worker.stop(self.handle)
+        except Refused:
+            return True  # it may have ended: that is seen when we look
+        except Away:
+            return False
+        return True
+
+    async def _look(self) -> None:
+        try:
+            answer = await self._worker.query(self.handle)
+        except Away:
+            return  # whether it is gone is for others to say, by its silence
+        except Refused as error:
+            self._errors += 1
+            if self._wish.is_set():
+                self._tell(self._ending)
+            elif self._errors >= _ERRORS_MAX:
+                self._tell(Said.LOST, reason=f"the worker knows nothing of it: {error}")
+            return
+        self._errors = 0
+        if answer.done:
+            self._end(answer)
+
+    def _end(self, answer: Answer) -> None:
+        if self._wish.is_set():
+            self._tell(self._ending)
+        elif answer.error:
+            self._tell(Said.EXITED, _FAILED, answer.text[:1000] or "the worker says that it failed")
+        else:
+            self._tell(Said.EXITED, 0)
+
+    def _tell(self, said: Said, exit_code: int = -1, reason: str | None = None) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        ended = said >= Said.EXITED
+        self.is_over = ended
+        ran_us = max(0, now_ms - self._started_ms) * 1000 if ended and self._started_ms else 0
+        claim = Claim(
+            self.name[1],
+            self.name[2],
+            said,
+            exit_code,
+            started_at_ms=self._started_ms,
+            ended_at_ms=now_ms if ended else 0,
+            ran_us=ran_us,
+            reason=reason,
+            version=self._work.version if self._work is not None else 0,
+            handle=self.handle,
+        )
+        self._say(self.name, claim)

@@ -1,0 +1,53 @@
+"""Where a job's tasks report what came of them -> the token of each attempt, in a file for its eyes only."""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from rota.keeper import reading
+from rota.keeper.files import seal
+from rota.keeper.rules import Key
+
+PLACE = ".rota"  # in the job's own directory, which containers and sandboxes see under the same name
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    url: str
+    key: str
+    node: str
+    ca: str
+
+
+def reports_of(raw: object) -> Reports | None:
+    if raw is None:
+        return None
+    said = reading.is_a(raw, "spec.reports", dict, "an object")
+    names = ("url", "key", "node", "ca")
+    return Reports(*(reading.text(said.get(name, ""), f"spec.reports.{name}") for name in names))
+
+
+def token(reports: Reports, key: Key) -> str:
+    """The control plane makes the same one: nothing is asked of it, and nothing remembered."""
+    name = f"{key[0]}.{key[1]}.{key[2]}"
+    made = hmac.new(reports.key.encode(), name.encode(), hashlib.sha256).hexdigest()
+    return f"task_{name}.{reports.node}.{made}"
+
+
+def told(reports: Reports, key: Key, work: str) -> dict[str, str]:
+    """What the attempt finds in its environment."""
+    job, index, attempt = key
+    url = f"{reports.url}/v1/jobs/{job}/tasks/{index}/attempts/{attempt}/result"
+    ca = {"ROTA_CA_FILE": f"{work}/{PLACE}/ca.pem"} if reports.ca else {}
+    return {"ROTA_RESULT_URL": url, "ROTA_TOKEN_FILE": f"{work}/{PLACE}/{_name(key)}", **ca}
+
+
+def leave(reports: Reports, key: Key, work: str) -> None:
+    """Once for an attempt, however often its processes are started."""
+    seal(work, f"{PLACE}/{_name(key)}", f"{token(reports, key)}\n".encode())
+    if reports.ca:
+        seal(work, f"{PLACE}/ca.pem", reports.ca.encode())
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]}.{key[2]}.token"

@@ -1,0 +1,70 @@
+"""One node's connection: what it said last, and what it is still to be told."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import grpc
+
+from rota.model.ids import JobId, NodeId
+from rota.model.sync import JobOrders
+from rota.watcher.told import Told
+from rota.wire.generated import agent_pb2 as pb
+
+_COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
+
+
+class Line(Protocol):
+    """What is said into: a call of an agent, or of whoever stands in for one."""
+
+    async def write(self, word: pb.ToNode) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
+
+
+class Over(Exception):
+    """The connection is done with."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One node's connection."""
+
+    node: NodeId
+    told: Told
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: list[JobOrders] = field(default_factory=list)
+    forget: list[JobId] = field(default_factory=list)
+    words: list[pb.ToNode] = field(default_factory=list)
+    heard_n: int = 0
+    stored_n: int = 0
+    stored_told: int = 0
+    report_ms: int = 0  # how often it was told to say how busy it is
+    servers: list[str] = field(default_factory=list)  # of which it was told
+    echo_due: bool = False  # it holds run leases, which count from what we have heard
+    greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
+    over: bool = False
+
+    def say(self, word: pb.ToNode) -> None:
+        self.words.append(word)
+        self.wake.set()
+
+    def hear(self, word: pb.FromNode) -> None:
+        self.heard_n = word.n
+        if word.holds_leases:
+            self.echo_due = True
+            self.wake.set()
+
+    async def something_to_say(self) -> None:
+        """An acknowledgement alone is not urgent: it waits a moment for company."""
+        await self.wake.wait()
+        self.wake.clear()
+        if not (self.words or self.orders or self.forget or self.over):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COMPANY_SECONDS):
+                    await self.wake.wait()
+            self.wake.clear()
+
+    def end(self) -> None:
+        self.over = True
+        self.wake.set()

@@ -1,0 +1,24 @@
+"""Where tasks report what came of them, for each node and job. [I/O]"""
+
+import platform
+from collections.abc import Callable
+
+from rota.config import HttpServer
+from rota.identity.authority import Authority
+from rota.model.ids import JobId, NodeId
+from rota.model.result import ReportDoor
+from rota.wiring import doors
+
+_EVERYWHERE = ("0.0.0.0", "::")  # as an address to listen at; nobody can call there
+
+
+def report_door(
+    authority: Authority, door: HttpServer, address: str
+) -> Callable[[NodeId, JobId], ReportDoor | None]:
+    tokens = authority.task_tokens()
+    is_tls = doors.speaks_tls(door)
+    host, port = doors.host_of(address), address.rpartition(":")[2]
+    reached = f"{platform.node()}:{port}" if host in _EVERYWHERE else address
+    url = f"{'https' if is_tls else 'http'}://{reached}"
+    ca = authority.ca_pem.decode() if is_tls and door.crt_file is None else ""
+    return lambda node, job: ReportDoor(url, tokens.key_for(job, node), node, ca)

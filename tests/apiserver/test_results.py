@@ -1,0 +1,197 @@
+"""What an attempt says came of it: once, by itself, before its end; a failure counts whatever its code."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.apiserver.access import Caller
+from rota.apiserver.admit_results import Name, Reported, report
+from rota.engine.mirror import Mirror
+from rota.identity.task_tokens import TaskName, TaskTokens
+from rota.identity.tokens import Role, masked
+from rota.keeper.reports import Reports, token
+from rota.model.attempt import OldAttempt
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected, StoreFull
+from rota.model.ids import NodeId
+from rota.model.lifecycle import AttemptState
+from rota.model.limits import RESULT_BYTES_MAX, RESULTS_BYTES_MAX
+from rota.model.plan import Plan
+from rota.model.result import Result
+from rota.model.sync import Said
+from rota.model.view import keys_of
+from rota.store.memory import MemoryStore
+from tests.apiserver.builders import ADA, NOW, attempts, spec, statuses
+from tests.apiserver.serving import serving
+from tests.watcher.placed import ONE, placed, say, states, status
+
+GOOD = {"results": {"loss": 0.5, "epochs": 3}}
+
+
+def running() -> Mirror:
+    """Task 0 of job 1 in its attempt 2, on n1."""
+    mirror = Mirror()
+    mirror.apply(spec(1, count=2, results=True))
+    older = (OldAttempt(0, 1, NodeId("n1"), 0),)
+    mirror.apply(attempts("1", 2, number=[2, 0], older=older))
+    mirror.apply(statuses("1", 2, number=[2, 0], state=[AttemptState.RUNNING, 0]))
+    return mirror
+
+
+def task(index: int = 0, attempt: int = 2, node: str = "n1", job: str = "1") -> Caller:
+    return Caller("a task", Role.VIEWER, (), TaskName(job, index, attempt, node))
+
+
+def said(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str) -> Plan:
+    caller = caller or task()
+    own = caller.task or TaskName("1", 0, 2, "")
+    named = {"job": own.job, "task": str(own.task), "attempt": str(own.attempt), **name}
+    plan = report(mirror, Name(**named), body, caller, NOW)
+    for record in plan.puts:
+        mirror.apply(record)
+    return plan
+
+
+def test_what_an_attempt_reports_is_a_record_of_its_own_and_an_event_for_controllers() -> None:
+    mirror = running()
+    plan = said(mirror)
+    again = said(mirror, {"results": {"epochs": 3, "loss": 0.5}})
+
+    expected = Result(ONE, 0, 2, b'{"epochs":3,"loss":0.5}', None, NOW.wall_ms)
+    assert (plan.puts, plan.answer) == ((expected,), Reported(expected, is_new=True))
+    assert [(event.kind, event.attempt, event.state, event.result) for event in plan.events] == [
+        ("task.reported", 2, "succeeded", '{"results":{"epochs":3,"loss":0.5},"failure":null}')
+    ]
+    assert (again.puts, again.events, again.fenced) == ((), (), True)
+    assert again.answer == Reported(expected, is_new=False)
+    assert expected.key in keys_of(mirror.jobs[ONE])
+
+
+def test_something_else_is_a_conflict_and_what_was_said_first_is_kept() -> None:
+    mirror = running()
+    said(mirror)
+
+    for other in ({"results": {"loss": 0.4}}, {"failure": "it diverged"}, {}):
+        with pytest.raises(Conflict, match="something else already"):
+            said(mirror, other)
+    assert mirror.jobs[ONE].results[0, 2].results == b'{"epochs":3,"loss":0.5}'
+
+
+def test_a_stale_attempt_and_one_that_has_ended_are_too_late_but_may_repeat_themselves() -> None:
+    mirror = running()
+    said(mirror)
+    mirror.apply(statuses("1", 2, number=[2, 0], state=[AttemptState.SUCCEEDED, 0]))
+
+    assert not said(mirror).answer.is_new
+    with pytest.raises(Conflict, match="attempt 1 is stale"):
+        said(mirror, caller=task(attempt=1))
+    fresh = running()
+    fresh.apply(statuses("1", 2, number=[2, 0], state=[AttemptState.SUCCEEDED, 0]))
+    with pytest.raises(Conflict, match="has ended"):
+        said(fresh)
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    mirror = running()
+
+    for caller in (task(attempt=3), task(index=1, attempt=1), task(index=2), task(job="9")):
+        with pytest.raises(NotFound):
+            said(mirror, caller=caller)
+
+
+def test_an_attempt_speaks_for_itself_and_its_node_for_what_it_has() -> None:
+    mirror = running()
+
+    with pytest.raises(NotAllowed, match="speaks for"):
+        said(mirror, caller=task(), task="1")
+    with pytest.raises(NotAllowed, match="not on the node"):
+        said(mirror, caller=task(node="n2"))
+    with pytest.raises(NotAllowed, match="it does so itself"):
+        said(mirror, caller=ADA)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"results": [1]}, "results"),
+        ({"results": {"x": "x" * RESULT_BYTES_MAX}}, "results"),
+        ({"failure": ""}, "failure"),
+        ({"failure": 7}, "failure"),
+        ({"result": {}}, "result"),
+    ],
+)
+def test_bad_input_names_the_field(body: Any, field: str) -> None:
+    with pytest.raises(BadField) as refused:
+        said(running(), body)
+    assert refused.value.field == field
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"in": deep}
+
+    with pytest.raises(Rejected, match="nested"):
+        said(running(), {"results": deep})
+
+
+def test_what_a_job_reports_in_all_is_bounded_and_a_full_disk_takes_none() -> None:
+    full, short = running(), running()
+    full.jobs[ONE].results_bytes = RESULTS_BYTES_MAX
+    short.is_short = True
+
+    with pytest.raises(Conflict, match="more than"):
+        said(full)
+    with pytest.raises(StoreFull):
+        said(short)
+
+
+def test_a_reported_failure_turns_exit_0_into_failed_and_a_reported_success_saves_no_bad_exit() -> None:
+    mirror = placed(3)
+    mirror.apply(Result(ONE, 0, 1, failure="it diverged"))
+    mirror.apply(Result(ONE, 1, 1))
+    say(mirror, Said.EXITED, (0, 1), (2, 1), exit_code=0)
+    say(mirror, Said.EXITED, (1, 1), exit_code=7)
+
+    assert states(mirror) == [AttemptState.FAILED, AttemptState.FAILED, AttemptState.SUCCEEDED]
+    assert status(mirror).reasons == {0: "it reported a failure: it diverged"}
+
+
+def test_a_node_makes_tokens_for_its_own_attempts_of_a_job_and_for_no_others() -> None:
+    tokens = TaskTokens(b"secret")
+    key = tokens.key_for("12", "n1")
+    made = token(Reports("", key, "n1", ""), ("12", 3, 4))
+
+    assert tokens.who(made) == TaskName("12", 3, 4, "n1")
+    assert tokens.who(token(Reports("", key, "n2", ""), ("12", 3, 4))) is None
+    assert tokens.who(token(Reports("", key, "n1", ""), ("13", 3, 4))) is None
+    assert tokens.who(made.replace(".4.", ".5.")) is None
+    assert TaskTokens(b"another").who(made) is None
+    assert not re.search("[0-9a-f]{64}", masked(f"Bearer {made}"))
+
+
+async def test_a_tasks_token_opens_nothing_but_its_own_result(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        job = await server.submit(results=True)
+        await server.put("scheduler", attempts(job, 1, number=[1]))
+        key = server.api.authority.task_tokens().key_for(job, "n1")
+        bearer = {"Authorization": f"Bearer {token(Reports('', key, 'n1', ''), (job, 0, 1))}"}
+        path = f"/v1/jobs/{job}/tasks/0/attempts/1/result"
+        nothing = await server.call("GET", path)
+        first = await server.call("POST", path, GOOD, **bearer)
+        again = await server.call("POST", path, GOOD, **bearer)
+        other = await server.call("POST", path, {"failure": "no"}, **bearer)
+        closed = [
+            (await server.call(method, there, **bearer)).status
+            for method, there in (("GET", path), ("GET", "/v1/jobs"), ("POST", f"/v1/jobs/{job}/cancel"))
+        ]
+        read = await server.call("GET", path)
+        shown = await server.call("GET", f"/v1/jobs/{job}/tasks/0")
+
+    assert [nothing.status, first.status, again.status, other.status] == [404, 201, 200, 409]
+    assert closed == [403, 403, 403]
+    assert (
+        read.json == first.json == again.json == shown.json["result"] == shown.json["attempts"][0]["result"]
+    )
+    assert read.json["results"] == GOOD["results"]
