@@ -8,6 +8,7 @@ import pytest
 
 from rota.keeper import sandbox
 from rota.testing import images
+from tests.docs.machines import Machines
 from tests.docs.network import own_network
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
@@ -15,6 +16,8 @@ from tests.docs.terminal import Terminal
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 TYPED = [path for path in DOCUMENTS if any(block.runs for block in blocks(path.read_text()))]
+PRODUCTION = ROOT / "docs" / "howto" / "production.md"  # typed on several machines
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3", "d": "10.0.0.4"}
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -23,7 +26,7 @@ def name(path: Path) -> str:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("document", TYPED, ids=name)
+@pytest.mark.parametrize("document", [path for path in TYPED if path != PRODUCTION], ids=name)
 def test_every_command_does_what_the_document_shows(
     document: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
@@ -41,6 +44,14 @@ def test_every_command_does_what_the_document_shows(
             pytest.skip("no bubblewrap that works here")
         for block in found:
             terminal.type(block)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(600)
+def test_every_command_does_on_its_machine_what_the_document_shows(tmp_path: Path) -> None:
+    with Machines(tmp_path, ADDRESSES) as machines:
+        for block in blocks(PRODUCTION.read_text()):
+            machines.type(block)
 
 
 def prepare_containers(terminal: Terminal, directory: Path) -> None:
