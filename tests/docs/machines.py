@@ -15,6 +15,7 @@ from tests.docs.snippets import Block, Kind, commands, matches
 ANSWER_SECONDS = 120.0
 STAND_INS = Path(__file__).parent / "stand_ins"  # for what only a machine of its own has
 HOME = "/srv/rota"
+_NOWHERE = "02:00:00:00:00:99"
 # The first process of a machine: it buries those whose parents are gone, and its end is the machine's.
 _HOLD = """
 import signal
@@ -36,8 +37,9 @@ ip address add "$2/24" dev e0 && ip link set e0 up
 class Machines:
     """By name, each with its address. Leaves no process behind."""
 
-    def __init__(self, directory: Path, addresses: dict[str, str]) -> None:
+    def __init__(self, directory: Path, addresses: dict[str, str], **settings: str) -> None:
         self._directory = directory
+        self._settings = settings  # for whatever runs on them
         self._addresses = addresses
         self._closing = contextlib.ExitStack()
         self._pids: dict[str, int] = {}
@@ -89,6 +91,16 @@ class Machines:
             check=False,
         )
 
+    def cut(self, machine: str, *others: str) -> None:
+        """What it sends to these goes nowhere, and nobody is told."""
+        for other in others:
+            entry = f"{self._addresses[other]} lladdr {_NOWHERE} dev e0 nud permanent"
+            _run([*self._inside(machine), "ip", "neigh", "replace", *entry.split()])
+
+    def mend(self, machine: str, *others: str) -> None:
+        for other in others:
+            _run([*self._inside(machine), "ip", "neigh", "del", self._addresses[other], "dev", "e0"])
+
     def _tie(self, hub: Sequence[str], number: int, name: str) -> None:
         cable, pid = f"v{number}", str(self._pids[name])
         _run([*hub, "ip", "link", "add", cable, "type", "veth", "peer", "name", "e0", "netns", pid])
@@ -110,6 +122,7 @@ class Machines:
             "MACHINES": str(self._directory),
             "ROTA_CONTAINER": "none",
             "ROTA_RUN_AS": "self",  # who is not root here is nobody else there
+            **self._settings,
         }
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from tests.system.witness import Gate, Witness
 
 JOIN_SECONDS = 600.0
 PATIENCE_SECONDS = 180.0
-WHERE = " and ".join(f"{name} == {value}" for name, value in LABEL.items())
+WHERE = [f"{name} == {value}" for name, value in LABEL.items()]
 
 
 class LightNodes:
@@ -21,7 +22,6 @@ class LightNodes:
     def __init__(self, cluster: LocalCluster, directory: Path, count: int) -> None:
         directory.mkdir()
         self.count = count
-        self.witness = Witness(directory / "started")
         self.gate = Gate(directory / "gate")
         self._cluster = cluster
         self._directory = directory
@@ -54,6 +54,10 @@ class LightNodes:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def starts(self, job: str) -> Counter[int]:
+        """How often each task was started, by those who did."""
+        return Witness(self._directory / f"started-{job}").starts()
 
     def fill(self, tasks: int) -> str:
         """A job whose tasks run on them until the gate opens."""

@@ -3,7 +3,7 @@
 python -m rota.testing.light DIRECTORY < join lines
 
 Each agent has an identity, a session and a desk of its own. `true` ends at once; anything else runs until
-the file that is its last word exists. DIRECTORY/started gets a line for each start: task, attempt, node.
+the file that is its last word exists. DIRECTORY/started-JOB gets a line for each start: task, attempt, node.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TextIO
 
 from rota import __version__
 from rota.agent.gauges import Gauges, measure
@@ -40,10 +39,10 @@ class Pretended:
     shortage: str | None = None
     leases: Mapping[JobId, int] = MappingProxyType({})
 
-    def __init__(self, node: str, started: TextIO) -> None:
+    def __init__(self, node: str, directory: Path) -> None:
         self.labels: dict[str, str] = {}
         self._node = node
-        self._started = started
+        self._directory = directory
         self._news: asyncio.Queue[list[JobClaims]] = asyncio.Queue()
         self._works: dict[JobId, Work] = {}
         self._claims: dict[AttemptName, Claim] = {}
@@ -63,8 +62,8 @@ class Pretended:
             name = AttemptName(job, task.index, task.attempt)
             if name in self._claims:
                 continue
-            self._started.write(f"{task.index} {task.attempt} {self._node}\n")
-            self._started.flush()
+            with (self._directory / f"started-{job}").open("a") as started:
+                started.write(f"{task.index} {task.attempt} {self._node}\n")
             self._say(name, Said.RUNNING)
             if self._works[job].argv[0] == _ENDS_AT_ONCE:
                 self._say(name, Said.EXITED)
@@ -123,15 +122,14 @@ class _Light(Agent):
 
 async def run(directory: Path, lines: list[str]) -> None:
     """Until it is killed."""
-    with (directory / "started").open("a") as started:
-        numbers = range(1, len(lines) + 1)
-        runtimes = [Pretended(f"light-{number}", started) for number in numbers]
-        with ThreadPoolExecutor(_JOINING) as threads:
-            agents = list(threads.map(_joined, (directory / str(n) for n in numbers), lines, runtimes))
-        async with asyncio.TaskGroup() as tasks:
-            for agent in agents:
-                tasks.create_task(agent.run())
-            tasks.create_task(_end_released(runtimes))
+    numbers = range(1, len(lines) + 1)
+    runtimes = [Pretended(f"light-{number}", directory) for number in numbers]
+    with ThreadPoolExecutor(_JOINING) as threads:
+        agents = list(threads.map(_joined, (directory / str(n) for n in numbers), lines, runtimes))
+    async with asyncio.TaskGroup() as tasks:
+        for agent in agents:
+            tasks.create_task(agent.run())
+        tasks.create_task(_end_released(runtimes))
 
 
 def _joined(directory: Path, line: str, runtime: Pretended) -> _Light:
