@@ -12,6 +12,8 @@ from typing import Self
 from rota.testing.processes import until
 from tests.docs.snippets import Block, Kind, commands, matches
 
+PRODUCTION = Path(__file__).parents[2] / "docs" / "howto" / "production.md"
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3", "d": "10.0.0.4"}  # of its machines
 ANSWER_SECONDS = 120.0
 STAND_INS = Path(__file__).parent / "stand_ins"  # for what only a machine of its own has
 HOME = "/srv/rota"

@@ -8,7 +8,7 @@ import pytest
 
 from rota.keeper import sandbox
 from rota.testing import images
-from tests.docs.machines import Machines
+from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
 from tests.docs.network import own_network
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
@@ -16,8 +16,6 @@ from tests.docs.terminal import Terminal
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 TYPED = [path for path in DOCUMENTS if any(block.runs for block in blocks(path.read_text()))]
-PRODUCTION = ROOT / "docs" / "howto" / "production.md"  # typed on several machines
-ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3", "d": "10.0.0.4"}
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 
 

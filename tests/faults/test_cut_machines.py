@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rota.testing.processes import until
-from tests.docs.machines import Machines
+from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
 from tests.docs.snippets import blocks
-from tests.docs.test_documents import ADDRESSES, PRODUCTION
 from tests.faults.conftest import FIGURES
 from tests.faults.sizes import MANY
 from tests.system.witness import Witness
@@ -59,8 +58,8 @@ class Site:
         return self.machines.run("d", asked).returncode == 0
 
     def nodes(self, machine: str = "d") -> list[Any]:
-        said = self.machines.run(machine, "rota node ls -o json 2>/dev/null").stdout
-        return list(json.loads(said)) if said else []
+        said = self.machines.run(machine, "rota node ls -o jsonl 2>/dev/null").stdout
+        return [json.loads(line) for line in said.splitlines()]
 
     def ready(self) -> int:
         return sum(node["state"] == "ready" for node in self.nodes())
@@ -73,12 +72,15 @@ class Site:
         return str(json.loads(said)["level"]) if said else ""
 
     def lost(self) -> str:
-        return self.say("d", "rota event ls --kind node.lost -o jsonl")
+        """Asked until the one that leads answers."""
+        line = "rota event ls --kind node.lost -o jsonl 2>/dev/null && echo asked"
+        said = until(lambda: self.machines.run("d", line).stdout, "it answers", PATIENCE_SECONDS)
+        return said.removesuffix("asked\n")
 
     def starts(self) -> dict[int, int]:
-        (started, *more) = [*self._directory.glob("d/light/started-*"), None]
-        assert not more[1:], "there is one job only"
-        return {} if started is None else dict(Witness(started).starts())
+        """Of the one job there is on light nodes."""
+        found = list(self._directory.glob("d/light/started-*"))
+        return dict(Witness(found[0]).starts()) if found else {}
 
     def say(self, machine: str, line: str) -> str:
         ended = self.machines.run(machine, line)
