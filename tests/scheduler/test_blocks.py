@@ -1,36 +1,35 @@
-"""Attempt blocks: a new number for each placement, the old one kept in a bounded list."""
+"""Attempt blocks that a round writes."""
 
-from rota.model.ids import JobId
-from rota.model.sync import Said
-from rota.testing.builders import add_job, add_node, at, job_spec
-from tests.scheduler.rounds import Rounds
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rota.engine.entries import JobEntry
+from rota.model.attempt import LOOKAHEAD, AttemptBlock, Choice
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec
+from rota.scheduler.blocks import Blocks, Placed
+from rota.scheduler.place import Seated
 
-def test_each_placement_has_a_new_number_and_the_old_one_is_kept() -> None:
-    rounds = Rounds()
-    add_node(rounds.mirror, "a", {"cpu": 8000})
-    add_job(rounds.mirror, job_spec(count=2, retries=5))
-    rounds.go()
-    rounds.said("a", 1, Said.EXITED, (1, 1), ms=100, exit_code=3)
-    rounds.go(ms=5000)
-
-    block = rounds.mirror.jobs[JobId("1")].attempts[0]
-    assert [(old.position, old.number, old.node, old.placed_at_ms) for old in block.older] == [
-        (1, 1, "a", at(0).wall_ms)
-    ]
-    assert block.number == bytes([1, 0, 0, 0, 2, 0, 0, 0])
-    assert block.tries == bytes([0, 0, 1, 0])
+HERE = NodeId("here")
 
 
-def test_sixty_four_old_attempts_are_kept_and_more_are_counted() -> None:
-    rounds = Rounds()
-    add_node(rounds.mirror, "a", {"cpu": 1000})
-    job = add_job(rounds.mirror, job_spec(retries=100))
-    for number in range(1, 71):
-        ms = number * 100_000
-        rounds.go(ms=ms)
-        rounds.said("a", 1, Said.EXITED, (0, number), ms=ms, exit_code=1)
+@given(st.sampled_from([0, LOOKAHEAD]), st.integers(0, 255), st.integers(-1, 2**62))
+def test_a_job_of_one_task_is_written_as_one_of_many_is(flags: int, devices: int, wall_ms: int) -> None:
+    """The short way to it and the long one lead to the same columns."""
+    (short,), (long,) = (written(count, flags, devices, wall_ms) for count in (1, 2))
 
-    block = rounds.mirror.jobs[job].attempts[0]
-    assert [old.number for old in block.older] == list(range(6, 70))
-    assert block.older_dropped == 5
+    for name in AttemptBlock.COLUMNS:
+        of_one, of_two = getattr(short, name), getattr(long, name)
+
+        assert of_two == of_one + bytes(len(of_one)), name
+    assert (short.nodes, short.gpus, short.choice) == (long.nodes, long.gpus, long.choice)
+
+
+def written(count: int, flags: int, devices: int, wall_ms: int) -> tuple[AttemptBlock, ...]:
+    """Of a job of so many tasks the first is placed."""
+    job = JobEntry(JobSpec(JobId("1"), "true", ("true",), 0, count=count))
+    blocks = Blocks()
+    blocks.add(
+        Placed(job, [0], [HERE], [devices], flags, Seated([])), Choice("it is there", HERE, 1), wall_ms
+    )
+    return blocks.done()

@@ -1,6 +1,7 @@
 """AttemptBlock: where each task's current attempt is placed. StatusBlock: how it fares."""
 
 from collections.abc import Mapping
+from sys import byteorder
 from typing import ClassVar, Self
 
 import msgspec
@@ -12,6 +13,7 @@ from rota.model.steps import StepMark
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
 EVICTED = 2  # flag: has to give way; its task is placed again
+_FIRST, _NONE = (1).to_bytes(4, byteorder), bytes(2)  # one task's columns of an attempt that is the first
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,6 +68,24 @@ class AttemptBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:
         return cls(job, block, **zeros(cls, size))
+
+    @classmethod
+    def of_one(
+        cls, job: JobId, node: NodeId, *, flags: int, placed_at_ms: int, gpus: dict[int, int], choice: Choice
+    ) -> Self:
+        """Of a job's only task, placed for the first time."""
+        return cls(
+            job,
+            0,
+            number=_FIRST,
+            tries=_NONE,
+            node=_NONE,
+            flags=flags.to_bytes(1, byteorder),
+            placed_at_ms=placed_at_ms.to_bytes(8, byteorder, signed=True),
+            nodes=(node,),
+            gpus=gpus,
+            choice=choice,
+        )
 
 
 class OldStatus(msgspec.Struct, frozen=True, array_like=True):

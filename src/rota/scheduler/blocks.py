@@ -36,8 +36,25 @@ class Blocks:
 
     def __init__(self) -> None:
         self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
+        self._new: dict[JobId, AttemptBlock] = {}  # of jobs of one task, never placed before
 
     def add(self, placed: Placed, choice: Choice, wall_ms: int) -> None:
+        """Most jobs are one task, and need no draft."""
+        job = placed.job
+        if job.spec.block_size(0) == 1 and not job.attempts and not job.tasks:
+            gpus = {0: devices} if (devices := placed.devices[0]) else {}
+            self._new[job.spec.id] = AttemptBlock.of_one(
+                job.spec.id,
+                placed.nodes[0],
+                flags=placed.flags,
+                placed_at_ms=wall_ms,
+                gpus=gpus,
+                choice=choice,
+            )
+            return
+        self._change(placed, choice, wall_ms)
+
+    def _change(self, placed: Placed, choice: Choice, wall_ms: int) -> None:
         groups: dict[int, Group] = {}
         for index, node, devices in zip(placed.indices, placed.nodes, placed.devices, strict=True):
             block, position = divmod(index, BLOCK_TASKS)
@@ -61,7 +78,7 @@ class Blocks:
         return draft
 
     def done(self) -> tuple[AttemptBlock, ...]:
-        return tuple(draft.done() for draft in self._drafts.values())
+        return (*self._new.values(), *(draft.done() for draft in self._drafts.values()))
 
 
 class _BlockDraft:
