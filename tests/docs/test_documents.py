@@ -45,7 +45,7 @@ def test_every_command_does_what_the_document_shows(
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_every_command_does_on_its_machine_what_the_document_shows(tmp_path: Path) -> None:
     with Machines(tmp_path, ADDRESSES) as machines:
         for block in blocks(PRODUCTION.read_text()):

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from rota.testing.cluster import LocalCluster
+from rota.testing.cluster import Answer, LocalCluster
+from rota.testing.election import ElectedCluster
 from rota.testing.light import LABEL
 from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
@@ -75,7 +76,16 @@ class LightNodes:
         return self.states().count("ready") == self.count
 
     def states(self) -> list[str]:
-        nodes: list[Any] = self._cluster.call("GET", "/v1/nodes").body["nodes"]
+        """None where whoever led does not: so many at once may cost it its lease, on a slow machine."""
+        try:
+            answer = self._cluster.call("GET", "/v1/nodes")
+        except OSError:
+            answer = Answer(0, None)
+        if answer.status != 200:
+            if isinstance(self._cluster, ElectedCluster):
+                self._cluster.wait_for_leader()
+            return []
+        nodes: list[Any] = answer.body["nodes"]
         return [node["state"] for node in nodes if node["name"].startswith("light-")]
 
     def all_connected(self, epoch: int) -> bool:

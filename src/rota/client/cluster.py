@@ -9,12 +9,12 @@ from typing import Any, BinaryIO, Self, Unpack
 from rota.client.clusters import Clusters
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.crons import Crons
-from rota.client.errors import Rejected
+from rota.client.errors import Rejected, Unavailable
 from rota.client.files import sendable
 from rota.client.job import Job, find
 from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_events, submit_job
-from rota.client.transport import OnWait, Request, Transport, segment
+from rota.client.transport import OnWait, Pauses, Request, Transport, segment
 from rota.client.views import (
     Accepted,
     Brake,
@@ -221,14 +221,28 @@ class Cluster:
 
     def back_up(self, into: BinaryIO) -> None:
         """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
-        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
-        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
-            while piece := body.read(COPY_BYTES):
-                into.write(piece)
+        pauses = Pauses(self.transport.patience_seconds, self.transport.on_wait)
+        begun = False
+        while True:
+            try:
+                for piece in self._backup():
+                    begun = True
+                    into.write(piece)
+                return
+            except Unavailable as problem:
+                if begun:  # half of it is written: another would not fit to it
+                    raise
+                pauses.wait(problem)
 
     def accept_nodes(self) -> Accepted:
         """Say that no other server leads the nodes that are refused here: they may follow this one."""
         return read(Accepted, self.transport.call(Request("POST", "/v1/store/accept", body={})))
+
+    def _backup(self) -> Iterator[bytes]:
+        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
+        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
+            while piece := body.read(COPY_BYTES):
+                yield piece
 
     def _patch(self, ref: str, body: Mapping[str, Any]) -> Node:
         return read(Node, self.transport.call(Request("PATCH", f"/v1/nodes/{segment(ref)}", body=body)))
