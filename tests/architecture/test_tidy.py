@@ -42,6 +42,7 @@ def test_the_source_is_tidy() -> None:
         ("rota.cli.ls", DOC + "try: f()\nexcept: pass", "every error"),
         ("rota.cli.ls", DOC + "try: f()\nexcept Exception: pass", "every error"),
         ("rota.cli.ls", DOC + "try: f()\nexcept (OSError, BaseException) as e: pass", "every error"),
+        ("rota.cli.ls", DOC + "try: f()\nexcept* OSError as e: raise e.exceptions[0]", "inside except*"),
         ("rota.model.job", DOC + "for x in {1, 2}: ...", "order is not fixed"),
         ("rota.scheduler.place", DOC + "[x for x in list(set(y))]", "order is not fixed"),
         ("rota.scheduler.place", DOC + "for x in set(y) - z: ...", "order is not fixed"),

@@ -105,6 +105,15 @@ def third_parties_are_where_the_table_says(module: Module) -> Problems:
             yield line, f"{package} may not be imported here"
 
 
+def nothing_is_raised_from_a_group(module: Module) -> Problems:
+    """What is raised inside `except*` comes as a group of one by some releases of Python, bare by others."""
+    for node in ast.walk(module.tree):
+        for clause in node.handlers if isinstance(node, ast.TryStar) else ():
+            for inner in ast.walk(clause):
+                if isinstance(inner, ast.Raise) and inner.exc is not None:
+                    yield inner.lineno, "raised inside except*: raise it below"
+
+
 def nothing_dangerous(module: Module) -> Problems:
     for line, imported in imports(module):
         if imported.startswith(("pickle", "marshal", "shelve", "yaml.load", "yaml.unsafe_load")):
@@ -154,6 +163,7 @@ RULES: tuple[Callable[[Module], Problems], ...] = (
     imports_are_plain,
     imports_stand_at_the_top,
     third_parties_are_where_the_table_says,
+    nothing_is_raised_from_a_group,
     nothing_dangerous,
     errors_are_caught_by_kind,
     deciding_code_has_an_order,

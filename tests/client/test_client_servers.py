@@ -1,5 +1,6 @@
 """Several servers, of which one leads: whoever answers is kept to, the others are asked when it does not."""
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from rota.client.cluster import Cluster
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected, Unavailable
-from tests.client.canned_server import TOKEN, CannedServer, job, node, problem
+from tests.client.canned_server import TOKEN, CannedServer, Reply, job, node, problem
 
 STANDS_BY = problem(503, "unavailable", "this server stands by", retry_after=1)
 
@@ -48,6 +49,26 @@ def test_when_it_is_gone_another_is_found_and_told_the_same(trio: list[CannedSer
     (asked,) = second.asked("POST /v1/jobs")
     (told,) = third.asked("POST /v1/jobs")
     assert asked.headers["Idempotency-Key"] == told.headers["Idempotency-Key"]
+
+
+def test_a_backup_is_fetched_from_the_one_that_leads(trio: list[CannedServer]) -> None:
+    standby, leader, _ = trio
+    standby.on("GET /v1/store/backup", STANDS_BY)
+    leader.on("GET /v1/store/backup", Reply(stream=(b"all", b" of it")))
+    into = io.BytesIO()
+    with to_all(trio) as cluster:
+        cluster.back_up(into)
+
+    assert into.getvalue() == b"all of it"
+
+
+def test_a_backup_that_was_cut_is_not_gone_on_with(trio: list[CannedServer]) -> None:
+    leader, *others = trio
+    leader.on("GET /v1/store/backup", Reply(stream=(b"half",), cut=True))
+    for other in others:
+        other.on("GET /v1/store/backup", Reply(stream=(b"all of it",)))
+    with to_all(trio) as cluster, pytest.raises(Unavailable):
+        cluster.back_up(io.BytesIO())
 
 
 def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None:

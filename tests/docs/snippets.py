@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 ELLIPSIS = "…"
+PROMPT = re.compile(r"([a-z]?)\$ ", re.MULTILINE)  # a letter before it says on which of several machines
 
 
 class Kind(StrEnum):
@@ -48,6 +49,7 @@ class Command:
     line: int
     text: str
     shown: str
+    machine: str = ""  # where it is typed: `a$ `
 
 
 def blocks(document: str) -> Iterator[Block]:
@@ -67,12 +69,13 @@ def blocks(document: str) -> Iterator[Block]:
 def commands(block: Block) -> Iterator[Command]:
     """`$ ` begins a command, `> ` goes on with it, everything else is its output."""
     lines = block.text.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    starts = [number for number, line in enumerate(lines) if PROMPT.match(line)]
     assert starts[:1] == [0], f"line {block.line}: a console block begins with `$ `"
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         more = [line[2:] for line in lines[start + 1 : end] if line.startswith("> ")]
         shown = lines[start + 1 + len(more) : end]
-        yield Command(block.line + 1 + start, "\n".join([lines[start][2:], *more]), "\n".join(shown))
+        machine, _, first = lines[start].partition("$ ")
+        yield Command(block.line + 1 + start, "\n".join([first, *more]), "\n".join(shown), machine)
 
 
 def matches(shown: str, printed: str) -> bool:

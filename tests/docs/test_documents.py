@@ -8,6 +8,7 @@ import pytest
 
 from rota.keeper import sandbox
 from rota.testing import images
+from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
 from tests.docs.network import own_network
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
@@ -23,7 +24,7 @@ def name(path: Path) -> str:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("document", TYPED, ids=name)
+@pytest.mark.parametrize("document", [path for path in TYPED if path != PRODUCTION], ids=name)
 def test_every_command_does_what_the_document_shows(
     document: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
@@ -41,6 +42,14 @@ def test_every_command_does_what_the_document_shows(
             pytest.skip("no bubblewrap that works here")
         for block in found:
             terminal.type(block)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(1200)
+def test_every_command_does_on_its_machine_what_the_document_shows(tmp_path: Path) -> None:
+    with Machines(tmp_path, ADDRESSES) as machines:
+        for block in blocks(PRODUCTION.read_text()):
+            machines.type(block)
 
 
 def prepare_containers(terminal: Terminal, directory: Path) -> None:

@@ -1,14 +1,16 @@
 """The driver: persist, then speak."""
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rota.engine import run
 from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
-from rota.model.errors import Bug, Conflict, NotFound
+from rota.model.errors import Bug, Conflict, NotFound, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec
 from rota.model.limits import BATCH_KEYS_MAX
@@ -48,6 +50,30 @@ async def test_a_fenced_answer_comes_after_a_commit_of_nothing(store: GatedStore
         assert await asked == "yes"
         assert not early
         assert engine.revision == 1
+
+
+async def test_whoever_waits_when_it_ends_is_told_that_it_did(store: GatedStore) -> None:
+    """What is under way, what came after it, and what comes later: none of them hangs."""
+    async with asyncio.TaskGroup() as group:
+        async with running(store) as engine:
+            store.gate.clear()
+            under_way = group.create_task(refused(engine.ask("apiserver", submit(1))))
+            await store.at_the_gate.wait()
+            behind = group.create_task(refused(engine.ask("apiserver", submit(2))))
+            looking = group.create_task(refused(engine.read(jobs)))
+            await turns()
+        store.gate.set()
+
+    assert all([under_way.result(), behind.result(), looking.result()])
+    assert await refused(engine.ask("apiserver", submit(3)))
+
+
+async def refused(asked: Coroutine[Any, Any, object]) -> bool:
+    try:
+        await asked
+    except Unavailable:
+        return True
+    return False
 
 
 async def test_a_read_waits_for_the_commit_that_is_under_way(store: GatedStore) -> None:

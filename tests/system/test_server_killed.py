@@ -1,12 +1,9 @@
 """kill -9 of the server: nothing acknowledged is lost or doubled, running work does not notice."""
 
 import contextlib
-import signal
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -93,21 +90,3 @@ def test_a_key_still_means_the_same_job_after_a_kill(cluster: LocalCluster) -> N
 
     assert (first.status, again.body["id"]) == (201, first.body["id"])
     assert (other.status, other.body["code"]) == (409, "conflict")
-
-
-def test_a_server_that_slept_takes_no_node_for_lost(tmp_path: Path, witness: Witness, gate: Gate) -> None:
-    """Though it slept longer than the grace it gives to nodes."""
-    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "6"}) as cluster:
-        job = cluster.submit(*witness.script(gate.wait), count=6)
-        until(lambda: cluster.count(job, "running") == 6, "all tasks run")
-
-        cluster.signal_server(signal.SIGSTOP)
-        time.sleep(8)  # the pause is what this is about
-        cluster.signal_server(signal.SIGCONT)
-
-        cluster.wait_for_nodes()
-        gate.open()
-        assert cluster.rota("wait", job).code == 0
-        events = cluster.call("GET", "/v1/events?limit=1000").body["events"]
-    assert witness.starts() == dict.fromkeys(range(6), 1)
-    assert "node.lost" not in {event["kind"] for event in events}

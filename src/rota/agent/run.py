@@ -150,6 +150,7 @@ class Agent:
             self._welcomed = False
             hello = self._hello()
             self._desk.said(conversation.words.next_n, hello.inventory)
+            broken: list[BaseException] = []
             try:
                 await conversation.say(pb.FromNode(hello=wire.hello_to_wire(hello)))
                 async with asyncio.TaskGroup() as halves:
@@ -161,7 +162,9 @@ class Agent:
                 for reason in filter(None, map(str, group.exceptions)):
                     log.warning("hung up", reason=reason)
             except* grpc.aio.AioRpcError as errors:
-                raise errors.exceptions[0] from None
+                broken += errors.exceptions
+            for error in broken:
+                raise error
 
     def _hello(self) -> Hello:
         return Hello(

@@ -135,6 +135,7 @@ class _Gone(Exception):
 async def until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
     """What it returned, if it came to its end; what it raises is raised."""
     end = None
+    refused: RotaError | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(_disconnect(receive))
@@ -143,7 +144,9 @@ async def until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes
     except* _Gone:
         pass
     except* RotaError as group:
-        raise _first(group) from None
+        refused = _first(group)
+    if refused is not None:
+        raise refused
     return end
 
 

@@ -1,8 +1,10 @@
 """What a server is asked about itself: how it is, what it can do, and for a copy of what it keeps."""
 
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from rota.client.errors import Unavailable
+from rota.client.pauses import Pauses
 from rota.client.server_views import Accepted, Server
 from rota.client.transport import Request, Transport
 from rota.client.views import read
@@ -41,14 +43,28 @@ class Upkeep:
 
     def back_up(self, into: BinaryIO) -> None:
         """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
-        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
-        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
-            while piece := body.read(COPY_BYTES):
-                into.write(piece)
+        pauses = Pauses(self.transport.patience_seconds, self.transport.on_wait)
+        begun = False
+        while True:
+            try:
+                for piece in self._backup():
+                    begun = True
+                    into.write(piece)
+                return
+            except Unavailable as problem:
+                if begun:  # half of it is written: another would not fit to it
+                    raise
+                pauses.wait(problem)
 
     def accept_nodes(self) -> Accepted:
         """Say that no other server leads the nodes that are refused here: they may follow this one."""
         return read(Accepted, self.transport.call(Request("POST", "/v1/store/accept", body={})))
+
+    def _backup(self) -> Iterator[bytes]:
+        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
+        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
+            while piece := body.read(COPY_BYTES):
+                yield piece
 
     def _says_yes(self, path: str) -> bool:
         try:

@@ -60,6 +60,7 @@ class Engine:
         self._woken = asyncio.Event()
         self._ahead = False  # the mirror holds what is not on disk
         self._reads: list[Read] = []
+        self._decided: Decided | None = None  # and not on disk yet
         self._over: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
         self._forgot_events_at_ms = 0
@@ -189,20 +190,30 @@ class Engine:
         log.info("leads", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
 
     async def run(self) -> None:
-        while True:
-            await self._rise()
-            decided = self._loop.decide(self._clock.now())
-            self._tell_parked()
-            if decided is None:
-                await self._rest()
-                continue
-            try:
-                await self._commit(decided)
-            except (Unavailable, StoreFull) as error:
-                await self._start_over(decided, error)
-            except Deposed as error:
-                self._give_up(decided, error)
-                raise
+        """Until it is cancelled or deposed: nobody shall wait for it any more then."""
+        try:
+            while True:
+                await self._turn()
+        except Deposed as error:
+            log.error("deposed", error=str(error))
+            self._give_up(error)
+            raise
+        except asyncio.CancelledError:
+            self._give_up(Unavailable("this server does not lead any more; whether it was done is not known"))
+            raise
+
+    async def _turn(self) -> None:
+        await self._rise()
+        self._decided = self._loop.decide(self._clock.now())
+        self._tell_parked()
+        if self._decided is None:
+            await self._rest()
+            return
+        try:
+            await self._commit(self._decided)
+        except (Unavailable, StoreFull) as error:
+            await self._start_over(self._decided, error)
+        self._decided = None
 
     async def _rise(self) -> None:
         while self._rising:
@@ -305,13 +316,15 @@ class Engine:
         """
         self._tell(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
 
-    def _give_up(self, decided: Decided, error: RotaError) -> None:
-        """Somebody else leads: nothing is decided here any more, and nobody shall wait for it."""
-        log.error("deposed", error=str(error))
+    def _give_up(self, error: RotaError) -> None:
+        """Nothing is decided here any more, and nobody shall wait for it."""
         self.healthy = False
         self._over = error
-        decided.fail(error)
+        if self._decided is not None:
+            self._decided.fail(error)
         self._refuse_all(error)
+        for _, future in self._rising:
+            _refuser(future)(error)
 
     def _refuse_all(self, error: RotaError) -> None:
         reads, self._reads = self._reads, []

@@ -90,6 +90,23 @@ class LocalEtcd:
             if process.poll() is None:
                 until(lambda which=number: self._is_healthy(which), f"etcd {number} serves", _START_SECONDS)  # type: ignore[misc]
 
+    def leader(self) -> int:
+        """The member that leads the others, as one of them says; 0: nobody does, or nobody answers."""
+        leaders = {number: self._said_leader(number) for number in self.numbers}
+        return next((number for number, (own, leads) in leaders.items() if own and own == leads), 0)
+
+    def _said_leader(self, number: int) -> tuple[str, str]:
+        """Its own id and the leader's, both empty where it does not answer."""
+        connection = HTTPConnection(self.endpoints[number - 1], timeout=_ANSWER_SECONDS)
+        try:
+            connection.request("POST", "/v3/maintenance/status", "{}")
+            said = json.loads(connection.getresponse().read())
+            return said["header"]["member_id"], said.get("leader", "0")
+        except (OSError, HTTPException, ValueError, KeyError):
+            return "", ""
+        finally:
+            connection.close()
+
     def _is_healthy(self, number: int) -> bool:
         if self._members[number].poll() is not None:
             said = (self.directory / f"etcd-{number}.log").read_text()[-2000:]

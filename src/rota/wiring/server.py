@@ -160,10 +160,11 @@ async def _doors(
         try:
             yield Server(engine, vault, authority, addresses, url, local)
         finally:
+            driving.cancel()  # first: whoever waits for it is told so while the doors are open
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            _end_all(dialling, procuring, keeping, driving)
+            _end_all(dialling, procuring, keeping)
 
 
 def _answer(

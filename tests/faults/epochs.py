@@ -1,0 +1,27 @@
+"""Who wrote what a store on etcd holds: the epoch of every commit that ever was. [I/O]"""
+
+import asyncio
+
+from rota.store.etcd import packing
+from rota.store.etcd.client import Access, Client
+from rota.store.etcd.generated import etcd_pb2 as pb
+from rota.testing.election import ElectedCluster
+
+
+def epochs_written(cluster: ElectedCluster) -> list[int]:
+    """Of every commit that ever was, in the order of the store: who wrote it."""
+
+    async def look() -> list[int]:
+        client = Client(Access(tuple(cluster.etcd.endpoints)))
+        head = f"{cluster.directory}/head".encode()
+        marks: list[str] = []
+        revision = int((await client.range(pb.RangeRequest(key=head))).kvs[0].mod_revision)
+        async for response in client.watch(pb.WatchCreateRequest(key=head, start_revision=1)):
+            assert not response.canceled
+            marks += [packing.head(event.kv.value).mark for event in response.events]
+            if any(event.kv.mod_revision >= revision for event in response.events):
+                break
+        await client.close()
+        return [int(mark.partition(".")[0]) for mark in marks]
+
+    return asyncio.run(look())

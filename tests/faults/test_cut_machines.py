@@ -1,0 +1,142 @@
+"""The cluster of the production page, on machines: its leader is cut from etcd, and from its nodes."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.testing.processes import until
+from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
+from tests.docs.snippets import blocks
+from tests.faults.conftest import FIGURES
+from tests.faults.sizes import MANY
+from tests.system.witness import Witness
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
+BUILT = "## See that it holds"  # the page up to here
+TTL_SECONDS, LOST_SECONDS = (10, 30) if MANY else (2, 6)
+TIMES = 5 if MANY else 1
+NODES, TASKS = 10, 20
+PATIENCE_SECONDS = 180.0
+ASK = "curl -fs --max-time 5 --cacert server/ca.crt"
+Tell = Callable[[str, object], None]
+
+
+class Site:
+    """Three servers, a real node and light ones, all of the nodes on machine d."""
+
+    def __init__(self, machines: Machines, directory: Path) -> None:
+        self.machines = machines
+        self._directory = directory
+
+    def build(self) -> None:
+        page = PRODUCTION.read_text()
+        height = page[: page.index(BUILT)].count("\n")
+        for block in blocks(page):
+            if block.line < height:
+                self.machines.type(block)
+        lines = f"for _ in $(seq {NODES}); do rota node token 2>/dev/null | cut -d\\' -f2; done"
+        self.say("d", f"mkdir light; ({lines}) > lines")
+        self.say("d", 'setsid "$PYTHON" -m rota.testing.light light < lines > light.log 2>&1 &')
+        until(lambda: self.ready() == NODES + 1, "every node is ready", PATIENCE_SECONDS)
+        self.say("d", f"rota run --detach --name light --count {TASKS} --where 'light == yes' -- until gate")
+        until(lambda: len(self.starts()) == TASKS, "all tasks run", PATIENCE_SECONDS)
+
+    def leader(self) -> str:
+        """As whoever uses the cluster from machine d is told; empty: nobody, for now."""
+        said = self.machines.run("d", "rota server status -o json 2>/dev/null").stdout
+        url = json.loads(said)["leader"] if said else ""
+        return next((name for name, address in ADDRESSES.items() if f"{address}:" in str(url)), "")
+
+    def leads(self, machine: str) -> bool:
+        """By its own word, asked from machine d."""
+        door = f"https://{ADDRESSES[machine]}:3000/readyz"
+        asked = f"curl -fs --max-time 5 --cacert ca.crt {door}"
+        return self.machines.run("d", asked).returncode == 0
+
+    def leads_by_itself(self, machine: str) -> bool:
+        """Asked on its own machine."""
+        return self.machines.run(machine, f"{ASK} https://{ADDRESSES[machine]}:3000/readyz").returncode == 0
+
+    def nodes(self, machine: str = "d") -> list[Any]:
+        said = self.machines.run(machine, "rota node ls -o jsonl 2>/dev/null").stdout
+        return [json.loads(line) for line in said.splitlines()]
+
+    def ready(self) -> int:
+        return sum(node["state"] == "ready" for node in self.nodes())
+
+    def brake(self, machine: str) -> str:
+        token = "authorization: Bearer $(cat server/token)"
+        said = self.machines.run(
+            machine, f'{ASK} -H "{token}" https://{ADDRESSES[machine]}:3000/v1/brake'
+        ).stdout
+        return str(json.loads(said)["level"]) if said else ""
+
+    def lost(self) -> str:
+        """Asked until the one that leads answers."""
+        line = "rota event ls --kind node.lost -o jsonl 2>/dev/null && echo asked"
+        said = until(lambda: self.machines.run("d", line).stdout, "it answers", PATIENCE_SECONDS)
+        return said.removesuffix("asked\n")
+
+    def starts(self) -> dict[int, int]:
+        """Of the one job there is on light nodes."""
+        found = list(self._directory.glob("d/light/started-*"))
+        return dict(Witness(found[0]).starts()) if found else {}
+
+    def say(self, machine: str, line: str) -> str:
+        ended = self.machines.run(machine, line)
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("machines")
+    settings = {"ROTA_ETCD_TTL_SECONDS": str(TTL_SECONDS), "ROTA_LOST_SECONDS": str(LOST_SECONDS)}
+    with Machines(directory, ADDRESSES, **settings) as machines:
+        built = Site(machines, directory)
+        built.build()
+        yield built
+
+
+def test_a_leader_cut_from_etcd_steps_down_before_another_leads(site: Site, record_property: Tell) -> None:
+    """Its own member of etcd is still there, and so are its nodes."""
+    stepped_seconds, led_seconds = [], []
+    for _ in range(TIMES):
+        leader = until(site.leader, "one leads", PATIENCE_SECONDS)
+        others = [name for name in "abc" if name != leader]
+        began = time.monotonic()
+        site.machines.cut(leader, *others)
+        until(lambda who=leader: not site.leads(who), "it has stepped down", PATIENCE_SECONDS)  # type: ignore[misc]
+        stepped_seconds.append(round(time.monotonic() - began, 1))
+        until(lambda who=leader: site.leader() not in ("", who), "another leads", PATIENCE_SECONDS)  # type: ignore[misc]
+        led_seconds.append(round(time.monotonic() - began, 1))
+
+        assert not site.leads(leader)
+        until(lambda: site.ready() == NODES + 1, "every node has come", PATIENCE_SECONDS)
+        site.machines.mend(leader, *others)
+    record_property(FIGURES, f"stepped down after {stepped_seconds} s, another led after {led_seconds} s")
+    assert site.lost() == ""
+    assert site.starts() == dict.fromkeys(range(TASKS), 1)
+
+
+def test_a_leader_cut_from_all_nodes_gives_none_up(site: Site, record_property: Tell) -> None:
+    """It leads on; for so many it waits longer than their grace."""
+    for _ in range(TIMES):
+        leader = until(site.leader, "one leads", PATIENCE_SECONDS)
+        site.machines.cut(leader, "d")
+        until(lambda who=leader: site.brake(who) == "stopped", "the brake is on", PATIENCE_SECONDS)  # type: ignore[misc]
+        until(lambda who=leader: _are_silent(site.nodes(who)), "their grace is long over", PATIENCE_SECONDS)  # type: ignore[misc]
+
+        assert {node["state"] for node in site.nodes(leader)} == {"suspect"}
+        assert site.leads_by_itself(leader)
+        site.machines.mend(leader, "d")
+        until(lambda: site.ready() == NODES + 1, "every node is back", PATIENCE_SECONDS)
+    record_property(FIGURES, f"{TIMES} times, {NODES + 1} nodes")
+
+
+def _are_silent(nodes: list[Any]) -> bool:
+    return bool(nodes) and all(node["heard_ms_ago"] > 2000 * LOST_SECONDS for node in nodes)
