@@ -136,6 +136,8 @@ def test_a_leader_cut_from_all_nodes_gives_none_up(site: Site, record_property: 
         site.machines.mend(leader, "d")
         until(lambda: site.ready() == NODES + 1, "every node is back", PATIENCE_SECONDS)
     record_property(FIGURES, f"{TIMES} times, {NODES + 1} nodes")
+    assert site.lost() == ""
+    assert site.starts() == dict.fromkeys(range(TASKS), 1)
 
 
 def _are_silent(nodes: list[Any]) -> bool:

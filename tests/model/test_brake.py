@@ -89,6 +89,60 @@ def test_stopped_none_is_given_up_but_those_said_to_be_gone() -> None:
     ]
 
 
+def back(mirror: Mirror, number: int, silence: tuple[int, int]) -> None:
+    name = NodeId(f"n{number:04}")
+    mirror.apply(NodeStatus(name, NodeState.READY, "", "", "", {}, last_silence=silence))
+
+
+def given_up_at(mirror: Mirror, number: int) -> int | None:
+    return Silence(mirror).lost_at_ms(mirror.nodes[NodeId(f"n{number:04}")], LOST_MS)
+
+
+def test_the_last_who_return_have_their_grace_anew() -> None:
+    """Ten nodes were silent for two minutes, and come back one by one."""
+    mirror = nodes([1_000] * 10)
+    assert given_up_at(mirror, 9) is None
+    for number in range(7):
+        back(mirror, number, (1_000, 120_000 + number))
+    slowed = given_up_at(mirror, 9)
+    for number in (7, 8):
+        back(mirror, number, (1_000, 121_000))
+
+    assert slowed == 120_006 + LOST_MS
+    assert given_up_at(mirror, 9) == 121_000 + LOST_MS
+
+
+def test_a_silence_of_few_or_of_another_time_delays_nobody() -> None:
+    few = nodes([1_000, None, *[None] * 8])
+    back(few, 1, (1_000, 20_000))
+    other = nodes([500_000, *[None] * 9])
+    for number in range(1, 8):
+        back(other, number, (1_000, 120_000))
+
+    assert given_up_at(few, 0) == 0
+    assert given_up_at(other, 0) == 0
+
+
+@given(
+    st.lists(st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 4 * BRAKE_WINDOW_MS), st.integers(0, 10**6)), max_size=8),
+)
+def test_those_who_returned_are_found_as_by_looking_at_each(
+    silent_at_ms: list[int], over: list[tuple[int, int]]
+) -> None:
+    mirror = nodes([*silent_at_ms, *[None] * len(over)])
+    for number, silence in enumerate(over):
+        back(mirror, len(silent_at_ms) + number, silence)
+
+    for number, here in enumerate(silent_at_ms):
+        ends = [end for begun, end in over if abs(begun - here) <= BRAKE_WINDOW_MS]
+        brake = Silence(mirror).around(NodeId(f"n{number:04}"), here)
+        together = brake.silent + len(ends)
+        if brake.level is Level.OFF:
+            many = ends and together >= 3 and together * 100 >= brake.of * 30
+            assert given_up_at(mirror, number) == (max(ends) + LOST_MS if many else 0)
+
+
 @given(st.lists(st.none() | st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=12))
 def test_it_is_the_fullest_window_that_counts(silent_at_ms: list[int | None]) -> None:
     mirror = nodes(silent_at_ms)

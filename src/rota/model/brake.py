@@ -51,6 +51,13 @@ class Brake(NamedTuple):
                 return f"stopped: {what}; nothing of theirs is started elsewhere until they return or {gone}"
 
 
+class Returned(NamedTuple):
+    """Of those who fell silent with a node: how many are heard again, and since when the last of them."""
+
+    nodes: int = 0
+    latest_ms: int = 0
+
+
 class Silence:
     """Who is silent at one moment, in the order in which they fell silent."""
 
@@ -58,12 +65,15 @@ class Silence:
         self._there = 0  # not given up
         self._silent: list[tuple[int, NodeId]] = []
         self._lost_ms: list[int] = []
+        over: list[tuple[int, int]] = []
         for node, entry in view.nodes.items():
             status = entry.status
             if status is None or status.state is NodeState.LEFT:
                 continue
             if status.silent_at_ms is not None:
                 self._silent.append((status.silent_at_ms, node))
+            elif status.last_silence is not None:
+                over.append(status.last_silence)
             if status.state is not NodeState.LOST:
                 self._there += 1
             elif status.silent_at_ms is not None:
@@ -72,6 +82,7 @@ class Silence:
         self._lost_ms.sort()
         self._at_ms = [at_ms for at_ms, _ in self._silent]
         self._together = _together(self._at_ms)
+        self._returned = _returned(self._at_ms, sorted(over))
 
     @property
     def is_whole(self) -> bool:
@@ -84,26 +95,34 @@ class Silence:
         early_ms, late_ms = at_ms - BRAKE_WINDOW_MS, at_ms + BRAKE_WINDOW_MS
         lost = bisect_right(self._lost_ms, late_ms) - bisect_left(self._lost_ms, early_ms)
         of = self._there + lost
-        if silent < BRAKE_NODES or silent * 100 < of * BRAKE_SLOW_PERCENT:
+        if not _is_many(silent, of):
             return Brake(Level.OFF, silent, of)
         stops = silent * 100 >= of * BRAKE_STOP_PERCENT
         return Brake(Level.STOPPED if stops else Level.SLOWED, silent, of)
 
     def lost_at_ms(self, node: NodeView, lost_ms: int) -> int | None:
-        """When a silent node is given up, as things stand; None: not before something changes."""
+        """When a silent node is given up, as things stand; None: not before something changes.
+
+        Where those return that fell silent with it, it has its grace anew: it may be the last of them.
+        """
         at_ms = _silent_at_ms(node)
         if at_ms is None or is_said_gone(node):
             return 0
         if (at_ms, node.spec.id) not in self:
             return None  # it fell silent after these were counted
         brake = self.around(node.spec.id, at_ms)
+        place = bisect_left(self._silent, (at_ms, node.spec.id))
+        returned = self._returned[place]
+        is_last = returned.nodes and _is_many(brake.silent + returned.nodes, brake.of)
+        anew_ms = returned.latest_ms + lost_ms if is_last else 0
         match brake.level:
             case Level.OFF:
-                return 0
+                return anew_ms
             case Level.SLOWED:
                 first = bisect_left(self._at_ms, at_ms - BRAKE_WINDOW_MS)
-                turn = bisect_left(self._silent, (at_ms, node.spec.id)) - first
-                return self._at_ms[first] + lost_ms + turn // brake.at_once * BRAKE_STEP_MS
+                turn = place - first
+                slowly_ms = self._at_ms[first] + lost_ms + turn // brake.at_once * BRAKE_STEP_MS
+                return max(slowly_ms, anew_ms)
             case Level.STOPPED:
                 return None
 
@@ -137,6 +156,10 @@ def _silent_at_ms(node: NodeView) -> int | None:
     return None if node.status is None else node.status.silent_at_ms
 
 
+def _is_many(silent: int, of: int) -> bool:
+    return silent >= BRAKE_NODES and silent * 100 >= of * BRAKE_SLOW_PERCENT
+
+
 def _together(at_ms: list[int]) -> list[int]:
     """Of each the most that fell silent in one window with it: times are in order."""
     counts = [bisect_right(at_ms, start + BRAKE_WINDOW_MS) - at for at, start in enumerate(at_ms)]
@@ -149,4 +172,23 @@ def _together(at_ms: list[int]) -> list[int]:
         while at_ms[starts[0]] < now_ms - BRAKE_WINDOW_MS:
             starts.popleft()
         found.append(counts[starts[0]])
+    return found
+
+
+def _returned(at_ms: list[int], over: list[tuple[int, int]]) -> list[Returned]:
+    """For each that is silent, of the silences that are over and began at about its time; all in order."""
+    found: list[Returned] = []
+    latest: deque[tuple[int, int]] = deque()  # in the window, those that ended later before the others
+    first = end = 0
+    for now_ms in at_ms:
+        while end < len(over) and over[end][0] <= now_ms + BRAKE_WINDOW_MS:
+            while latest and latest[-1][1] <= over[end][1]:
+                latest.pop()
+            latest.append(over[end])
+            end += 1
+        while first < end and over[first][0] < now_ms - BRAKE_WINDOW_MS:
+            first += 1
+        while latest and latest[0][0] < now_ms - BRAKE_WINDOW_MS:
+            latest.popleft()
+        found.append(Returned(end - first, latest[0][1]) if latest else Returned())
     return found

@@ -80,6 +80,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
     shortage: str | None = None  # why it takes nothing new, by its own word
     silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
+    last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
 
     @property
     def key(self) -> Key:
@@ -93,9 +94,18 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
 
-    def silenced(self, state: NodeState, reason: str | None, since_ms: int, silent_at_ms: int | None) -> Self:
+    def silenced(self, state: NodeState, reason: str | None, since_ms: int, silent_at_ms: int) -> Self:
         status = self.turned(state, reason, since_ms)
         return msgspec.structs.replace(status, silent_at_ms=silent_at_ms)
+
+    def heard_again(self, state: NodeState, since_ms: int, now_ms: int) -> Self:
+        status = self.turned(state, None, since_ms)
+        silence = self.silence_until(now_ms)
+        return msgspec.structs.replace(status, silent_at_ms=None, last_silence=silence)
+
+    def silence_until(self, now_ms: int) -> tuple[int, int] | None:
+        """Its last silence, which is over now if it is silent."""
+        return self.last_silence if self.silent_at_ms is None else (self.silent_at_ms, now_ms)
 
     def about_to_leave(self, reason: str) -> Self:
         return msgspec.structs.replace(self, leaving=True, reason=reason)

@@ -104,7 +104,7 @@ def _give_up(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: S
 def _recovered(entry: NodeView, now: Instant) -> Plan:
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
-    status = entry.status.silenced(state, None, now.wall_ms, None)
+    status = entry.status.heard_again(state, now.wall_ms, now.ms)
     why = f"node {entry.spec.name} is heard again"
     return Plan(
         (status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why

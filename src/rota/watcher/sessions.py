@@ -170,6 +170,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         None,
         since_ms,
         shortage=before.shortage if before is not None else None,
+        last_silence=before.silence_until(now.ms) if before is not None else None,
     )
 
 
