@@ -35,7 +35,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "when_no_controller": Absence,
 }
 _DAY_SECONDS = 86_400.0
-_TIMES = ("queue_timeout", "deadline")
+_TIMES = ("timeout", "queue_timeout", "deadline", "keep")
 _CAUSES = ("retry_on", "fail_on")
 
 
@@ -151,12 +151,12 @@ class _Story:
         self._stage.submit(_spec(int(number), dict(setting.split("=", 1) for setting in settings)))
 
     def do_end(self, ref: str, code: str = "0", ran: str = "60s") -> None:
-        """One task, or every running task of a job."""
+        """One task, or every running task of a job; with `overtime` its keeper ended it at its limit."""
         job, _, index = ref.partition(".")
         for machine in self._stage.machines.values():
             for task, held in list(machine.held.items()):
                 if task[0] == job and index in ("", str(task[1])) and held.said is Said.RUNNING:
-                    machine.end(task, int(code), _ms(ran))
+                    machine.end(task, None if code == "overtime" else int(code), _ms(ran))
         self._stage.settle()
 
     def do_update(self, job: str, *settings: str) -> None:

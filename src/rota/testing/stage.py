@@ -99,9 +99,12 @@ class Machine:
                 self._stop((one.job, stop.index), stop.attempt)
         self._use_room()
 
-    def end(self, task: tuple[JobId, int], code: int, ran_ms: int) -> None:
-        held = self.held[task]
-        self._say(task, held.attempt, Said.EXITED, exit_code=code, ran_us=ran_ms * 1000)
+    def end(self, task: tuple[JobId, int], code: int | None, ran_ms: int) -> None:
+        """By itself; without a code: at its time limit, by SIGTERM."""
+        said, how = (
+            (Said.EXITED, {"exit_code": code}) if code is not None else (Said.TIMED_OUT, {"signal": 15})
+        )
+        self._say(task, self.held[task].attempt, said, ran_us=ran_ms * 1000, **how)
         del self.held[task]
         self._use_room()
 
