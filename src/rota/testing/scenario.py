@@ -78,6 +78,10 @@ class _Story:
         """The provider has made a machine, which joins."""
         provided.provide(self._stage, _machine(name, dict(setting.split("=", 1) for setting in settings)))
 
+    def do_ask(self, name: str) -> None:
+        """The provider was asked for a machine, of which nobody hears again."""
+        provided.ask(self._stage, name)
+
     def do_fail(self, name: str, *reason: str) -> None:
         provided.fail(self._stage, name, " ".join(reason))
 
