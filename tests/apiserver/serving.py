@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ class NoOutputs:
         yield b""
 
 
-def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
+def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) -> Api:
     changes = Changes(engine)
     return Api(
         engine=engine,
@@ -207,6 +207,7 @@ def make_api(engine: Engine, directory: Path, source: LogSource) -> Api:
         displace=displace,
         addresses=Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         version="0.1.0",
+        **others,
     )
 
 
@@ -233,7 +234,7 @@ async def serving(
     """`changes`: of what the routes are handed."""
     async with running(make_store(directory), reconcilers) as engine:
         source = FileSource(directory)
-        api = replace(make_api(engine, directory, source), **changes)
+        api = make_api(engine, directory, source, **changes)
         # With the protocol named, asyncio sets TCP_NODELAY; else each answer waits for a delayed ACK.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))

@@ -155,6 +155,7 @@ def test_of_each_route_it_is_known_who_answers() -> None:
     assert by_where[Where.LEADER] == {
         "/v1/jobs/{ref}/logs",
         "/v1/jobs/{ref}/outputs",
+        "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result",
         "/v1/store/backup",
         "/v1/tokens",
     }

@@ -472,12 +472,14 @@ def test_config_show_says_where_each_value_came_from(
 
 
 def test_config_check_names_the_wrong_key_and_the_nearest(rota: Rota, capsys: Out, tmp_path: Path) -> None:
-    (tmp_path / "server.toml").write_text('[http_server]\nadr = "127.0.0.1:3000"\n')
+    file = tmp_path / "server.toml"
+    file.write_text('[http_server]\nadr = "127.0.0.1:3000"\n')
 
-    assert rota("config", "check", str(tmp_path / "server.toml")) == 2
+    assert rota("config", "check", str(file)) == 2
 
     expected = (
-        "error: bad_config: http_server.adr: there is no such key\nhint: did you mean http_server.addr?\n"
+        f"error: bad_config: {file}, line 2: http_server.adr: there is no such key\n"
+        "hint: did you mean http_server.addr?\n"
     )
     assert capsys.readouterr().err == expected
 

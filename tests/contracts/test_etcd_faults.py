@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rota.model.errors import Deposed, Outdated, StoreFull, Unavailable
+from rota.store.etcd import reading
 from rota.store.etcd import store as etcd_store
 from rota.store.etcd.client import Access, Client, Compacted
 from rota.store.etcd.generated import etcd_pb2 as pb
@@ -356,7 +357,7 @@ async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: 
 async def test_a_read_that_history_overtook_is_begun_again(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(etcd_store, "_PAGE", 10)
+    monkeypatch.setattr(reading, "_PAGE", 10)
     store, reader = (store_at(tmp_path, *one.endpoints) for _ in range(2))
     epoch = await store.lead()
     await commit(store, batch(epoch, puts={f"k{n:03d}": b"old" for n in range(100)}))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rota.client.rpc import Controller
+from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
@@ -173,7 +174,7 @@ def test_everything_ends_though_etcd_loses_its_leader_again_and_again(
 def _is_refused(cluster: ElectedCluster) -> bool:
     """By the one that led until now; it may have stepped down, and hang up while it does."""
     try:
-        return cluster.call("POST", "/v1/jobs", {"command": ["true"]}).status == 503
+        return LocalCluster.call(cluster, "POST", "/v1/jobs", {"command": ["true"]}).status == 503
     except OSError:
         return False
 

@@ -42,8 +42,11 @@ def _lift(mirror: Mirror, name: JobId, block: int) -> None:
     job = mirror.jobs.get(name)
     if job is None or block not in job.phases:
         return
-    phases, holds = job.phases.pop(block), job.holds.pop(block)
+    phases = job.phases.pop(block)
     none = bytes(len(phases))
+    holds = job.holds.pop(
+        block, none
+    )  # of tasks that are wanted no more and were never placed there are none
     attempt = job.attempts.get(block)
     if attempt is not None:
         mirror._shift_holds(job, attempt, holds, none)

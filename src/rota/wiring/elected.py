@@ -29,6 +29,7 @@ from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 from rota.wiring.telling import tell
 
 _AGAIN_SECONDS = 1.0
+_START_MS = 10_000  # for etcd to come up, where it is started with the server
 _SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes
 _SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
 
@@ -159,15 +160,30 @@ async def hold(seat: Seat, tenure: Tenure) -> None:
 
 
 async def look_at_etcd(config: ServerConfig) -> None:
-    """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`."""
+    """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`.
+
+    It may be starting, too: whoever boots a machine starts both.
+    """
     store = EtcdStore(access_of(config), config.etcd.prefix)
     try:
-        version = await store.version()
+        version = await _version(store)
         await adopt_authority(store, Path(str(config.data_dir)))
     finally:
         await store.close()
     if not is_sound(version):
         tell(f"warning: etcd {version} has known faults; use 3.4.22 or later, 3.5.6 or later, or 3.6")
+
+
+async def _version(store: EtcdStore) -> str:
+    give_up_ms = boot_ms() + _START_MS
+    while True:
+        try:
+            return await store.version()
+        except Unavailable as reason:
+            if boot_ms() >= give_up_ms:
+                raise
+            tell(f"Rota server waits for etcd: {reason}")
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 def is_sound(version: str) -> bool:
