@@ -82,15 +82,17 @@ class Gate:
         proof = before if before is not None and goes_on else fresh
         self.proofs[index] = proof
         proven_ms = proof.since_ms + self._proof_ms
-        entry = self._view.nodes[node]
         if proven_ms > self._now.ms:
             self._await(index, "is well, and not yet for long", proven_ms)
-        elif entry.link is not Link.UP or entry.heard_at_ms < proven_ms:
-            self._await(
-                index, f"was well when {entry.spec.name} was last heard", self._now.ms + HEAR_AGAIN_MS
-            )
+        elif self._proof_ms and not self._is_heard_since(node, proven_ms):
+            name = self._view.nodes[node].spec.name
+            self._await(index, f"was well when {name} was last heard", self._now.ms + HEAR_AGAIN_MS)
         else:
             self.proven += 1
+
+    def _is_heard_since(self, node: NodeId, at_ms: int) -> bool:
+        entry = self._view.nodes[node]
+        return entry.link is Link.UP and entry.heard_at_ms >= at_ms
 
     def _await(self, index: int, how: str, until_ms: int) -> None:
         self.away[index] = how

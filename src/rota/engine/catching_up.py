@@ -44,9 +44,8 @@ def _lift(mirror: Mirror, name: JobId, block: int) -> None:
         return
     phases = job.phases.pop(block)
     none = bytes(len(phases))
-    holds = job.holds.pop(
-        block, none
-    )  # of tasks that are wanted no more and were never placed there are none
+    # Of tasks that are wanted no more and were never placed there are none.
+    holds = job.holds.pop(block, none)
     attempt = job.attempts.get(block)
     if attempt is not None:
         mirror._shift_holds(job, attempt, holds, none)
