@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ class NoOutputs:
 
 def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) -> Api:
     changes = Changes(engine)
-    return Api(
+    api = Api(
         engine=engine,
         changes=changes,
         logs=Logs(engine, changes, Shared(source)),
@@ -207,8 +207,8 @@ def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) 
         displace=displace,
         addresses=Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         version="0.1.0",
-        **others,
     )
+    return replace(api, **others)
 
 
 @contextlib.asynccontextmanager

@@ -28,6 +28,7 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
         self.manners = manners
         self.jobs: dict[str, subprocess.Popen[bytes]] = {}
         self.written: dict[str, bytearray] = {}
+        self.gathering: dict[str, threading.Thread] = {}
 
     def _answer(self, seconds: float = 0.0) -> None:
         time.sleep(seconds)
@@ -45,7 +46,8 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
             raise
         name = f"job-{len(self.jobs) + 1}"
         self.jobs[name], self.written[name] = job, bytearray()
-        threading.Thread(target=self._gather, args=(name,), daemon=True).start()
+        self.gathering[name] = threading.Thread(target=self._gather, args=(name,), daemon=True)
+        self.gathering[name].start()
         return pb.StartJobResponse(jobID=name)
 
     def StopJob(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -68,7 +70,7 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
         self._answer()
         at = 0
         while context.is_active():
-            ended = self.jobs[request.path].poll() is not None
+            ended = not self.gathering[request.path].is_alive()
             piece = bytes(self.written[request.path][at : at + 65536])
             at += len(piece)
             if piece:

@@ -218,6 +218,14 @@ def test_jobs_are_pinned_to_a_worker_and_others_never_come_there(gateway: Gatewa
     assert gateway.cluster.call("POST", f"/v1/jobs/{asks}/cancel", {}).status == 202
 
 
+def test_output_is_followed_from_a_worker_that_takes_its_time_to_start(gateway: Gateway) -> None:
+    worker = gateway.ready("slow=2")
+    name = gateway.node(worker)["name"]
+    ran = gateway.cluster.rota("run", "-q", "--no-workdir", "--on", name, "--", "echo", "at last")
+
+    assert (ran.code, ran.out) == (0, "at last\n"), ran
+
+
 def test_registering_again_replaces_the_id_and_goodbye_is_said_once(gateway: Gateway) -> None:
     worker = gateway.ready()
     first, node = worker.id, gateway.node(worker)["id"]

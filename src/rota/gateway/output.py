@@ -1,12 +1,13 @@
 """What a job on a worker writes -> chunks of a log, as a node sends them. [I/O]"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from rota.gateway.worker import Away, Refused, Worker
 from rota.wire.generated import agent_pb2 as pb
 
+_FIRST_SECONDS = 5.0  # a busy worker's before its first word
 _QUIET_SECONDS = 1.0  # after which there is no more for now: the contract has no word for that
 _READ_SECONDS = 10.0  # the same of what is read without being followed, however much comes
 _PIECE_BYTES = 64 << 10
@@ -15,7 +16,7 @@ _PIECE_BYTES = 64 << 10
 @dataclass(frozen=True)
 class Source:
     worker: Worker
-    handle: str  # what the worker calls the job; empty: it has no name there
+    handle: Callable[[], Awaitable[str]]  # what the worker calls the job; empty: it has no name there
     tasks: asyncio.TaskGroup  # in which is waited for what comes
     is_live: Callable[[], bool]
 
@@ -23,10 +24,10 @@ class Source:
 async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogChunk]:
     """Both streams are one there: it is told as stdout."""
     yield pb.LogChunk(id=asked.id, offset=asked.offset)
-    if asked.stream != "stdout" or not source.handle:
+    if asked.stream != "stdout" or not (handle := await source.handle()):
         return
     at = 0
-    async for data in _read(source, follow=asked.follow):
+    async for data in _read(source, handle, follow=asked.follow):
         if isinstance(data, str):
             yield pb.LogChunk(id=asked.id, offset=at, error=f"the worker does not send it: {data}")
             return
@@ -41,16 +42,18 @@ async def error_chunk(reading: int, why: str) -> AsyncIterator[pb.LogChunk]:
     yield pb.LogChunk(id=reading, error=why, code="not_found")
 
 
-async def _read(source: Source, *, follow: bool) -> AsyncIterator[bytes | str]:
+async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[bytes | str]:
     """To its end; or, if it ended or is not followed, until nothing comes for a while. Texts are errors."""
     clock = asyncio.get_running_loop()
     until = clock.time() + _READ_SECONDS
-    pieces = aiter(source.worker.stream(source.handle))
+    patience = _FIRST_SECONDS
+    pieces = aiter(source.worker.stream(handle))
     reading: asyncio.Task[bytes | str | None] | None = None
     try:
         while True:
             reading = reading or source.tasks.create_task(_next(pieces))
-            done, _ = await asyncio.wait([reading], timeout=_QUIET_SECONDS)
+            done, _ = await asyncio.wait([reading], timeout=patience)
+            patience = _QUIET_SECONDS
             if not done and follow and source.is_live():
                 continue
             if not done or (not follow and clock.time() > until):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -192,18 +193,18 @@ class Standin:
 
     def _read_out(self, asked: pb.OpenLog) -> None:
         name = (JobId(asked.job), asked.index, asked.attempt)
-        handle = self._handle(name)
+        handle = partial(self._handle, name, follow=asked.follow)
         source = Source(self._worker, handle, self._tasks, lambda: name in self._wards)
         chunks = chunks_of(source, asked)
         reading = self._readings[asked.id] = self._tasks.create_task(self._door.take_log(chunks))
         reading.add_done_callback(lambda _: self._readings.pop(asked.id, None))
 
-    def _handle(self, name: Name) -> str:
+    async def _handle(self, name: Name, *, follow: bool) -> str:
         """What the worker calls it; empty: it has no name there."""
         job_id, index, attempt = name
         ward = self._wards.get(name)
         if ward is not None:
-            return ward.handle
+            return await ward.handle_once_begun() if follow else ward.handle
         job = self._engine.mirror.jobs.get(job_id)
         block, position = divmod(index, BLOCK_TASKS)
         status = None if job is None else job.statuses.get(block)

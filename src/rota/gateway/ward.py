@@ -27,6 +27,7 @@ class Ward:
         self._work = work
         self._worker = worker
         self._say = say
+        self._begun = asyncio.Event()  # or it will never begin
         self._wish = asyncio.Event()  # that it ends
         self._ending = Said.STOPPED
         self._started_ms = 0
@@ -35,15 +36,24 @@ class Ward:
     def taken_up(self, handle: str, started_ms: int) -> "Ward":
         """It runs already: another life of ours has started it."""
         self.handle, self._started_ms = handle, started_ms
+        self._begun.set()
         self._tell(Said.RUNNING)
         return self
 
     def stop(self) -> None:
         self._wish.set()
 
+    async def handle_once_begun(self) -> str:
+        await self._begun.wait()
+        return self.handle
+
     async def run(self) -> None:
-        if not self.handle and not await self._start():
-            return
+        if not self.handle:
+            try:
+                if not await self._start():
+                    return
+            finally:
+                self._begun.set()
         clock = asyncio.get_running_loop()
         late_at = None if self._limit_seconds is None else clock.time() + self._limit_seconds
         pause, asked = _FIRST_LOOK_SECONDS, False
