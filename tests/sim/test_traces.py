@@ -136,13 +136,18 @@ def test_a_pod_asks_for_the_gpu_models_it_asked_for() -> None:
     assert [str(condition) for condition in spec.where] == ["gpu_model in V100M16,V100M32"]
 
 
-def test_pods_that_cannot_be_used_or_get_more_are_counted_and_said() -> None:
+def test_a_pod_gets_the_share_of_a_gpu_that_it_asked_for() -> None:
+    shares = [parse_spec(job.spec).needs.get(GPU, 0) for job in read(PODS).recorded]
+
+    assert shares == [1000, 1000, 460, 0]
+
+
+def test_pods_that_cannot_be_used_are_counted_and_said() -> None:
     assert said(read(PODS)) == [
         "1 row: canceled before the start",
         "1 row: more asked for than any node has",
         "1 row: no cpu asked for",
         "1 row: no run time",
-        "1 row: run with a whole GPU instead of a share of one",
     ]
 
 

@@ -16,7 +16,6 @@ from rota.sim.traces import NO_CPU, NO_RUN_TIME, NOT_STARTED, TOO_LARGE, as_reco
 
 MIB = 2**20
 WHOLE_MAX = AMOUNT_MAX // MIB  # of any column: memory in bytes is still an amount
-SHARED_GPU = "run with a whole GPU instead of a share of one"
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = (
     *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "pod_phase"),
@@ -42,8 +41,6 @@ def read_openb(path: Path) -> Workload:
             continue
         with place(f"line {number}"):
             recorded.append(_openb_arrival(pod, row))
-        if pod.num_gpu and pod.gpu_milli < 1000:
-            left_out[SHARED_GPU] += 1
     if not recorded:
         raise Rejected("has no pod that could be run", hint="; ".join(map(str, counted(left_out))) or None)
     recorded.sort(key=lambda arrival: arrival.at_ms)
@@ -101,7 +98,7 @@ class Pod(NamedTuple):
 
     @property
     def needs(self) -> dict[str, int]:
-        return {CPU: self.cpu_milli, MEMORY: self.memory_mib * MIB, GPU: self.num_gpu * WHOLE_GPU}
+        return {CPU: self.cpu_milli, MEMORY: self.memory_mib * MIB, GPU: self.num_gpu * self.gpu_milli}
 
     @property
     def run_seconds(self) -> int:
@@ -130,7 +127,7 @@ def _openb_arrival(pod: Pod, row: Mapping[str, str]) -> Arrival:
         "command": ["sleep", str(pod.run_seconds)],
         "cpu": pod.cpu_milli / 1000,
         "memory": pod.memory_mib * MIB,
-        "gpu": pod.num_gpu,
+        "gpu": pod.num_gpu * pod.gpu_milli / WHOLE_GPU,
     }
     if row["gpu_spec"]:
         spec["where"] = [f"gpu_model in {row['gpu_spec'].replace('|', ',')}"]
