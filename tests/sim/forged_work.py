@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rota.model.attempt import EVICTED
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobStatus, SubmitKey
+from rota.model.job import JobGone, JobStatus, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.node import NodeSpec
 from rota.sim.deadlines import SLACK_MS
@@ -168,6 +168,10 @@ def half_of_them_are_given_up() -> None:
     stage.write(node_status("n1", state=NodeState.LOST, silent_at_ms=7))
 
 
+def a_job_expires_that_still_runs() -> None:
+    Stage().write(JobGone(ONE, 0, 0, "active"), deletes=("job/1/spec", "job/1/status"))
+
+
 FORGED: dict[Callable[[], None], str] = {
     held_for_nothing: "task 0 of job 1 is held, and was lost on ['n1'] only",
     held_and_placed: "task 0 of job 1 is held, and was placed",
@@ -181,6 +185,7 @@ FORGED: dict[Callable[[], None], str] = {
     unwanted_and_alive: "attempt 1 of task 0 of job 1 has to go and lives on for",
     evicted_and_alive: "attempt 1 of task 0 of job 1 has to go and lives on for",
     more_at_once_than_may_be: "2 tasks of job 1 are placed, of which 1 may be at once",
+    a_job_expires_that_still_runs: "job 1 has expired and had not come to an end",
     one_name_makes_two_jobs: "one submit made job 1 and job 2",
     one_key_is_written_twice: "submit key made job 1 and job 2",
     a_node_is_given_up_at_once: "n1 is said to be lost 0 ms after it was well",

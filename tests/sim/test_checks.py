@@ -9,7 +9,7 @@ import pytest
 
 import rota.sim
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobStatus
+from rota.model.job import JobGone, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
 from rota.model.shape import RunMode
@@ -305,6 +305,14 @@ def test_two_attempts_may_live_while_a_node_is_not_well() -> None:
     stage.checks.look()
     stage.world.run(stage.world.now_ms + OVERLAP_MS + GRACE_MS)
     stage.checks.look()
+
+
+def test_a_job_that_has_ended_and_expired_was_not_lost() -> None:
+    stage = Stage()
+    stage.write(JobStatus(ONE, JobState.CANCELED))
+    stage.write(JobGone(ONE, 0, 0, "canceled"), deletes=("job/1/spec", "job/1/status"))
+
+    stage.end(canceled={ONE: None})
 
 
 def test_a_job_that_its_user_deleted_may_be_gone() -> None:

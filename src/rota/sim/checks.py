@@ -203,6 +203,7 @@ class Checks:
     def at_the_end(
         self, jobs: Iterable[JobId], canceled: Mapping[JobId, None], deleted: Mapping[JobId, None]
     ) -> None:
+        self.known.update(self._records.expired)  # that too had to end as it should
         for job in jobs:
             spec, status = self.known.get(f"job/{job}/spec"), self.known.get(f"job/{job}/status")
             if spec is None and job in deleted:

@@ -7,7 +7,7 @@ from typing import Any
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import changes, column, ints, where, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import (
     ATTEMPT,
     ATTEMPT_FIRST_END,
@@ -58,6 +58,7 @@ class Records:
 
     def __init__(self, world: World, nodes: Nodes, witness: Witness, deadlines: Deadlines) -> None:
         self.known: dict[str, Any] = {}
+        self.expired: dict[str, Any] = {}  # what was known of jobs that ended long ago
         self.attempts = 0
         self.epoch = 0
         self._world = world
@@ -85,10 +86,13 @@ class Records:
             self._compare(self.known.get(key), record, fresh)
             self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
+        expired = {one.id for one in fresh.values() if isinstance(one, JobGone) and self._has_expired(one)}
         for key in batch.deletes:
             gone = self.known.pop(key, None)
             if isinstance(gone, JobSpec):
                 self._placements.forget(gone)
+            if key.partition("/")[2].partition("/")[0] in expired:
+                self.expired[key] = gone
         self._placements.look()
         for one in fresh.values():
             if isinstance(one, AttemptBlock):
@@ -142,6 +146,13 @@ class Records:
                 self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             case _:
                 pass
+
+    def _has_expired(self, gone: JobGone) -> bool:
+        """And was not deleted by a user."""
+        status = self.known.get(f"job/{gone.id}/status")
+        if gone.state != "deleted" and (status is None or not status.ended):
+            raise Broken(f"job {gone.id} has expired and had not come to an end")
+        return gone.state != "deleted"
 
     def _made_once(self, name: str, job: JobId) -> None:
         if self._made.setdefault(name, job) != job:
