@@ -24,9 +24,10 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
 
+# runc before podman, which would bring crun along: that one cannot do with both versions of control groups mounted.
 system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, etcd, Prometheus (quick)
 	@missing=""; \
-	for pair in podman:podman runc:runc busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
+	for pair in runc:runc podman:podman busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
 	etcd:etcd-server prometheus:prometheus ip:iproute2 openssl:openssl curl:curl; do \
 	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
 	if [ -n "$$missing" ]; then \
