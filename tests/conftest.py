@@ -1,6 +1,11 @@
-"""For all tests: property tests take as long as the machine needs."""
+"""For all tests: property tests take as long as they need; Ctrl-C works however the tests were started."""
+
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("rota", deadline=None)
 settings.load_profile("rota")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does to what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -194,21 +194,21 @@ class NoOutputs:
 
 def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) -> Api:
     changes = Changes(engine)
-    api = Api(
-        engine=engine,
-        changes=changes,
-        logs=Logs(engine, changes, Shared(source)),
-        outputs=NoOutputs(),
-        vault=Vault.open(directory / "identity"),
-        authority=Authority.open(directory / "identity", datetime.now(UTC)),
-        audit=AuditLog(directory / "audit.log"),
-        explain=lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
-        foresee=foresee,
-        displace=displace,
-        addresses=Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
-        version="0.1.0",
-    )
-    return replace(api, **others)
+    given: dict[str, Any] = {
+        "engine": engine,
+        "changes": changes,
+        "logs": Logs(engine, changes, Shared(source)),
+        "outputs": NoOutputs(),
+        "vault": Vault.open(directory / "identity"),
+        "authority": Authority.open(directory / "identity", datetime.now(UTC)),
+        "audit": AuditLog(directory / "audit.log"),
+        "explain": lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
+        "foresee": foresee,
+        "displace": displace,
+        "addresses": Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
+        "version": "0.1.0",
+    }
+    return Api(**(given | others))
 
 
 @contextlib.asynccontextmanager

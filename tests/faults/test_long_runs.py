@@ -79,11 +79,19 @@ def test_short_tasks_by_the_ten_thousand_leave_nothing_behind(tmp_path: Path, re
             assert cluster.call("DELETE", f"/v1/jobs/{job}").status == 204
             rounds.append([Footprint.of(pid) for pid in cluster.processes()])
         record_property(FIGURES, table(rounds, wanted.tasks))
+        _, warm, *_, last = rounds
+        until(lambda: not_given_back(cluster, warm) == [], "descriptors come back")
 
-    _, warm, *_, last = rounds
     for before, after in zip(warm, last, strict=True):
         assert after.resident_bytes < before.resident_bytes * 1.1 + 8 * MIB
-        assert after.descriptors <= before.descriptors + 8
+
+
+def not_given_back(cluster: LocalCluster, before: list[Footprint]) -> list[int]:
+    """Processes that hold more descriptors than they did; a deleted job's files are closed a little later."""
+    now = [(pid, Footprint.of(pid)) for pid in cluster.processes()]
+    return [
+        pid for (pid, found), one in zip(now, before, strict=True) if found.descriptors > one.descriptors + 8
+    ]
 
 
 def test_an_agent_killed_every_three_seconds_loses_and_doubles_nothing(
