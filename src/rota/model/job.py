@@ -220,6 +220,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return self.preemptible and self.run is not RunMode.AT_MOST_ONCE
 
     @property
+    def movable(self) -> bool:
+        """May be stopped on one node and started on another."""
+        return self.kind is not Kind.SYSTEM and self.run is not RunMode.AT_MOST_ONCE
+
+    @property
     def expect_ms(self) -> int | None:
         """How long a task of it runs at most, as far as anybody said."""
         seconds = self.expect_seconds or self.timeout_seconds
