@@ -8,7 +8,7 @@ import msgspec
 
 from rota.apiserver import show_service
 from rota.apiserver.pages import Wish
-from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
+from rota.apiserver.show_spec import devices, needs, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.brake import Silence
@@ -37,7 +37,12 @@ _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is pa
 
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
-    shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
+    shown = {
+        **job_line(entry),
+        "spec": spec(entry.spec),
+        "needs": needs(entry.spec),
+        "placement": placement(mirror, entry),
+    }
     if entry.spec.version == 1:
         return shown
     rollout = show_service.under_way(entry)
