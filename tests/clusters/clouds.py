@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from rota.model.cluster import ClusterWish
-from rota.model.ids import JobId
+from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import MachineState
-from rota.model.sync import Said
+from rota.model.sync import Drain, Said
 from rota.testing import provided
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
+from rota.watcher import sessions
 
 ELASTIC = ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=30.0)
 STEPS = ("adding ", "taking ")
@@ -76,3 +77,10 @@ class Cloud:
                 provided.ask(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
                 provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
+
+    def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
+        """Its provider will take it away, and the node says so; or that it will not."""
+        word = Drain("the price is too high", within_ms, moves=True, over=over)
+        node = NodeId(machine)
+        self.stage.ask("watcher", lambda view, now: sessions.drain(view, node, word, now))
+        self.stage.settle()

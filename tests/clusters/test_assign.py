@@ -13,7 +13,7 @@ from rota.model.node import Link, NodeSpec
 from rota.model.plan import NOTHING, Plan
 from rota.model.shape import Preference, Term
 from rota.scheduler.survey import Surveyor
-from rota.testing.builders import add_node, at, job_spec, node_status, where
+from rota.testing.builders import GIB, add_node, at, job_spec, node_status, where
 
 
 def decide(mirror: Mirror, key: str) -> Plan:
@@ -184,3 +184,30 @@ def test_who_may_not_move_from_a_failed_cluster_ends() -> None:
     assert failed(alike=False, cluster="gone") == ended
     assert failed(alike=True, move_pending=False) == ended
     assert failed(alike=True, recovery=Recovery.CANCEL) == ended
+
+
+def small_and_large() -> Mirror:
+    mirror = with_clusters("default", "large")
+    mirror.apply(node_status("in-large", {"cpu": 16_000, "memory": 64 * GIB}))
+    return mirror
+
+
+def test_what_the_last_of_its_name_used_chooses_the_cluster() -> None:
+    mirror = small_and_large()
+    spec = job_spec(1, observed={"memory": 20 * GIB})
+    mirror.apply(spec)
+    plan = decide(mirror, spec.id)
+
+    assert plan.puts == (JobCluster(spec.id, "large"),)
+    used = "by what the last of its name used: 20.0 GiB"
+    assert plan.why == f"job 1 is assigned to cluster large: only large can serve it, {used}"
+    assert chosen(small_and_large()) == "default"
+
+
+def test_what_it_used_keeps_no_job_from_a_cluster_that_has_what_it_asks_for() -> None:
+    mirror = small_and_large()
+    assert chosen(mirror, observed={"memory": 100 * GIB}) == "default"
+
+    to_come = small_and_large()
+    to_come.apply(Cluster("large", ClusterState.PROVISIONING))
+    assert chosen(to_come, observed={"memory": 20 * GIB}) == "default"

@@ -11,10 +11,11 @@ from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import SUSPECT_MS
 from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.plan import Plan
-from rota.model.sync import JobClaims, Report, Said, Start
+from rota.model.sync import Drain, JobClaims, Report, Said, Start
 from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
 from rota.watcher import sessions
 from rota.watcher.told import Told
+from rota.wire import agent as wire
 from tests.watcher.placed import ONE, A, B, place, placed, say, states
 
 
@@ -169,6 +170,53 @@ def test_a_node_leaves_once() -> None:
 
     assert sessions.leave(mirror, A, "switched off", at(6)) == Plan()
     assert sessions.leave(mirror, NodeId("n9"), "who am I", at(6)) == Plan()
+
+
+def test_a_notice_closes_a_node_until_it_is_over_and_its_deadline_is_in_cluster_time() -> None:
+    mirror = placed()
+    notice = Drain("the price is too high", 30_000, moves=True)
+    given = apply(mirror, sessions.drain(mirror, A, notice, at(1000)))
+    status = mirror.nodes[A].status
+    again = sessions.drain(mirror, A, notice, at(9000))
+    over = apply(mirror, sessions.drain(mirror, A, Drain("", 0, over=True), at(9500)))
+
+    assert status is not None
+    assert (status.leaving, status.leaves_by_ms, status.reason) == (True, 31_000, "the price is too high")
+    assert [event.why for event in given.events] == ["node a leaves within 30 s: the price is too high"]
+    assert again == Plan()
+    assert [event.why for event in over.events] == ["node a does not leave after all"]
+    assert sessions.drain(mirror, A, Drain("", 0, over=True), at(9600)) == Plan()
+
+
+def test_a_node_that_calls_again_says_whether_it_is_about_to_leave() -> None:
+    mirror = placed()
+    named = claims(1, Said.RUNNING, (0, 1))
+    greet(mirror, named)
+    going = greet(mirror, named, drain=Drain("spot", 20_000, moves=True))
+    status = mirror.nodes[A].status
+    staying = greet(mirror, named)
+
+    assert status is not None
+    assert (status.leaving, status.leaves_by_ms, status.reason) == (True, 20_005, "spot")
+    assert "node a leaves within 20 s: spot" in [event.why for event in going.events]
+    assert "node a does not leave after all" in [event.why for event in staying.events]
+    assert mirror.nodes[A].status.leaves_by_ms is None  # type: ignore[union-attr]
+
+
+def test_a_node_that_was_told_to_leave_has_no_deadline_of_ours() -> None:
+    mirror = placed()
+    apply(mirror, sessions.drain(mirror, A, Drain("it was told to leave", 30_000), at(1000)))
+    status = mirror.nodes[A].status
+
+    assert status is not None
+    assert (status.leaving, status.leaves_by_ms) == (True, None)
+
+
+@pytest.mark.parametrize("drain", [None, Drain("spot", 30_000, moves=True), Drain("", 0, over=True)])
+def test_what_a_hello_says_of_leaving_survives_the_wire(drain: Drain | None) -> None:
+    word = hello("a", drain=drain)
+
+    assert wire.hello_from_wire(wire.hello_to_wire(word)) == word
 
 
 # ---- withdrawing

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from rota.agent.notice import Departure
 from rota.agent.words import Words
 from rota.model.limits import BEAT_MS, SERVER_SILENT_MS
 from rota.wire.generated import agent_pb2 as pb
@@ -29,7 +30,7 @@ class Conversation:
         self.words = Words()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
-        self.drain_said = False
+        self.departure: Departure | None = None  # of which the server was told
         self.holds_leases = False  # what is said from here on is to be echoed
 
     def hear(self) -> None:

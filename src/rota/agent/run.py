@@ -15,6 +15,7 @@ from rota.agent import containers, dial, logs, outputs, probe
 from rota.agent.conversation import Conversation, Over, Stream
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
+from rota.agent.notice import Lookout, as_word
 from rota.agent.plan import Facts
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
@@ -49,6 +50,7 @@ class Settings:
     container: str | None = None  # which runtime; none is said: whichever there is
     mounts: tuple[str, ...] = ()  # what containers may see of this machine
     container_root: bool = False
+    notice: str | None = None  # a command that tells when this machine is taken away
 
 
 class Agent:
@@ -67,24 +69,28 @@ class Agent:
         self._welcomed = False
         self._pause_most_seconds = _BACKOFF_LAST_SECONDS
         self._leaving = False
-        self._drains_until: float | None = None  # by the loop's clock
+        self._lookout = Lookout(settings.notice, settings.name)
         self._left = asyncio.Event()
 
     async def run(self) -> None:
         """Until it has left."""
+        if await self._lookout.look():
+            self._heed()
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep())
             calling = tasks.create_task(self._call())
             gauging = tasks.create_task(self._gauges.watch(self._desk.nudge))
+            looking = tasks.create_task(self._lookout.watch(self._heed))
             await self._left.wait()
             keeping.cancel()
             calling.cancel()
             gauging.cancel()
+            looking.cancel()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, say so, and let end what runs here, for so long."""
         self._leaving = True
-        self._drains_until = asyncio.get_running_loop().time() + seconds
+        self._lookout.leave_within(seconds, _TOLD_TO)
         self._desk.nudge()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -96,6 +102,15 @@ class Agent:
         await self._desk.attached.wait()  # told to go while it is still starting
         await self._runtime.quit()
         self._desk.changed.set()
+
+    @property
+    def is_taken_away(self) -> bool:
+        """Its machine will be: whoever ends the agent ends it for good."""
+        return self._lookout.is_taken_away
+
+    def _heed(self) -> None:
+        log.warning(self._lookout.news)
+        self._desk.nudge()
 
     # ---- the keeper's side
 
@@ -149,6 +164,7 @@ class Agent:
             conversation = Conversation(stream, lambda: self._servers.is_one)
             self._welcomed = False
             hello = self._hello()
+            conversation.departure = self._lookout.departure
             self._desk.said(conversation.words.next_n, hello.inventory)
             broken: list[BaseException] = []
             try:
@@ -180,6 +196,7 @@ class Agent:
             },
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
+            drain=None if (departure := self._lookout.departure) is None else as_word(departure),
         )
 
     async def _hear(
@@ -254,7 +271,9 @@ class Agent:
         missing = frozenset(path for path in directories if not Path(path).is_dir())
         labels = self._runtime.labels
         can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
-        return Facts(missing, self._leaving, self._runtime.is_outdated, *can)
+        return Facts(
+            missing, self._leaving or self._lookout.departure is not None, self._runtime.is_outdated, *can
+        )
 
     async def _report(self, conversation: Conversation) -> None:
         try:
@@ -262,8 +281,12 @@ class Agent:
                 await conversation.welcomed.wait()
         except TimeoutError:
             raise Over from None  # it hangs; another call may find one that does not
-        while True:
+        if conversation.departure is not None:  # an older server has not seen it in the hello
             await self._say_drain(conversation)
+        while True:
+            if conversation.departure != self._lookout.departure:
+                conversation.departure = self._lookout.departure
+                await self._say_drain(conversation)
             await self._desk.wait(self._beat_seconds(conversation))
             if self._desk.gone:
                 if self._leaving:
@@ -285,11 +308,8 @@ class Agent:
         return min(conversation.beat_seconds, (lease_ms or conversation.beat_seconds * 4000) / 4000)
 
     async def _say_drain(self, conversation: Conversation) -> None:
-        if self._drains_until is None or conversation.drain_said:
-            return
-        conversation.drain_said = True
-        left_ms = max(0, round((self._drains_until - asyncio.get_running_loop().time()) * 1000))
-        await conversation.say(pb.FromNode(drain=pb.Drain(reason=_TOLD_TO, within_ms=left_ms)))
+        word = wire.drain_to_wire(as_word(conversation.departure))
+        await conversation.say(pb.FromNode(drain=word))
 
     async def _say_goodbye(self, conversation: Conversation) -> None:
         claims = self._desk.take_changes()

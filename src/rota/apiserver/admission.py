@@ -14,13 +14,14 @@ from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec import check, parse_spec, said_needs
 from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
 from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
+from rota.model.needs import assess, noted
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Event, Instant, Plan
 from rota.model.subscriber import Subscriber
@@ -50,6 +51,7 @@ class Submitted(NamedTuple):
 
 def submit(view: View, body: object, caller: Caller, key: str | None, now: Instant) -> Plan:
     wish = parse_spec(body)
+    known = body if isinstance(body, dict) else {}
     access.require(caller, Action.SUBMIT, wish.namespace)
     before = submitted_before(view, wish, key)
     if before is not None:
@@ -61,7 +63,9 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     spec = msgspec.structs.replace(
         dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
     )
-    spec = name_others(view, spec, caller)
+    spec = assess(view, noted(name_others(view, spec, caller), said_needs(known)))
+    if spec.needs != dated.needs:  # by its namespace: together with the rest that may be too much
+        check(spec, now.wall_ms)
     refuse_circle(view, spec)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, digest(wish)),)
     why = _asks_for(spec)

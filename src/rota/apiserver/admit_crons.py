@@ -9,13 +9,14 @@ import msgspec
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller, sees
 from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec import parse_spec, said_needs
 from rota.model.amounts import parse_count
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.cron_run import Runs
 from rota.model.errors import BadField, Conflict, NotFound, QueueFull
 from rota.model.job import Kind, SubmitKey
 from rota.model.limits import CRON_HISTORY_MAX, CRONS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
+from rota.model.needs import noted
 from rota.model.plan import Event, Instant, Plan
 from rota.model.schedule import Zones, parse
 from rota.model.view import View
@@ -34,7 +35,7 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
     """What is there as it is wished was created by a request whose answer was lost."""
     cron = _parsed(body, caller, zones, now)
     before = view.crons.get(cron.ref)
-    if before is not None and before == msgspec.structs.replace(cron, created_at_ms=before.created_at_ms):
+    if before is not None and before == _as_of(before, cron):
         return Plan(answer=cron.ref, fenced=True)
     if before is not None:
         hint = f"delete it first, or change it: rota cron create --replace --name {cron.name}"
@@ -42,6 +43,14 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
     if len(view.crons) >= CRONS_MAX:
         raise QueueFull(f"there are {len(view.crons)} crons already", hint="delete some")
     return _written(cron, f"{caller.name} creates cron {cron.name}: {cron.schedule} in {cron.zone}")
+
+
+def _as_of(before: Cron, cron: Cron) -> Cron:
+    """As it would have been created then: earlier nobody noted which needs were spoken of."""
+    template = cron.template
+    if not before.template.origins:
+        template = msgspec.structs.replace(template, origins={})
+    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms, template=template)
 
 
 def change(
@@ -135,11 +144,12 @@ def _parsed(body: object, caller: Caller, zones: Zones, now: Instant) -> Cron:
     parse(schedule)
     zone = fields.text("zone", said.get("zone", "UTC"), 64)
     zones(zone)
+    template = _template(said.get("job"), _name(said.get("name")))
     cron = Cron(
         namespace=namespace,
         name=_name(said.get("name")),
         schedule=schedule,
-        template=parse_spec(_template(said.get("job"), _name(said.get("name")))),
+        template=noted(parse_spec(template), said_needs(template)),
         zone=zone,
         overlap=fields.one_of("overlap", said.get("overlap", Overlap.SKIP), Overlap),
         missed=fields.one_of("missed", said.get("missed", Missed.ONCE), Missed),

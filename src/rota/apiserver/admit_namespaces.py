@@ -7,7 +7,7 @@ import msgspec
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.finding import find_node
-from rota.apiserver.quantities import QUOTA, quantities
+from rota.apiserver.quantities import QUOTA, TASK, quantities
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField, NotFound, QueueFull
 from rota.model.limits import NAME_LENGTH_MAX
@@ -23,16 +23,28 @@ _TAINT_HINT = "write KEY or KEY=VALUE, as dedicated=ci"
 
 
 def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan:
-    """The whole of it: a quota that is left out is none, a weight that is left out is 1."""
+    """The whole of it: a quota that is left out is none, a weight that is left out is 1.
+
+    Not so the defaults, which stay as they are: whoever leaves them out may not know of them.
+    """
     access.require_everywhere(caller, Action.CHANGE_NAMESPACES)
-    said = fields.known_fields(body, ("quota", "weight"))
+    said = fields.known_fields(body, ("quota", "weight", "defaults"))
     weight = fields.number("weight", parse_count, said.get("weight", 1), 1, WEIGHT_MAX)
     quota = quantities("quota", said.get("quota", {}), QUOTA)
-    namespace = Namespace(fields.name("name", name), quota, weight)
+    before = view.namespaces.get(name, Namespace(name))
+    defaults = before.defaults if said.get("defaults") is None else _defaults(said["defaults"])
+    namespace = Namespace(fields.name("name", name), quota, weight, defaults)
     if namespace.name not in view.namespaces and len(view.namespaces) >= NAMESPACES_MAX:
         raise QueueFull(f"there are {len(view.namespaces)} namespaces already", field="name")
     why = f"{caller.name} sets what namespace {namespace.name} may hold"
+    if defaults != before.defaults:
+        why += " and what its tasks ask for by default"
     return Plan((namespace,), events=(Event("namespace.changed", why),), why=why, answer=namespace.name)
+
+
+def _defaults(value: object) -> dict[str, int]:
+    """0 of something is what a job that says nothing asks for anyway."""
+    return {name: amount for name, amount in quantities("defaults", value, TASK).items() if amount}
 
 
 def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
@@ -42,7 +54,7 @@ def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
         hint = "see what there is: rota namespace ls"
         raise NotFound(f"nothing is set for a namespace '{fields.printable(name)}'", hint=hint)
     free = Namespace(name)  # written first, so that whoever waits for its quota is looked at
-    why = f"{caller.name} takes quota and weight off namespace {name}"
+    why = f"{caller.name} takes quota, weight and defaults off namespace {name}"
     event = Event("namespace.changed", why)
     return Plan((free,), deletes=(free.key,), events=(event,), why=why, answer=name)
 

@@ -13,6 +13,8 @@ from rota.apiserver.services import refuse_unlike_a_service
 from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind, resized
+from rota.model.needs import assess, noted
+from rota.model.origin import Origin
 from rota.model.pins import begun
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.rollout import JobFormer, former_of
@@ -67,7 +69,7 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
     access.require(caller, Action.SUBMIT, job.spec.namespace)
     _refuse_ended(job)
     patch = fields.known_fields(wanted.fields, KNOWN)
-    spec = patched(job.spec, patch, now.wall_ms)
+    spec = _assessed(view, job.spec, patched(job.spec, patch, now.wall_ms), patch)
     changed = [field for field in patch if _value(spec, field) != _value(job.spec, field)]
     if changed:
         _refuse(job, spec, wanted, changed)
@@ -110,6 +112,22 @@ def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
         changes |= {"command": new.command, "steps": new.steps}
     tasks = changes.pop("size", old.size)
     return resized(msgspec.structs.replace(old, **changes), tasks)
+
+
+def _assessed(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
+    """What is given is its own word from now on; what is null, as if nothing had ever been said of it."""
+    resources = patch.get("resources", {})
+    if resources is None:
+        resources = dict.fromkeys(name for name in old.needs if name not in BUILT_IN)
+    said = {**resources, **{name: patch[name] for name in BUILT_IN if name in patch}}
+    if not said:
+        return new
+    unsaid = [name for name, amount in said.items() if amount is None]
+    fresh = assess(view, noted(new, [name for name in old.origins.keys() | new.needs if name not in unsaid]))
+    origins = {**old.origins, **dict.fromkeys(said, Origin.EXPLICIT)}
+    origins |= {name: fresh.origins[name] for name in unsaid if name in fresh.origins}
+    observed = {name: amount for name, amount in old.observed.items() if name not in said} | fresh.observed
+    return msgspec.structs.replace(new, needs=fresh.needs, origins=origins, observed=observed)
 
 
 def _attribute(field: str) -> str:

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.apiserver import fields
-from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU, parse_count, parse_cpu, parse_size
+from rota.model.amounts import (
+    CPU,
+    DISK,
+    GPU,
+    MEMORY,
+    WHOLE_GPU,
+    parse_count,
+    parse_cpu,
+    parse_gpu,
+    parse_size,
+)
 from rota.model.errors import BadField
 from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX
 from rota.model.namespace import TASKS
@@ -44,8 +54,28 @@ def _tasks(field: str, value: object) -> int:
     return fields.number(field, parse_count, value, 0, COUNT_MAX)
 
 
+def _some_cores(field: str, value: object) -> int:
+    cpu = _cores(field, value)
+    if cpu == 0:
+        raise BadField(field, "0 cores would let any number run at once", "write at least 0.001")
+    return cpu
+
+
+def _task_devices(field: str, value: object) -> int:
+    return fields.number(field, parse_gpu, value, GPUS_MAX)
+
+
+def _no_tasks(field: str, value: object) -> int:
+    del value
+    raise BadField(
+        field, "is not what a task asks for", "write cpu, memory, disk, gpu or a resource of nodes"
+    )
+
+
 MACHINE: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _devices}
 QUOTA: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _device_time, TASKS: _tasks}
+
+TASK: Parsers = {CPU: _some_cores, MEMORY: _size, DISK: _size, GPU: _task_devices, TASKS: _no_tasks}
 
 
 def quantities(field: str, value: object, known: Parsers) -> dict[str, int]:

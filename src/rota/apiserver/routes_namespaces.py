@@ -81,6 +81,7 @@ def _namespace(mirror: Mirror, name: str) -> Json:
         "name": name,
         "quota": shown(known.quota),
         "weight": known.weight,
+        "defaults": shown(known.defaults),
         "held": shown({resource: amount for resource, amount in held.items() if amount}),
         "waiting": sum(len(jobs) for line, jobs in mirror.waiting() if line.owner.namespace == name),
     }

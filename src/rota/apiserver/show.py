@@ -8,7 +8,7 @@ import msgspec
 
 from rota.apiserver import show_service
 from rota.apiserver.pages import Wish
-from rota.apiserver.show_spec import devices, node_name, placement, spec, versions
+from rota.apiserver.show_spec import devices, needs, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.brake import Silence
@@ -37,7 +37,12 @@ _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is pa
 
 
 def job(mirror: Mirror, entry: JobEntry) -> Json:
-    shown = {**job_line(entry), "spec": spec(entry.spec), "placement": placement(mirror, entry)}
+    shown = {
+        **job_line(entry),
+        "spec": spec(entry.spec),
+        "needs": needs(entry.spec),
+        "placement": placement(mirror, entry),
+    }
     if entry.spec.version == 1:
         return shown
     rollout = show_service.under_way(entry)
@@ -247,15 +252,18 @@ def eligibility(entry: NodeEntry) -> Eligibility:
 
 def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
     """How long its work has until it is moved, and how much of it is left to end because it never moves."""
-    wish = entry.wish
-    if wish is None or not wish.drains:
+    wish, status = entry.wish, entry.status
+    taken_by_ms = None if status is None else status.leaves_by_ms
+    if taken_by_ms is None and (wish is None or not wish.drains):
         return None
     once = [job for job, _ in entry.assigned if mirror.jobs[job].spec.run is RunMode.AT_MOST_ONCE]
-    by_ms = wish.drain_by_ms
+    wished_by_ms = None if wish is None else wish.drain_by_ms
+    by_ms = [at_ms for at_ms in (taken_by_ms, wished_by_ms) if at_ms is not None]
+    everything = wish is not None and wish.drain_all
     return {
-        "left_ms": None if by_ms is None else max(0, by_ms - now_ms),
-        "force": wish.drain_all,
-        "stays": 0 if wish.drain_all else len(once),
+        "left_ms": max(0, min(by_ms) - now_ms) if by_ms else None,
+        "force": everything,
+        "stays": 0 if everything else len(once),
     }
 
 

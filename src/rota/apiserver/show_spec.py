@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from rota.apiserver import show_service
+from rota.apiserver.quantities import shown
 from rota.apiserver.services import signal_name
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
@@ -14,7 +15,8 @@ from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
 from rota.model.container import Container
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, Kind
+from rota.model.job import JobSpec, Kind, assessed
+from rota.model.origin import Origin
 from rota.model.phase import Phase
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import Sandbox
@@ -28,7 +30,7 @@ BLOCKS_LOOKED_AT = 256  # for the last decision, newest first: the largest jobs 
 
 
 def spec(wanted: JobSpec) -> Json:
-    needs = dict(wanted.needs)
+    left = dict(wanted.needs)
     return {
         "name": wanted.name,
         "namespace": wanted.namespace,
@@ -37,11 +39,11 @@ def spec(wanted: JobSpec) -> Json:
         "workdir": wanted.workdir,
         "count": wanted.size,
         "parallel": wanted.parallel,
-        "cpu": needs.pop("cpu", 0) / 1000,
-        "memory": needs.pop("memory", 0),
-        "disk": needs.pop("disk", 0),
-        "gpu": devices(needs.pop("gpu", 0)),
-        "resources": needs,
+        "cpu": left.pop("cpu", 0) / 1000,
+        "memory": left.pop("memory", 0),
+        "disk": left.pop("disk", 0),
+        "gpu": devices(left.pop("gpu", 0)),
+        "resources": left,
         "where": [str(constraint) for constraint in wanted.where],
         "priority": wanted.priority,
         "retries": wanted.retries,
@@ -59,6 +61,19 @@ def spec(wanted: JobSpec) -> Json:
         **({} if wanted.sandbox is None else {"sandbox": _sandbox(wanted.sandbox)}),
         **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
         **dict(_kind(wanted)),
+    }
+
+
+def needs(wanted: JobSpec) -> Json:
+    """What is reserved for a task, what it is likely to use, and by whose word; of old jobs nothing."""
+    likely = assessed(wanted).needs
+    return {
+        resource: {
+            "reserved": shown({resource: wanted.needs.get(resource, 0)})[resource],
+            "assessed": shown({resource: likely.get(resource, 0)})[resource],
+            "origin": (Origin.OBSERVED if resource in wanted.observed else origin).value,
+        }
+        for resource, origin in wanted.origins.items()
     }
 
 

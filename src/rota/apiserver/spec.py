@@ -62,6 +62,11 @@ def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     return spec
 
 
+def said_needs(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The resources of which it speaks, if only to say that it needs none."""
+    return (*(resource for resource in BUILT_IN if resource in body), *body.get("resources", ()))
+
+
 def check(spec: JobSpec, wall_ms: int) -> None:
     """What is wrong with it as a whole."""
     refuse_contradictions(spec, wall_ms)

@@ -33,6 +33,12 @@ from rota.config import AgentOptions
     help="SIGTERM makes it leave; its work has so long to end. [default: SIGTERM leaves the work running]",
 )
 @click.option(
+    "--notice",
+    metavar="COMMAND",
+    help="Asked every 5 seconds; while it ends with 0 this machine is about to be taken away, and drains. "
+    "Its first line: in how long, and why.",
+)
+@click.option(
     "--run-as",
     metavar="USER",
     help="Who the work runs as: own, a user of its own for each job; self, as the agent; or a user's name. "

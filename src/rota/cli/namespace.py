@@ -1,6 +1,6 @@
-"""`rota namespace`: what each group of jobs holds, what it may hold, and its share against the others."""
+"""`rota namespace`: what each group of jobs holds and may hold, its share, what it asks for by default."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -29,6 +29,12 @@ def _others(namespace: Namespace) -> str:
     return ", ".join(f"{name} {_share(namespace, name)}" for name in names)
 
 
+def _defaults(namespace: Namespace) -> str:
+    """What a task asks for whose job does not say."""
+    told = namespace.defaults.items()
+    return ", ".join(f"{name} {(size if name in SIZES else number)(amount)}" for name, amount in told)
+
+
 NAMESPACES: Listing[Namespace] = Listing(
     "namespaces",
     [
@@ -40,6 +46,7 @@ NAMESPACES: Listing[Namespace] = Listing(
         Column("TASKS", lambda one: _share(one, "tasks"), right=True),
         Column("WAITING", lambda one: one.waiting, right=True),
         Column("OTHERS", _others),
+        Column("DEFAULTS", _defaults),
     ],
     lambda one: one.name,
 )
@@ -62,34 +69,59 @@ def list_namespaces(cluster: Cluster, output: str) -> None:
     emit(output, NAMESPACES, namespaces)
 
 
+@command.command("show")
+@click.argument("name")
+@output_option
+@with_cluster()
+def show_namespace(cluster: Cluster, name: str, output: str) -> None:
+    """Show a namespace: what it holds and may hold, its share, and what its tasks ask for by default."""
+    shown = cluster.namespace(name)
+    emit_one(output, shown, shown.name, lambda: _lines(shown))
+
+
 @command.command("set")
 @click.argument("name")
 @click.argument("quota", nargs=-1, metavar="[RESOURCE=AMOUNT]")
 @click.option(
     "--weight", type=int, metavar="1-1000", help="Its share against the others. [default: as it is]"
 )
+@click.option(
+    "--default",
+    "defaults",
+    multiple=True,
+    metavar="RESOURCE=AMOUNT",
+    help="What a task asks for whose job does not say, as memory=4g; repeatable.",
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
-def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], weight: int | None, output: str) -> None:
-    """Set what the jobs of a namespace may hold together, and its share.
+def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], output: str, **flags: Any) -> None:
+    """Set what the jobs of a namespace may hold together, its share, and what they ask for by default.
 
     RESOURCE is cpu, memory, disk, gpu, tasks or any other thing nodes have; an AMOUNT of `none` takes the
-    limit off. What is not named stays as it is.
+    limit or the default off. What is not named stays as it is.
     """
-    if not quota and weight is None:
-        raise click.UsageError("nothing is to change; write cpu=8, tasks=100 or --weight 2")
+    weight, defaults = flags["weight"], flags["defaults"]
+    if not quota and weight is None and not defaults:
+        raise click.UsageError("nothing is to change; write cpu=8, tasks=100, --weight 2 or --default cpu=2")
     before = cluster.namespace(name)
-    wanted: dict[str, Any] = {**before.quota, **pairs(quota, "RESOURCE=AMOUNT")}
-    kept = {resource: amount for resource, amount in wanted.items() if amount != NONE}
-    after = cluster.set_namespace(name, kept, before.weight if weight is None else weight)
+    after = cluster.set_namespace(
+        name,
+        _kept(before.quota, pairs(quota, "RESOURCE=AMOUNT")),
+        before.weight if weight is None else weight,
+        defaults=_kept(before.defaults, pairs(defaults, "--default")) if defaults else None,
+    )
     emit_one(output, after, after.name, lambda: _lines(after))
+
+
+def _kept(before: Mapping[str, float], said: Mapping[str, str]) -> dict[str, Any]:
+    return {resource: amount for resource, amount in {**before, **said}.items() if amount != NONE}
 
 
 @command.command("rm")
 @click.argument("names", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
-    """Take quota and weight off namespaces; their jobs go on."""
+    """Take quota, weight and defaults off namespaces; their jobs go on."""
     for name in names:
         cluster.forget_namespace(name)
         tell(f"namespace {clean(name)}: no quota, weight 1")
@@ -98,3 +130,5 @@ def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
 def _lines(namespace: Namespace) -> Iterator[str]:
     limits = ", ".join(f"{name} {_share(namespace, name)}" for name in namespace.quota)
     yield f"namespace {clean(namespace.name)}: {clean(limits or 'no quota')}, weight {namespace.weight}"
+    if namespace.defaults:
+        yield f"  a task asks for {clean(_defaults(namespace))}, unless its job says otherwise"

@@ -111,7 +111,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
         yield from _progress(status)
     yield from _times(status)
     yield from (f"  {line}" for line in (*version_lines(status), *service.rollout_lines(status)))
-    yield from _spec_lines(status.spec or {})
+    yield from _spec_lines(status.spec or {}, status.needs)
     yield from _placement_lines(status.placement if status.kind != "system" else None)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
     if tasks:
@@ -188,14 +188,9 @@ def version_lines(status: JobStatus) -> Iterator[str]:
         yield f"version    {status.version}" + (f": {', '.join(by)}" if by else "")
 
 
-def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
+def _spec_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield from _what_runs(spec)
-    asks = [f"{number(spec['cpu'])} cpu"] if spec.get("cpu") else []
-    asks += [f"{size(spec[name])} {name}" for name in ("memory", "disk") if spec.get(name)]
-    asks += [f"{number(spec['gpu'])} gpu"] if spec.get("gpu") else []
-    asks += [f"{number(amount)} {name}" for name, amount in (spec.get("resources") or {}).items()]
-    if asks:
-        yield f"  asks       {clean(', '.join(asks))}"
+    yield from _needs_lines(spec, needs)
     if limits := spec.get("limits"):
         shown = [f"{size(limits['memory'])} memory"] if "memory" in limits else []
         shown += [f"{number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
@@ -212,6 +207,30 @@ def _spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "  gives way  never"
     elif spec.get("evict_at_most") is not None:
         yield f"  gives way  at most {spec['evict_at_most']} of its tasks at one time"
+
+
+def _needs_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    asks = {name: spec[name] for name in ("cpu", "memory", "disk", "gpu") if spec.get(name)}
+    asks |= spec.get("resources") or {}
+    if asks:
+        told = [f"{_amount(name, much)}{_origin(needs.get(name, {}))}" for name, much in asks.items()]
+        yield f"  asks       {clean(', '.join(told))}"
+    used = [_amount(name, one["assessed"]) for name, one in needs.items() if one.get("origin") == "observed"]
+    if used:
+        why = "as the last of its name did: its cluster is chosen by it"
+        yield f"  may use    {clean(', '.join(used))}, {why}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{size(amount) if name in ('memory', 'disk') else number(amount)} {name}"
+
+
+def _origin(need: Mapping[str, Any]) -> str:
+    """Of what is reserved; what the job says itself needs no word."""
+    origin = need.get("origin")
+    if origin == "namespace":
+        return " (of its namespace)"
+    return " (default)" if origin in ("default", "observed") else ""
 
 
 def _what_runs(spec: Mapping[str, Any]) -> Iterator[str]:

@@ -57,15 +57,20 @@ class Access:
         quota: Mapping[str, Any] | None = None,
         weight: int = 1,
         *,
+        defaults: Mapping[str, Any] | None = None,
         if_etag: str | None = None,
     ) -> Namespace:
-        """What its jobs may hold together, as a whole: what is left out is not limited."""
-        body = {"quota": dict(quota or {}), "weight": weight}
+        """What its jobs may hold together, as a whole: what is left out is not limited.
+
+        `defaults` is what a task asks for where its job does not say; None: as it is.
+        """
+        body: dict[str, Any] = {"quota": dict(quota or {}), "weight": weight}
+        body |= {} if defaults is None else {"defaults": dict(defaults)}
         request = Request("PUT", _path(name), body=body, headers=matching(if_etag))
         return read(Namespace, self.transport.call(request))
 
     def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
-        """Take quota and weight off a namespace; its jobs go on."""
+        """Take quota, weight and defaults off a namespace; its jobs go on."""
         self.transport.call(Request("DELETE", _path(name), headers=matching(if_etag)))
 
 

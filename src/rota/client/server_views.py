@@ -62,6 +62,7 @@ class Namespace:
     name: str
     quota: Mapping[str, float] = field(default_factory=dict)
     weight: int = 1
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of a task whose job does not say
     held: Mapping[str, float] = field(default_factory=dict)
     waiting: int = 0
     etag: str | None = None  # of what is set for it

@@ -66,6 +66,7 @@ class JobStatus:
     user: str | None = None
     cluster: str | None = None
     spec: Mapping[str, Any] | None = None
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by resource, and by whose word
     placement: Placement | None = None
     warnings: tuple[Warned, ...] = ()
     healthy: int | None = None  # tasks of a service that its checks find well

@@ -8,7 +8,7 @@ from rota.model.amounts import show_amount
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.fit import Fit
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, Recovery
+from rota.model.job import JobCluster, JobSpec, Recovery, assessed
 from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import MOVE_LOOK_MS
 from rota.model.node import NodeStatus
@@ -108,13 +108,17 @@ class Assigner:
     def _assign(self, view: View, job: JobView) -> Plan | None:
         """None: those that can serve it are not ready."""
         spec = job.spec
-        fits = {name: self._survey(view, spec, name) for name in _may_have(view, spec)}
-        able = [name for name, fit in fits.items() if serves(view.cluster_wishes.get(name), fit, spec)]
+        able, used = self._able(view, assessed(spec)), _used(spec)
+        if spec.observed and not any(view.clusters[name].takes_jobs for name in able):
+            able, used = (
+                self._able(view, spec),
+                "",
+            )  # what ran before is not to wait for more than it asks for
         ready = [name for name in able if view.clusters[name].takes_jobs]
         if ready:
-            best = min(ready, key=lambda name: _rank(view, spec, name, fits[name]))
-            others = f"of {_names(able)}, which can serve it, {best} suits it best"
-            return _assigned(job, best, others if len(able) > 1 else f"only {best} can serve it")
+            best = min(ready, key=lambda name: _rank(view, spec, name, able[name]))
+            others = f"of {_names(list(able))}, which can serve it, {best} suits it best"
+            return _assigned(job, best, (others if len(able) > 1 else f"only {best} can serve it") + used)
         if any(view.clusters[name].is_to_come for name in able):
             return None
         home = spec.cluster or DEFAULT
@@ -122,6 +126,16 @@ class Assigner:
         return _assigned(
             job, home, f"no node of any cluster could run a task with {needs}; it waits in {home}"
         )
+
+    def _able(self, view: View, spec: JobSpec) -> dict[str, Fit]:
+        """Clusters that can serve it, and how well."""
+        fits = {name: self._survey(view, spec, name) for name in _may_have(view, spec)}
+        return {name: fit for name, fit in fits.items() if serves(view.cluster_wishes.get(name), fit, spec)}
+
+
+def _used(spec: JobSpec) -> str:
+    used = ", ".join(show_amount(resource, amount) for resource, amount in spec.observed.items())
+    return f", by what the last of its name used: {used}" if used else ""
 
 
 def _may_have(view: View, spec: JobSpec) -> list[str]:

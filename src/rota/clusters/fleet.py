@@ -1,11 +1,12 @@
 """A cluster's machines + what became of their nodes -> those that have joined, are given up, or run empty."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
+from rota.model.ids import NodeId
 from rota.model.lifecycle import MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
@@ -17,10 +18,17 @@ class Fleet(NamedTuple):
     cluster: Cluster
     wish: ClusterWish
     machines: list[Machine]
+    leaving: frozenset[NodeId]  # nodes that say so themselves
+
+    @classmethod
+    def of(cls, view: View, cluster: Cluster, wish: ClusterWish) -> Self:
+        machines = [one for one in view.machines.values() if one.cluster == cluster.name]
+        nodes = (one.node for one in machines if one.node is not None)
+        return cls(cluster, wish, machines, frozenset(node for node in nodes if _leaves(view, node)))
 
     @property
     def staying(self) -> list[Machine]:
-        return [machine for machine in self.machines if not machine.goes]
+        return [one for one in self.machines if not one.goes and one.node not in self.leaving]
 
     @property
     def size(self) -> int:
@@ -36,6 +44,11 @@ class Fleet(NamedTuple):
         return 0 if self.wish.drain else least(self.wish)
 
 
+def _leaves(view: View, node: NodeId) -> bool:
+    status = view.nodes[node].status if node in view.nodes else None
+    return status is not None and status.leaving
+
+
 def tend(view: View, fleet: Fleet, now: Instant) -> Plan | None:
     """All that is due, in one plan."""
     plans = list(_tended(view, fleet, now))
@@ -49,14 +62,23 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
         match machine.state:
             case MachineState.WANTED | MachineState.CREATED:
                 yield from _await(view, fleet, machine, node, now)
-            case MachineState.JOINED if node is None or not machines.is_there(node):
-                state = "deleted" if node is None or node.status is None else node.status.state
-                yield machines.given_up(machine, f"its node is {state}", now)
+            case MachineState.JOINED if (reason := _end_of(node)) is not None:
+                yield machines.given_up(machine, reason, now)
             case MachineState.DRAINING if node is None or not node.assigned:
                 empty = machine.turned(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")
             case MachineState.JOINED | MachineState.DRAINING | MachineState.LEAVING:
                 pass
+
+
+def _end_of(node: NodeView | None) -> str | None:
+    """Why nothing more is to be had of it; None: it stays, or something runs there yet."""
+    if node is None or node.status is None:
+        return "its node is deleted"
+    if not machines.is_there(node):
+        return f"its node is {node.status.state}"
+    done = node.status.leaving and not node.assigned
+    return f"its node leaves: {node.status.reason or 'it says so'}" if done else None
 
 
 def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:

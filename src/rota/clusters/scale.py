@@ -11,7 +11,7 @@ from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.limits import SCALE_LOOK_MS, SCALE_NODES_A_LOOK, SCALE_STEP_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan
-from rota.model.view import View
+from rota.model.view import View, taken_away
 
 NAME = "scale"
 _NEVER_MS = -(1 << 60)
@@ -51,7 +51,7 @@ class Scaler:
         cluster, wish = view.clusters.get(key), view.cluster_wishes.get(key)
         if cluster is None or wish is None or wish.by_hand or cluster.state is ClusterState.FAILED:
             return NOTHING
-        fleet = Fleet(cluster, wish, [one for one in view.machines.values() if one.cluster == key])
+        fleet = Fleet.of(view, cluster, wish)
         self._look_who_is_empty(view, fleet, now)
         plan = (
             tend(view, fleet, now)
@@ -86,7 +86,7 @@ class Scaler:
             Machine(f"{cluster.name}-{cluster.made + number}", cluster.name, since_ms=now.ms, asked_ms=now.ms)
             for number in range(1, more + 1)
         )
-        why = _grown(fleet, more, growth)
+        why = _grown(fleet, more, growth, moves=_moving(view, fleet) > 0)
         event = Event("cluster.scaled", why, cluster=cluster.name, state="out")
         return Plan((cluster.asked_for(more), *new), events=(event,), why=why)
 
@@ -94,9 +94,10 @@ class Scaler:
         """Simulated at most once a look, and only when something has changed since."""
         name = fleet.cluster.name
         waiting = [len(turns) for line, turns in view.waiting() if line.shape.cluster == name]
-        if not waiting:
+        moving = _moving(view, fleet)
+        if not waiting and not moving:
             return Growth(0, 0, 0)
-        on = (view.room.grown, sum(waiting), fleet.coming, most)
+        on = (view.room.grown, sum(waiting), moving, fleet.coming, most)
         at_ms, before, growth = self._foreseen.get(name, (_NEVER_MS, (), Growth(0, 0, 0)))
         if before == on:
             return growth
@@ -119,7 +120,7 @@ class Scaler:
         idle = {
             one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
         }
-        if max(idle.values()) < idle_ms:
+        if max(idle.values()) < idle_ms or _moving(view, fleet):  # which may be meant for an empty one
             return None
         # Those that are nearly as long empty go with them, so that one fall of the load is one step.
         going = [one for one in joined if idle[one.name] >= max(0, idle_ms // 2)]
@@ -132,15 +133,22 @@ def _held_by(view: View, machine: Machine) -> int:
     return 0 if node is None else len(node.assigned)
 
 
-def _grown(fleet: Fleet, more: int, growth: Growth) -> str:
+def _moving(view: View, fleet: Fleet) -> int:
+    """Tasks on nodes whose machines are taken away, and that may go elsewhere."""
+    nodes = (view.nodes[node] for node in taken_away(view, fleet.cluster.name))
+    return sum(view.jobs[job].spec.movable for node in nodes for job, _ in node.assigned)
+
+
+def _grown(fleet: Fleet, more: int, growth: Growth, *, moves: bool) -> str:
     name, limit = fleet.cluster.name, f"it has {fleet.size}, its limit is {fleet.wish.max_nodes}"
     head = f"adding {_nodes(more)} to {name}"
     if not growth.nodes:
         return f"{head}: at least {fleet.least} are asked for; {limit}"
     if growth.waiting == 1:
-        return f"{head}: 1 task waits, which would start; {limit}"
+        return f"{head}: 1 task waits{' or has to move' if moves else ''}, which would start; {limit}"
     starts = "all" if growth.starts == growth.waiting else f"{growth.starts} of them"
-    return f"{head}: {growth.waiting} tasks wait, {starts} would start; {limit}"
+    wait = "wait or have to move" if moves else "wait"
+    return f"{head}: {growth.waiting} tasks {wait}, {starts} would start; {limit}"
 
 
 def _shrunk(fleet: Fleet, going: list[Machine], reason: str, now: Instant) -> Plan:

@@ -125,6 +125,7 @@ class AgentConfig:
     """All an agent is told; `join` is needed once, the amounts replace what the machine has.
 
     With `drain` SIGTERM means leave: what runs has so long to end. Without it the work goes on.
+    `notice` is a command that ends with 0 when the machine is about to be taken away.
     """
 
     data_dir: str | None = None
@@ -140,6 +141,7 @@ class AgentConfig:
     mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
     container_root: bool = False
     drain: str | None = None
+    notice: str | None = None
     log_bytes: str = "256m"
     logs_bytes: str = "10g"
     logs_age: str = "720h"
@@ -214,6 +216,7 @@ class AgentOptions:
     memory: str | None = None
     gpu_model: str | None = None
     drain: str | None = None
+    notice: str | None = None
     run_as: str | None = None
     pids_max: int | None = None
 
@@ -329,7 +332,13 @@ def check_agent(config: AgentConfig) -> None:
     if config.cpu is not None and config.cpu <= 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
     drain_seconds(config)
+    check_notice(config.notice)
     check_mounts(config.mounts)
+
+
+def check_notice(command: str | None) -> None:
+    if command is not None and not command.strip():
+        raise ConfigError("notice", "is empty", "write a command, as cat /run/taken-away, or leave it out")
 
 
 def check_mounts(mounts: list[str]) -> None:

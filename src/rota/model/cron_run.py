@@ -8,6 +8,7 @@ from rota.model.calendar import MINUTE_MS, written
 from rota.model.cron import Cron, CronRun, CronStatus, Overlap
 from rota.model.ids import JobId, Key
 from rota.model.job import Counters, JobWish
+from rota.model.needs import assess
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.view import JobView, View, keys_of
 
@@ -90,7 +91,7 @@ class Runs:
             labels={**cron.template.labels, "cron": cron.name},
             env={**cron.template.env, "ROTA_CRON_INSTANT": instant},
         )
-        self._puts.append(spec)
+        self._puts.append(assess(self._view, spec))
         self._live.append(job)
         runs = (*self.status.runs, CronRun(instant_ms, job))
         self.status = msgspec.structs.replace(self.status, runs=runs, reason=None)

@@ -18,6 +18,7 @@ from rota.model.limits import (
     LEASE_MS,
 )
 from rota.model.node import DIALLED
+from rota.model.origin import Origin
 from rota.model.recovery import Absence
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
@@ -130,10 +131,17 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     results: bool = False  # its tasks are given a token by which they report what came of them
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
     kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
+    origins: dict[str, Origin] = {}  # by whose word it asks for so much; empty: nobody noted it
+    observed: dict[str, int] = {}  # what the last of its name used beyond that: by it its cluster is chosen
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/spec")
+
+    @property
+    def series(self) -> str:
+        """What it is a run of: those of one name use alike; runs of a cron have names of their own."""
+        return self.labels.get("cron") or self.name
 
     @property
     def owner(self) -> str | None:
@@ -220,6 +228,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return self.preemptible and self.run is not RunMode.AT_MOST_ONCE
 
     @property
+    def movable(self) -> bool:
+        """May be stopped on one node and started on another."""
+        return self.kind is not Kind.SYSTEM and self.run is not RunMode.AT_MOST_ONCE
+
+    @property
     def expect_ms(self) -> int | None:
         """How long a task of it runs at most, as far as anybody said."""
         seconds = self.expect_seconds or self.timeout_seconds
@@ -245,6 +258,11 @@ def resized(spec: JobSpec, tasks: int) -> JobSpec:
 def at_home(spec: JobSpec, cluster: str) -> JobSpec:
     """The same job, assigned to that cluster."""
     return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
+
+
+def assessed(spec: JobSpec) -> JobSpec:
+    """The same job, asking for what it is likely to use."""
+    return msgspec.structs.replace(spec, needs=spec.needs | spec.observed) if spec.observed else spec
 
 
 def packed(spec: JobSpec) -> JobSpec:

@@ -1,4 +1,4 @@
-"""Namespace: what the jobs of one group may hold together, and their share against the others."""
+"""Namespace: what the jobs of a group may hold together, their share, what they ask for by default."""
 
 import msgspec
 
@@ -13,6 +13,7 @@ class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     quota: dict[str, int] = {}  # resource -> the most its live tasks may hold together
     weight: int = 1  # its fair share against the other namespaces
+    defaults: dict[str, int] = {}  # resource -> what a task of a job asks for that does not speak of it
 
     @property
     def key(self) -> Key:

@@ -78,6 +78,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     since_ms: int = 0
     leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
+    leaves_by_ms: int | None = None  # cluster time at which its machine is taken away; None: it ends its work
     shortage: str | None = None  # why it takes nothing new, by its own word
     silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
     last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
@@ -107,13 +108,16 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         """Its last silence, which is over now if it is silent."""
         return self.last_silence if self.silent_at_ms is None else (self.silent_at_ms, now_ms)
 
-    def about_to_leave(self, reason: str) -> Self:
-        return msgspec.structs.replace(self, leaving=True, reason=reason)
+    def about_to_leave(self, reason: str, by_ms: int | None = None) -> Self:
+        return msgspec.structs.replace(self, leaving=True, reason=reason, leaves_by_ms=by_ms)
+
+    def stays_after_all(self) -> Self:
+        return msgspec.structs.replace(self, leaving=False, reason=None, leaves_by_ms=None)
 
     def news(self, now: Self) -> bool:
         """Whether what it refused before may be welcome now."""
-        then = (self.boot_id, self.capacity, self.shortage)
-        return then != (now.boot_id, now.capacity, now.shortage)
+        then = (self.boot_id, self.capacity, self.shortage, self.leaving)
+        return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
 
     def short_of(self, shortage: str | None) -> Self:
         return msgspec.structs.replace(self, shortage=shortage)

@@ -1,9 +1,12 @@
-"""What is over: jobs in the order of their end, those that are gone, and submit keys that outlive them."""
+"""What is over: jobs in the order of their end, the last of each name, and submit keys that outlive them."""
 
 from collections.abc import Container
 
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
+from rota.model.lifecycle import JobState
+
+Series = tuple[str, str]  # a namespace, and what jobs of it are runs of
 
 
 class Past:
@@ -14,6 +17,8 @@ class Past:
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.key_of: dict[JobId, Key] = {}
         self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
+        self.last: dict[Series, JobId] = {}  # the newest that succeeded, while it is remembered
+        self._series_of: dict[JobId, Series] = {}  # of these
 
     @property
     def size(self) -> int:
@@ -25,10 +30,22 @@ class Past:
             self.ended[spec.id] = ended_ms
         else:
             self.kept[spec.id] = ended_ms + round(spec.keep_seconds * 1000)
+        if status.state is JobState.SUCCEEDED:
+            self._succeed(spec)
+
+    def _succeed(self, spec: JobSpec) -> None:
+        series = (spec.namespace, spec.series)
+        before = self.last.get(series)
+        if before is None or int(before) < int(spec.id):
+            self._series_of.pop(before or JobId(""), None)
+            self.last[series], self._series_of[spec.id] = spec.id, series
 
     def forget(self, job: JobId) -> None:
         self.ended.pop(job, None)
         self.kept.pop(job, None)
+        series = self._series_of.pop(job, None)
+        if series is not None:
+            del self.last[series]
         if job in self.key_of and job not in self.gone:
             self.orphans[job] = None
 

@@ -73,6 +73,15 @@ class JobClaims(NamedTuple):
     claims: list[Claim]
 
 
+class Drain(msgspec.Struct, frozen=True):
+    """A node will leave: until then it takes nothing new."""
+
+    reason: str
+    within_ms: int
+    moves: bool = False  # its machine is taken away then: what still runs is moved; else the node ends it
+    over: bool = False  # it does not leave after all
+
+
 class Hello(msgspec.Struct, frozen=True):
     """A node's first word on a connection: who it is and everything it holds."""
 
@@ -83,6 +92,7 @@ class Hello(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     epoch_seen: int
     inventory: list[JobClaims]
+    drain: Drain | None = None
 
 
 class Report(msgspec.Struct, frozen=True):

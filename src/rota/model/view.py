@@ -196,6 +196,15 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
     return JobState.SUBMITTED if job.status is None else job.status.state
 
 
+def taken_away(view: View, cluster: str) -> tuple[NodeId, ...]:
+    """Its nodes whose machines will be: they take nothing new, and what runs there will move."""
+    return tuple(
+        name
+        for name, node in view.nodes.items()
+        if node.spec.cluster == cluster and node.status is not None and node.status.leaves_by_ms is not None
+    )
+
+
 def worker_node(view: View, worker_id: str) -> NodeView | None:
     """The node that a worker which we dial is registered as."""
     for node in view.nodes.values():

@@ -1,6 +1,6 @@
 """A draining node + what still runs there -> what has to move: services at once, the rest when time is up."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.columns import Ranges
@@ -10,7 +10,6 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus, NodeWish, drains
 from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan
-from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.blocks import Blocks
 from rota.scheduler.preempt import live_tasks, may_go
@@ -38,9 +37,21 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     alone = len(last) == len(node.assigned)
     if alone or (wish.drain_by_ms is not None and now.ms >= wish.drain_by_ms):
         return _move(view, node, wish, now, alone=alone)
-    plan = _move(view, node, wish, now, alone=False, only_what_stays=True)
-    looks = [at_ms for at_ms in (wish.drain_by_ms, plan.wake_at_ms) if at_ms is not None]
-    return plan._replace(wake_at_ms=min(looks, default=None))
+    plan = _move(view, node, wish, now, alone=False, is_due=lambda job: _is_due(job, node, now))
+    dues = (_due_ms(view.jobs[job], node) for job, _ in node.assigned)
+    looks = [wish.drain_by_ms, plan.wake_at_ms, *(due for due in dues if due is not None and due > now.ms)]
+    return plan._replace(wake_at_ms=min((at_ms for at_ms in looks if at_ms is not None), default=None))
+
+
+def _is_due(job: JobView, node: NodeView, now: Instant) -> bool:
+    due_ms = _due_ms(job, node)
+    return job.spec.stays or (due_ms is not None and now.ms >= due_ms)
+
+
+def _due_ms(job: JobView, node: NodeView) -> int | None:
+    """Where the machine is taken away: so that its grace is over by then."""
+    by_ms = None if node.status is None else node.status.leaves_by_ms
+    return None if by_ms is None else by_ms - round(job.spec.grace_seconds * 1000)
 
 
 def _is_last(view: View, name: tuple[JobId, int]) -> bool:
@@ -50,7 +61,7 @@ def _is_last(view: View, name: tuple[JobId, int]) -> bool:
 
 def moves(job: JobView, *, everything: bool) -> bool:
     """May its tasks be stopped on one node and started on another?"""
-    return job.spec.kind is not Kind.SYSTEM and (everything or job.spec.run is not RunMode.AT_MOST_ONCE)
+    return job.spec.movable or (everything and job.spec.kind is not Kind.SYSTEM)
 
 
 def _move(
@@ -60,7 +71,7 @@ def _move(
     now: Instant,
     *,
     alone: bool,
-    only_what_stays: bool = False,
+    is_due: Callable[[JobView], bool] = lambda _: True,
 ) -> Plan:
     """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
     blocks = Blocks()
@@ -68,7 +79,7 @@ def _move(
     shall = _by_job(view, node, everything=wish.drain_all, alone=alone)
     left = not alone and any(_is_last(view, name) for name in node.assigned)
     for job, indices in shall:
-        if only_what_stays and not job.spec.stays:
+        if not is_due(job):
             continue
         ready = [index for index in indices if may_go(job, index)]
         bound = len(ready) if wish.drain_all else _bound(job, len(ready))
@@ -109,15 +120,19 @@ def _waits_there(job: JobView, index: int) -> bool:
 def _event(job: JobView, indices: list[int], node: NodeView, *, alone: bool) -> Event:
     ranges = Ranges(indices)
     s, es = ("s", "") if len(indices) > 1 else ("", "s")
-    because = _reason(job, alone=alone)
+    because = _reason(job, node, alone=alone)
     why = f"task{s} {ranges} of job {job.spec.id} leave{es} node {node.spec.name}: {because}"
     return Event("task.evicted", why, job=job.spec.id, node=node.spec.id, indices=tuple(ranges.pairs))
 
 
-def _reason(job: JobView, *, alone: bool) -> str:
+def _reason(job: JobView, node: NodeView, *, alone: bool) -> str:
     if alone:
         return "nothing else is left there"
-    return "services do not end by themselves" if job.spec.stays else "its time to drain is over"
+    if job.spec.stays:
+        return "services do not end by themselves"
+    asked = node.wish is not None and node.wish.drains
+    taken = None if asked or node.status is None else node.status.reason
+    return f"its machine is taken away: {taken}" if taken else "its time to drain is over"
 
 
 RECONCILER = Reconciler(NAME, "scheduler", WAKES, decide, start)

@@ -1,4 +1,7 @@
-"""Who waits in a cluster + copies of it with more nodes -> the fewest that start as many as the most do."""
+"""Who waits in a cluster + copies of it with more nodes -> the fewest that start as many as the most do.
+
+What runs on nodes whose machines are taken away waits too, in these copies: it soon will.
+"""
 
 from typing import NamedTuple
 
@@ -16,9 +19,10 @@ from rota.model.limits import AMOUNT_MAX, SCALE_STEP_MAX
 from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.pins import PinBlock
 from rota.model.plan import Instant, Plan
-from rota.model.view import View
+from rota.model.view import View, taken_away
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
+from rota.scheduler.what_moves import let_go
 
 _NEW = "new-"  # nodes that are thought of
 
@@ -78,6 +82,7 @@ class _Trials:
     def run(self, more: int, *, packed: bool = False) -> Trial:
         """One round of the scheduler with so many more nodes."""
         shadow = Shadow.of(_packed(self._taken) if packed else self._taken)
+        let_go(shadow, taken_away(shadow, self._wish.name))
         for number in range(self._coming + more):
             self._add(shadow, NodeId(f"{_NEW}{number}"))
         waiting = self._waiting(shadow)

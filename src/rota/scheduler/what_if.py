@@ -9,7 +9,7 @@ from rota.model.attempt import EVICTED, AttemptBlock
 from rota.model.cluster import DEFAULT
 from rota.model.columns import Ranges, ints
 from rota.model.ids import Key, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, Kind
+from rota.model.job import JobCluster, JobSpec, JobStatus, Kind, assessed
 from rota.model.lifecycle import ClusterState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Link, NodeSpec, NodeStatus
@@ -97,7 +97,10 @@ def outlook(shadow: Shadow, spec: JobSpec, what_if: WhatIf, now: Instant, settin
 def _likeliest(shadow: Shadow, spec: JobSpec) -> str:
     """The cluster with most room for it, the default one where none has any."""
     survey = Surveyor()
-    fits = {name: survey.look(shadow, spec, name) for name in (DEFAULT, *shadow.clusters)}
+    names = (DEFAULT, *shadow.clusters)
+    fits = {name: survey.look(shadow, assessed(spec), name) for name in names}
+    if spec.observed and not any(fit.able for fit in fits.values()):
+        fits = {name: survey.look(shadow, spec, name) for name in names}
     return max(fits, key=lambda name: (min(fits[name].free, spec.count), fits[name].able))
 
 

@@ -35,13 +35,10 @@ def displace(
     scheduler = Scheduler(settings)
     _rounds(scheduler, shadow, now)  # who waits already does not wait because of this
     there = {job: _indices(shadow, job, nodes) for job in _jobs(shadow, nodes)}
-    going = {job: indices for job, indices in there.items() if moves(shadow.jobs[job], everything=False)}
     for node in nodes:
         wish = shadow.nodes[node].wish or NodeWish(node)
         shadow.apply(NodeWish(node, Eligibility.DRAINING, wish.taints))
-    for job, indices in going.items():
-        for status in _stopped(shadow.jobs[job], indices):
-            shadow.apply(status)
+    going = let_go(shadow, nodes)
     _rounds(scheduler, shadow, now)
     moved = [_moved(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
     fate = Fate.ENDS if everything else Fate.STAYS
@@ -57,6 +54,19 @@ def displace(
         if job not in going
     ]
     return (*moved, *once)
+
+
+def let_go(shadow: Shadow, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
+    """What moves of the work on these nodes, which take nothing new: from now on it waits for others."""
+    going = {
+        job: _indices(shadow, job, nodes)
+        for job in _jobs(shadow, nodes)
+        if moves(shadow.jobs[job], everything=False)
+    }
+    for job, indices in going.items():
+        for status in _stopped(shadow.jobs[job], indices):
+            shadow.apply(status)
+    return going
 
 
 def _rounds(scheduler: Scheduler, shadow: Shadow, now: Instant) -> None:

@@ -20,7 +20,7 @@ from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.result import ReportDoor
-from rota.model.sync import JobOrders, LogPiece, LogRequest, OutputsRequest
+from rota.model.sync import Drain, JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import liveness, sessions
 from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
@@ -232,8 +232,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                     if word.beat.HasField("load"):
                         await self._measure(node, wire.load_from_wire(word.beat.load))
                 case "drain":
-                    reason, within_ms = word.drain.reason, word.drain.within_ms
-                    await self._drain(node, reason, within_ms)
+                    await self._drain(node, wire.drain_from_wire(word.drain))
                 case "leave":
                     await self.leave(node, word.leave.reason)
                     raise Over
@@ -270,8 +269,8 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.stored_n = word.n
         session.wake.set()
 
-    async def _drain(self, node: NodeId, reason: str, within_ms: int) -> None:
-        await self._engine.ask("watcher", lambda view, _: sessions.drain(view, node, reason, within_ms))
+    async def _drain(self, node: NodeId, word: Drain) -> None:
+        await self._engine.ask("watcher", lambda view, now: sessions.drain(view, node, word, now))
 
     async def leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))

@@ -9,7 +9,7 @@ from rota.model.plan import Event, Instant, Plan
 from rota.model.restored import Restored
 from rota.model.retry import Cause
 from rota.model.shape import RunMode
-from rota.model.sync import SAID_FIRST_END, Claim, Hello, JobClaims, Report, Said
+from rota.model.sync import SAID_FIRST_END, Claim, Drain, Hello, JobClaims, Report, Said
 from rota.model.view import NodeView, View
 from rota.watcher.claims import Ledger
 from rota.watcher.leases import holds_any
@@ -68,6 +68,8 @@ def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
     events = ledger.events(entry.spec.name)
     if entry.status is None or status.state is not entry.status.state:
         events = (_arrival(entry, node), *events)
+    elif status.leaving is not entry.status.leaving:
+        events = (_leaving(entry, word.drain), *events)
     changed = () if status == entry.status else (status,)
     puts = (*changed, *ledger.puts())
     return Plan(puts, events=events, why=f"node {entry.spec.name} said hello", fenced=True)
@@ -86,15 +88,29 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
     return Plan(ledger.puts(), events=events, why=why, fenced=_counts(word.claims))
 
 
-def drain(view: View, node: NodeId, reason: str, within_ms: int) -> Plan:
-    """A node says that it will go: it gets nothing new, and what it has may end until then."""
+def drain(view: View, node: NodeId, word: Drain, now: Instant) -> Plan:
+    """A node says that it will go: it gets nothing new, what it has may end until then. Or that it stays."""
     entry = view.nodes.get(node)
-    if entry is None or entry.status is None or entry.status.leaving:
+    if entry is None or entry.status is None or entry.status.leaving is not word.over:
         return Plan()
-    why = f"node {entry.spec.name} leaves within {within_ms / 1000:g} s: {reason}"
-    status = entry.status.about_to_leave(reason)
-    event = Event("node.changed", why, node=node, state=Eligibility.DRAINING.value)
-    return Plan((status,), events=(event,), why=why)
+    event = _leaving(entry, None if word.over else word)
+    return Plan((_minded(entry.status, word, now),), events=(event,), why=event.why)
+
+
+def _minded(status: NodeStatus, word: Drain | None, now: Instant) -> NodeStatus:
+    """As its node has made up its mind to go, or to stay."""
+    if word is None or word.over:
+        return status.stays_after_all()
+    return status.about_to_leave(word.reason, now.ms + word.within_ms if word.moves else None)
+
+
+def _leaving(entry: NodeView, word: Drain | None) -> Event:
+    name, node = entry.spec.name, entry.spec.id
+    if word is None:
+        stays = Eligibility.OPEN if entry.wish is None else entry.wish.eligibility
+        return Event("node.changed", f"node {name} does not leave after all", node=node, state=stays.value)
+    why = f"node {name} leaves within {word.within_ms / 1000:g} s: {word.reason}"
+    return Event("node.changed", why, node=node, state=Eligibility.DRAINING.value)
 
 
 def shortage(view: View, node: NodeId, reason: str | None) -> Plan:
@@ -159,7 +175,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
     before = entry.status
     state = NodeState.READY if before is None else step(NODE, before.state, NodeEvent.HELLO)
     since_ms = before.since_ms if before is not None and before.state is state else now.wall_ms
-    return NodeStatus(
+    status = NodeStatus(
         entry.spec.id,
         state,
         word.machine_id,
@@ -172,6 +188,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         shortage=before.shortage if before is not None else None,
         last_silence=before.silence_until(now.ms) if before is not None else None,
     )
+    return _minded(status, word.drain, now)
 
 
 def _arrival(entry: NodeView, node: NodeId) -> Event:

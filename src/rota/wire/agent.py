@@ -15,6 +15,7 @@ from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 from rota.model.sync import (
     Claim,
+    Drain,
     Hello,
     How,
     JobClaims,
@@ -124,6 +125,7 @@ def hello_to_wire(hello: Hello) -> pb.Hello:
         labels=hello.labels,
         epoch_seen=hello.epoch_seen,
         inventory=claims_to_wire(hello.inventory),
+        drain=None if hello.drain is None else drain_to_wire(hello.drain),
     )
 
 
@@ -136,7 +138,16 @@ def hello_from_wire(hello: pb.Hello) -> Hello:
         labels=dict(hello.labels),
         epoch_seen=hello.epoch_seen,
         inventory=claims_from_wire(list(hello.inventory)),
+        drain=drain_from_wire(hello.drain) if hello.HasField("drain") else None,
     )
+
+
+def drain_to_wire(drain: Drain) -> pb.Drain:
+    return pb.Drain(reason=drain.reason, within_ms=drain.within_ms, moves=drain.moves, over=drain.over)
+
+
+def drain_from_wire(drain: pb.Drain) -> Drain:
+    return Drain(drain.reason, drain.within_ms, drain.moves, drain.over)
 
 
 def report_from_wire(n: int, report: pb.Report) -> Report:

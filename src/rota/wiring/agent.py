@@ -62,9 +62,8 @@ async def _serve(
         drain = drain_seconds(config)
         if which is signal.SIGTERM and drain is not None:
             await _until_again(agent.drain(drain))
-        if (
-            which is signal.SIGINT or drain is not None
-        ):  # a person ends it, or who said how: its work ends too
+        # A person ends it, or who said how, or its machine goes with it: its work ends too.
+        if which is signal.SIGINT or drain is not None or agent.is_taken_away:
             async with asyncio.timeout(_STOP_SECONDS):
                 await agent.leave()
                 await working
@@ -116,6 +115,7 @@ def settings_of(config: AgentConfig, directory: Path) -> Settings:
         container=config.container,
         mounts=tuple(config.mounts),
         container_root=config.container_root,
+        notice=config.notice,
     )
 
 

@@ -81,10 +81,19 @@ class RolloutUnderWay(Answer):
     back_why: Annotated[str | None, said("why it was taken back")]
 
 
+class Need(Answer):
+    """How much of a resource a task of a job needs."""
+
+    reserved: Annotated[float, said("held for it on its node")]
+    assessed: Annotated[float, said("what it is likely to use: by it its cluster is chosen")]
+    origin: Annotated[str, said("by whose word: explicit, namespace, observed or default")]
+
+
 class Job(JobLine):
     """A job with its spec."""
 
     spec: Annotated[Spec, said("as it was understood; it could be sent again, its files aside")]
+    needs: Annotated[dict[str, Need], said("by resource; of a job of before they were noted: none")]
     placement: Annotated[Placement | None, said("the last decision on where it runs")]
     versions: Annotated[dict[str, int], said("of an updated job: how many running tasks have which version")]
     rollout: Annotated[RolloutUnderWay, said("of an updated job: how far its newest version is")]

@@ -142,6 +142,7 @@ class Namespace(Answer):
     name: Annotated[str, said("of the group")]
     quota: Annotated[Amounts, said("what its jobs may hold together; what is not here is not limited")]
     weight: Annotated[int, said("its share against the others, 1 to 1000")]
+    defaults: Annotated[Amounts, said("what a task asks for where its job does not speak of it")]
     held: Annotated[Amounts, said("what its jobs hold")]
     waiting: Annotated[int, said("jobs of it that wait")]
 
@@ -160,6 +161,10 @@ class NamespaceBody(Body):
         default_factory=dict
     )
     weight: Annotated[int | str, said("1 to 1000")] = 1
+    defaults: Annotated[
+        dict[str, Any] | None,
+        said("of a task: cpu, memory, disk, gpu or another resource; null: as they are"),
+    ] = None
 
 
 NODE_FIELDS = Node.__struct_fields__

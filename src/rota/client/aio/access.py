@@ -53,11 +53,17 @@ class AsyncAccess:
         quota: Mapping[str, Any] | None = None,
         weight: int = 1,
         *,
+        defaults: Mapping[str, Any] | None = None,
         if_etag: str | None = None,
     ) -> Namespace:
-        """What its jobs may hold together, as a whole: what is left out is not limited."""
-        return await apart(lambda: self._sync.set_namespace(name, quota, weight, if_etag=if_etag))
+        """What its jobs may hold together, as a whole: what is left out is not limited.
+
+        `defaults` is what a task asks for where its job does not say; None: as it is.
+        """
+        return await apart(
+            lambda: self._sync.set_namespace(name, quota, weight, defaults=defaults, if_etag=if_etag)
+        )
 
     async def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
-        """Take quota and weight off a namespace; its jobs go on."""
+        """Take quota, weight and defaults off a namespace; its jobs go on."""
         await apart(lambda: self._sync.forget_namespace(name, if_etag=if_etag))

@@ -25,7 +25,7 @@ class FromNode(_message.Message):
     def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory")
+    __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory", "drain")
     class CapacityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Hello(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     machine_id: str
     boot_id: str
     version: str
@@ -56,7 +57,8 @@ class Hello(_message.Message):
     labels: _containers.ScalarMap[str, str]
     epoch_seen: int
     inventory: _containers.RepeatedCompositeFieldContainer[JobClaims]
-    def __init__(self, machine_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., capacity: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., epoch_seen: _Optional[int] = ..., inventory: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ...) -> None: ...
+    drain: Drain
+    def __init__(self, machine_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., capacity: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., epoch_seen: _Optional[int] = ..., inventory: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("load",)
@@ -71,12 +73,16 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Drain(_message.Message):
-    __slots__ = ("reason", "within_ms")
+    __slots__ = ("reason", "within_ms", "moves", "over")
     REASON_FIELD_NUMBER: _ClassVar[int]
     WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     reason: str
     within_ms: int
-    def __init__(self, reason: _Optional[str] = ..., within_ms: _Optional[int] = ...) -> None: ...
+    moves: bool
+    over: bool
+    def __init__(self, reason: _Optional[str] = ..., within_ms: _Optional[int] = ..., moves: bool = ..., over: bool = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("jobs", "load")

@@ -1,0 +1,10 @@
+"""Origin: by whose word a job needs so much of a resource."""
+
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    EXPLICIT = "explicit"  # its own
+    NAMESPACE = "namespace"
+    OBSERVED = "observed"  # nobody's: the last of its name used so much
+    DEFAULT = "default"

@@ -1,0 +1,257 @@
+"""What a job needs, by whose word: its own, its namespace's, what the last of its name used, or nobody's."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rota.apiserver import admit_crons, admit_namespaces, admit_update, show_spec
+from rota.apiserver.admission import Submitted, submit
+from rota.apiserver.admit_update import Update
+from rota.engine.mirror import Mirror
+from rota.engine.zones import zone
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.errors import BadField, Conflict, Rejected
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, JobStatus, assessed
+from rota.model.lifecycle import AttemptState, JobState
+from rota.model.limits import BLOCK_TASKS, OBSERVED_BLOCKS
+from rota.model.namespace import Namespace
+from rota.model.needs import used_by
+from rota.model.plan import Plan
+from rota.store import codec
+from rota.testing.builders import add_node, at
+from rota.testing.records import placed, reported
+from tests.apiserver.builders import ADA
+
+GIB, MIB = 2**30, 2**20
+SECOND_US = 1_000_000
+
+
+def applied(mirror: Mirror, plan: Plan) -> Plan:
+    for record in plan.puts:
+        mirror.apply(record)
+    return plan
+
+
+def submitted(mirror: Mirror, key: str | None = None, **body: Any) -> JobSpec:
+    plan = applied(mirror, submit(mirror, {"command": ["train"], **body}, ADA, key, at(0)))
+    assert isinstance(plan.answer, Submitted)
+    return mirror.jobs[plan.answer.job].spec
+
+
+def ran(mirror: Mirror, state: JobState = JobState.SUCCEEDED, *, tasks: int = 1, **body: Any) -> JobId:
+    """A job of so many tasks that is over, each of which used what is said."""
+    used = {name: body.pop(name, 0) for name in ("peak_kib", "cpu_us", "ran_us")}
+    spec = submitted(mirror, count=tasks, **body)
+    end = AttemptState.SUCCEEDED if state is JobState.SUCCEEDED else AttemptState.FAILED
+    for block in range(spec.blocks):
+        size = spec.block_size(block)
+        mirror.apply(placed(AttemptBlock.new(spec.id, block, size), range(size), "n1"))
+        mirror.apply(reported(StatusBlock.new(spec.id, block, size), range(size), end, **used))
+    mirror.apply(JobStatus(spec.id, state))
+    return spec.id
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    made = Mirror()
+    add_node(made, "n1", {"cpu": 8000, "memory": 16 * GIB, "licence": 4})
+    return made
+
+
+def test_what_nobody_speaks_of_is_as_it_ever_was(mirror: Mirror) -> None:
+    spec = submitted(mirror)
+
+    assert (spec.needs, spec.observed) == ({"cpu": 1000}, {})
+    assert spec.origins == {"cpu": "default", "memory": "default"}
+
+
+def test_a_namespace_speaks_where_its_jobs_do_not(mirror: Mirror) -> None:
+    mirror.apply(Namespace("team", defaults={"cpu": 2000, "memory": GIB, "licence": 1}))
+    unsaid = submitted(mirror, namespace="team")
+    said = submitted(mirror, namespace="team", cpu=0.5, memory=0, resources={"licence": 0})
+    elsewhere = submitted(mirror)
+
+    assert list(unsaid.needs.items()) == [("cpu", 2000), ("memory", GIB), ("licence", 1)]
+    assert set(unsaid.origins.values()) == {"namespace"}
+    assert (said.needs, set(said.origins.values())) == ({"cpu": 500}, {"explicit"})
+    assert elsewhere.needs == {"cpu": 1000}
+
+
+def test_a_submit_that_is_repeated_is_the_same_though_the_defaults_have_changed(mirror: Mirror) -> None:
+    first = submitted(mirror, "key", namespace="team")
+    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    ran(mirror, namespace="team", peak_kib=2**20)
+    again = submitted(mirror, "key", namespace="team")
+
+    assert again is first
+    assert "memory" not in again.needs
+    with pytest.raises(Conflict):
+        submitted(mirror, "key", namespace="team", memory="1g")
+
+
+def test_what_the_last_of_its_name_used_is_assessed_and_not_reserved(mirror: Mirror) -> None:
+    ran(mirror, peak_kib=2 * 2**20, ran_us=10 * SECOND_US, cpu_us=34 * SECOND_US)
+    spec = submitted(mirror)
+
+    assert spec.needs == {"cpu": 1000}
+    assert spec.observed == {"cpu": 4000, "memory": 2458 * MIB}
+    assert assessed(spec).needs == {"cpu": 4000, "memory": 2458 * MIB}
+    shown = show_spec.needs(spec)
+    assert shown["cpu"] == {"reserved": 1.0, "assessed": 4.0, "origin": "observed"}
+    assert shown["memory"] == {"reserved": 0, "assessed": 2458 * MIB, "origin": "observed"}
+
+
+def test_a_word_of_its_own_or_of_its_namespace_switches_that_off(mirror: Mirror) -> None:
+    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    for namespace in ("default", "team"):
+        ran(mirror, namespace=namespace, peak_kib=2 * 2**20)
+
+    assert submitted(mirror, memory=0).observed == {}
+    assert submitted(mirror, namespace="team").observed == {}
+    assert list(submitted(mirror).observed) == ["memory"]
+
+
+def test_others_names_namespaces_failures_and_what_is_forgotten_count_for_nothing(mirror: Mirror) -> None:
+    ran(mirror, name="other", peak_kib=2 * 2**20)
+    ran(mirror, namespace="other", peak_kib=2 * 2**20)
+    ran(mirror, JobState.FAILED, peak_kib=2 * 2**20)
+    assert submitted(mirror).observed == {}
+
+    last = ran(mirror, peak_kib=2 * 2**20)
+    assert submitted(mirror).observed != {}
+    mirror.forget(mirror.jobs[last].spec.key)
+    assert submitted(mirror).observed == {}
+    assert all(job in mirror.jobs for job in mirror.past.last.values())
+
+
+def test_only_the_last_counts_and_it_is_found_again_after_a_restart(mirror: Mirror) -> None:
+    ran(mirror, peak_kib=4 * 2**20)
+    ran(mirror, peak_kib=2**20)
+    records = [
+        record
+        for job in mirror.jobs.values()
+        for record in (job.status, *job.statuses.values(), *job.attempts.values(), job.spec)
+        if record is not None
+    ]
+    again = Mirror()
+    again.load(reversed(records))
+    add_node(again, "n1", {"cpu": 8000, "memory": 16 * GIB})
+
+    assert again.past.last == mirror.past.last
+    assert submitted(mirror).observed == {"memory": 1229 * MIB}
+    assert submitted(again, key=None).observed == {"memory": 1229 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("used", "found"),
+    [
+        ({"peak_kib": 1024}, {}),  # every machine has it
+        ({"peak_kib": 54 * 1024}, {"memory": 65 * MIB}),
+        ({"ran_us": 10 * SECOND_US, "cpu_us": SECOND_US}, {}),  # never less than one
+        ({"ran_us": 10 * SECOND_US, "cpu_us": 11 * SECOND_US}, {}),
+        ({"ran_us": 10 * SECOND_US, "cpu_us": 12 * SECOND_US}, {"cpu": 2000}),
+        ({"ran_us": SECOND_US // 10, "cpu_us": SECOND_US}, {}),  # too short to tell
+    ],
+)
+def test_little_says_nothing(mirror: Mirror, used: dict[str, int], found: dict[str, int]) -> None:
+    assert used_by(mirror.jobs[ran(mirror, JobState.SUCCEEDED, tasks=1, **used)]) == found
+
+
+def test_nothing_is_assessed_above_what_the_largest_node_has(mirror: Mirror) -> None:
+    ran(mirror, peak_kib=15 * 2**20, ran_us=10 * SECOND_US, cpu_us=900 * SECOND_US)
+
+    assert submitted(mirror).observed == {"cpu": 8000, "memory": 16 * GIB}
+
+
+def test_of_a_large_job_only_the_last_blocks_are_looked_at(mirror: Mirror) -> None:
+    job = ran(mirror, tasks=BLOCK_TASKS * (OBSERVED_BLOCKS + 1), peak_kib=2**20)
+    entry = mirror.jobs[job]
+    first = reported(entry.statuses[0], [0], AttemptState.SUCCEEDED, peak_kib=8 * 2**20)
+    entry.statuses[0] = first
+
+    assert used_by(entry) == {"memory": 1229 * MIB}
+
+
+def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirror) -> None:
+    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    job = submitted(mirror, namespace="team").id
+    mirror.apply(JobStatus(job, JobState.ACTIVE))
+
+    def update(**fields: Any) -> JobSpec:
+        applied(mirror, admit_update.update(mirror, job, Update(fields), ADA, at(0)))
+        return mirror.jobs[job].spec
+
+    own = update(memory="2g")
+    assert (own.needs["memory"], own.origins) == (2 * GIB, {"cpu": "default", "memory": "explicit"})
+    mirror.apply(Namespace("team", defaults={"memory": 3 * GIB, "cpu": 2000}))
+    other = update(priority=60)
+    assert (other.needs, other.origins) == (own.needs, own.origins)
+    back = update(memory=None)
+    assert (back.needs, back.origins["memory"]) == ({"cpu": 1000, "memory": 3 * GIB}, "namespace")
+
+
+def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: Mirror) -> None:
+    body = {"name": "nightly", "schedule": "0 2 * * *", "job": {"command": ["train"], "cpu": 1}}
+    applied(mirror, admit_crons.create(mirror, body, ADA, zone, at(0)))
+    mirror.apply(Namespace("default", defaults={"memory": GIB, "cpu": 4000}))
+    ref = ("default", "nightly")
+
+    def run(ms: int) -> JobSpec:
+        plan = applied(mirror, admit_crons.run(mirror, ref, ADA, at(ms)))
+        assert isinstance(plan.answer, Submitted)
+        mirror.apply(JobStatus(plan.answer.job, JobState.SUCCEEDED))
+        return mirror.jobs[plan.answer.job].spec
+
+    assert run(0).needs == {"cpu": 1000, "memory": GIB}
+    cron = mirror.crons["default/nightly"]
+    old = msgspec.structs.replace(cron, template=msgspec.structs.replace(cron.template, origins={}))
+    mirror.apply(old)
+    assert run(1000).needs == {"cpu": 1000}
+    assert admit_crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # it is there just so
+    assert mirror.past.last["default", "nightly"] == "2"
+
+
+def test_records_of_before_are_read_and_say_nothing_of_whose_word_it_was() -> None:
+    namespace = Namespace("team", {"cpu": 1000}, 2)
+    raw = msgspec.msgpack.encode({"name": "team", "quota": {"cpu": 1000}, "weight": 2})
+    read = msgspec.msgpack.decode(raw, type=Namespace)
+    spec = JobSpec(JobId("1"), "a", ("true",), 0, needs={"cpu": 1000})
+
+    assert read == namespace
+    assert codec.decode(namespace.key, codec.encode(namespace)) == namespace
+    assert show_spec.needs(spec) == {}
+    assert assessed(spec) is spec
+
+
+def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -> None:
+    mirror = Mirror()
+    asked = {"cpu": 2, "memory": "4g", "gpu": 0.5, "licence": 1, "disk": 0}
+    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"defaults": asked}, ADA))
+    kept = mirror.namespaces["team"].defaults
+    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"weight": 3}, ADA))
+
+    assert kept == {"cpu": 2000, "gpu": 500, "licence": 1, "memory": 4 * GIB}
+    assert mirror.namespaces["team"].defaults == kept
+    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"defaults": {}}, ADA))
+    assert mirror.namespaces["team"].defaults == {}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "field"),
+    [
+        (7, "defaults"),
+        ({"cpu": 0}, "defaults.cpu"),
+        ({"memory": "lots"}, "defaults.memory"),
+        ({"gpu": 1.5}, "defaults.gpu"),
+        ({"tasks": 3}, "defaults.tasks"),
+        ({"licence": -1}, "defaults.licence"),
+    ],
+)
+def test_a_default_that_no_job_could_ask_for_is_refused_by_its_field(defaults: object, field: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        admit_namespaces.set_namespace(Mirror(), "team", {"defaults": defaults}, ADA)
+
+    assert isinstance(refused.value, BadField)
+    assert refused.value.field == field
