@@ -109,6 +109,7 @@ class ElectedPost:
                 yield
             finally:
                 await to_the_end(_hang_up(web, serving))
+                face.close()
                 socket.close()
 
     async def _who_leads(self) -> str | None:
