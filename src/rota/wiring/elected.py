@@ -120,7 +120,7 @@ class ElectedPost:
 async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
     web.should_exit = web.force_exit = True
     await asyncio.wait([serving])
-    web.hang_up()
+    await web.hang_up()
 
 
 @contextlib.asynccontextmanager

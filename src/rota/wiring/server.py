@@ -185,7 +185,7 @@ async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.a
     for server in servers:
         await server.stop(_HANG_UP_SECONDS)
     await asyncio.wait([serving])  # it may have been cut short, where deciding has failed
-    web.hang_up()
+    await web.hang_up()
 
 
 def _urls(own: str, post: Post) -> list[str]:
