@@ -136,7 +136,7 @@ async def _doors(
     )
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
-    reports = report_door(authority, config.http_server, addresses.http)
+    reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
