@@ -310,6 +310,15 @@ async def test_a_token_that_makes_no_sense_is_refused_by_field(
     assert len(listed.json["tokens"]) == 1
 
 
+async def test_each_state_there_is_is_named_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        hint = (await server.call("GET", "/v1/jobs?state=broken")).json["hint"]
+
+    named = hint.removeprefix("write one of: ").split(", ")
+    assert "active" in named
+    assert len(named) == len(set(named))
+
+
 async def test_only_admins_of_all_make_tokens(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         operator = server.token_for(Role.OPERATOR, "*")
