@@ -99,7 +99,7 @@ class Reporters:
         self, voice: Process, lives: Callable[[], bool], said: Said, command: Callable[[View, Instant], Plan]
     ) -> None:
         """Until somebody answers with more than that it cannot now, or the machine is gone."""
-        world, over = voice.world, False
+        over = False
 
         def hear(answer: Any) -> None:
             nonlocal over
@@ -111,7 +111,7 @@ class Reporters:
                 self._call(voice, said, command, hear)
                 voice.after(PATIENCE_MS, ask)
 
-        world.count("task: reports what came of it")
+        voice.world.count("task: reports what came of it")
         ask()
 
     def _call(
