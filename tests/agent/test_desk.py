@@ -3,6 +3,7 @@
 from rota.agent.desk import Desk
 from rota.agent.plan import Facts
 from rota.model.ids import JobId
+from rota.model.result import ReportDoor
 from rota.model.sync import JobOrders, Said, Start, work_of
 from rota.testing.builders import claims, job_spec
 
@@ -32,3 +33,18 @@ def test_a_keeper_that_refused_is_told_the_work_again() -> None:
     desk.note([claims(1, Said.REFUSED, (0, 1), reason="cannot write the journal")])
 
     assert order(desk, 1).work == work_of(job_spec())
+
+
+def test_a_keeper_is_told_when_tasks_are_to_report_elsewhere() -> None:
+    desk, job = Desk(), JobId("1")
+    before, after = (
+        work_of(job_spec(), ReportDoor("http://a", "key", "n1", others=others))
+        for others in ((), ("http://b",))
+    )
+    told = []
+    for index, work in enumerate((before, before, after, after)):
+        orders = [JobOrders(job, work, [Start(index, 1, firm=True)], [])]
+        desk.learn(orders)
+        told += [one.work for one in desk.obey(orders, WELL)]
+
+    assert told == [before, None, after, None]

@@ -1,6 +1,7 @@
 """Lists: which entries, in which order, with which fields, page by page."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,32 @@ async def test_tokens_are_made_used_listed_and_revoked(tmp_path: Path) -> None:
     assert f"token {made.json['id']} ci" in [line["target"] for line in written]
 
 
+async def test_who_repeats_a_request_for_a_token_with_its_key_gets_the_same_one(tmp_path: Path) -> None:
+    body = {"name": "ci", "role": "submitter", "valid_seconds": "1h"}
+    async with serving(tmp_path, MemoryStore) as server:
+
+        async def make(said: dict[str, str], key: str = "k", **headers: str) -> Any:
+            return await server.call("POST", "/v1/tokens", said, **{"Idempotency-Key": key}, **headers)
+
+        first, second = await make(body), await make(body)
+        conflict, other, bad = (
+            await make({**body, "role": "admin"}),
+            await make(body, "k2"),
+            await make(body, "a b"),
+        )
+        of_another = await make(body, Authorization=server.token_for(Role.ADMIN, "*"))
+        listed = await server.call("GET", "/v1/tokens?fields=id")
+        await server.call("DELETE", f"/v1/tokens/{first.json['id']}")
+        late = await make(body)
+
+    assert (first.status, second.status, second.json) == (201, 200, first.json)
+    assert (conflict.status, conflict.json["code"]) == (409, "conflict")
+    assert (bad.status, bad.json["field"]) == (400, "Idempotency-Key")
+    assert len({one.json["token"] for one in (first, other, of_another)}) == 3
+    assert len(listed.json["tokens"]) == 3 + 2  # and those of the two who made them
+    assert (late.status, late.json["detail"]) == (409, "this key has made a token that was revoked")
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -281,6 +308,15 @@ async def test_a_token_that_makes_no_sense_is_refused_by_field(
 
     assert (reply.status, reply.json["field"]) == (400, field)
     assert len(listed.json["tokens"]) == 1
+
+
+async def test_each_state_there_is_is_named_once(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        hint = (await server.call("GET", "/v1/jobs?state=broken")).json["hint"]
+
+    named = hint.removeprefix("write one of: ").split(", ")
+    assert "active" in named
+    assert len(named) == len(set(named))
 
 
 async def test_only_admins_of_all_make_tokens(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.apiserver import standby
+from rota.apiserver import forward, standby
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import ROUTES
 from rota.apiserver.standby import StandbyFace, Where, where
@@ -47,6 +47,9 @@ class Stance:
     def leader(self) -> str | None:
         return self._leader
 
+    def leads(self, leader: str) -> None:
+        self._leader = leader
+
     def epoch(self) -> int:
         return 1
 
@@ -71,6 +74,13 @@ class Standby:
         self._secret = vault.make_api_token("me", Role.ADMIN, ("*",), 0)
         addresses = Addresses("127.0.0.1:3000", "127.0.0.1:1", "127.0.0.1:2")
         self._face = StandbyFace(own_app, stance, vault, addresses, authority.ca_pem)
+
+    @property
+    def lines(self) -> list[forward.Line]:
+        return [line for _, line in self._face._way._idle]
+
+    def close(self) -> None:
+        self._face.close()
 
     async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         sent: list[Any] = []
@@ -110,8 +120,16 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-def standing(tmp_path: Path, authority: Authority) -> Callable[[Stance], Standby]:
-    return lambda stance: Standby(tmp_path, stance, authority)
+async def standing(tmp_path: Path, authority: Authority) -> AsyncIterator[Callable[[Stance], Standby]]:
+    made: list[Standby] = []
+
+    def stand(stance: Stance) -> Standby:
+        made.append(Standby(tmp_path, stance, authority))
+        return made[-1]
+
+    yield stand
+    for one in made:
+        one.close()
 
 
 Standing = Callable[[Stance], Standby]
@@ -259,6 +277,117 @@ async def test_a_change_is_handed_on_once_and_seen_here_before_it_is_answered(st
     assert request.endswith(b"\r\n\r\n" + body)
     assert b"\r\nidempotency-key: k\r\n" in request
     assert (answer.status, answer.body, stance.asked_for) == (201, JOB, [9])
+
+
+# ---- how the leader is reached
+
+
+@asynccontextmanager
+async def a_patient_leader(*says: bytes) -> AsyncIterator[tuple[str, list[int], list[asyncio.StreamWriter]]]:
+    """One that answers any number of requests on a connection; which of its connections each came by."""
+    came_by: list[int] = []
+    lines: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(writer)
+        own = len(lines)
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, asyncio.CancelledError):
+                writer.close()
+                return
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            came_by.append(own)
+            writer.writelines(says)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came_by, lines
+    finally:
+        for line in lines:
+            line.close()
+        server.close()
+
+
+@pytest.mark.parametrize("says", [(CREATED,), (CHUNKED, END)])
+async def test_one_request_after_the_other_goes_over_one_connection(
+    standing: Standing, says: tuple[bytes, ...]
+) -> None:
+    async with a_patient_leader(*says) as (url, came_by, _):
+        standby = standing(Stance(url, revision=9))
+        answers = [await standby.ask("POST", "/v1/jobs", b"{}") for _ in range(3)]
+
+    assert {one.is_whole for one in answers} == {True}
+    assert came_by == [1, 1, 1]
+
+
+async def test_requests_at_once_go_over_connections_of_their_own(standing: Standing) -> None:
+    async with a_patient_leader(CREATED) as (url, came_by, _):
+        standby = standing(Stance(url, revision=9))
+        async with asyncio.TaskGroup() as users:
+            for _ in range(3):
+                users.create_task(standby.ask("POST", "/v1/jobs", b"{}"))
+
+    assert sorted(came_by) == [1, 2, 3]
+
+
+async def test_a_connection_that_the_leader_has_closed_is_not_spoken_to(standing: Standing) -> None:
+    async with a_patient_leader(CREATED) as (url, came_by, lines):
+        standby = standing(Stance(url, revision=9))
+        await standby.ask("POST", "/v1/jobs", b"{}")
+        lines[0].close()
+        await lines[0].wait_closed()
+        await standby.lines[0].reader.read()  # returns at its end
+        answer = await standby.ask("POST", "/v1/jobs", b"{}")
+
+    assert (answer.status, came_by) == (201, [1, 2])
+
+
+async def test_an_answer_that_ends_the_connection_or_is_not_read_to_its_end_leaves_none(
+    standing: Standing,
+) -> None:
+    closing = CREATED.replace(b"Content-Length", b"Connection: close\r\nContent-Length")
+    async with a_patient_leader(closing) as (url, came_by, _):
+        standby = standing(Stance(url, revision=9))
+        for _ in range(2):
+            await standby.ask("POST", "/v1/jobs", b"{}")
+
+    assert (came_by, standby.lines) == ([1, 2], [])
+
+
+async def test_who_led_before_is_not_asked_any_more(standing: Standing) -> None:
+    async with (
+        a_patient_leader(CREATED) as (before, asked_before, _),
+        a_patient_leader(CREATED) as (now, asked_now, _),
+    ):
+        stance = Stance(before, revision=9)
+        standby = standing(stance)
+        await standby.ask("POST", "/v1/jobs", b"{}")
+        stance.leads(now)
+        await standby.ask("POST", "/v1/jobs", b"{}")
+        urls = [line.url for line in standby.lines]
+
+    assert (len(asked_before), len(asked_now), urls) == (1, 1, [now])
+
+
+async def test_a_connection_unused_for_long_is_not_trusted(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "IDLE_SECONDS", -1.0)
+    async with a_patient_leader(CREATED) as (url, came_by, _):
+        standby = standing(Stance(url, revision=9))
+        for _ in range(2):
+            await standby.ask("POST", "/v1/jobs", b"{}")
+
+    assert came_by == [1, 2]
+
+
+async def test_head_is_refused_here(standing: Standing) -> None:
+    async with a_patient_leader(CREATED) as (url, came_by, _):
+        answer = await standing(Stance(url)).ask("HEAD", "/v1/tokens")
+
+    assert (answer.body, came_by) == (b"from here", [])
 
 
 # ---- what goes wrong

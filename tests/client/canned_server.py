@@ -38,7 +38,7 @@ class Reply:
     body: Any = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    stream: tuple[Piece, ...] | None = None
+    stream: Iterable[Piece] | None = None
     cut: bool = False
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -115,6 +117,23 @@ def test_wait_gives_up_when_told_to(server: CannedServer, cluster: Cluster) -> N
     never.set()
 
     assert time.monotonic() - started < HOLD_SECONDS / 2, "it did not wait for the server"
+
+
+def test_signs_of_life_do_not_put_off_the_end_of_patience(server: CannedServer, cluster: Cluster) -> None:
+    over = threading.Event()
+
+    def speaks() -> Iterator[bytes]:
+        yield event("status", job())
+        while not over.wait(0.02):
+            yield b": still here\n\n"
+
+    server.on("GET /v1/jobs/12", job())
+    server.on("GET /v1/jobs/12/follow", lambda _: replace(events(), stream=speaks()))
+    try:
+        with pytest.raises(TimedOut):
+            cluster.job("12").wait(timeout_seconds=0.5)
+    finally:
+        over.set()
 
 
 def test_a_job_that_was_deleted_meanwhile_ends_the_wait(server: CannedServer, cluster: Cluster) -> None:

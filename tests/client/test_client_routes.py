@@ -130,8 +130,10 @@ class Recorder(Transport):
         self.requests.append(request)
         raise Heard
 
-    def stream(self, request: Request, silence_seconds: float | None) -> NoReturn:
-        del silence_seconds
+    def stream(
+        self, request: Request, silence_seconds: float | None, deadline: float | None = None
+    ) -> NoReturn:
+        del silence_seconds, deadline
         self.requests.append(request)
         raise Heard
 

@@ -2,12 +2,15 @@
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import rota
 from rota.client.cluster import Cluster
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected, Unavailable
+from rota.testing.cluster import free_ports
 from tests.client.canned_server import TOKEN, CannedServer, Reply, job, node, problem
 
 STANDS_BY = problem(503, "unavailable", "this server stands by", retry_after=1)
@@ -85,3 +88,27 @@ def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None
 def test_an_address_among_them_that_is_none_is_named() -> None:
     with pytest.raises(Rejected, match="'ftp://x' is not an address"):
         Cluster(Endpoint("http://127.0.0.1:1,ftp://x", TOKEN))
+
+
+def test_a_task_reports_to_whichever_server_answers(server: CannedServer, tmp_path: Path) -> None:
+    path, token = "/v1/jobs/1/tasks/0/attempts/1/result", tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    (dead,) = free_ports(1)
+    urls = f"http://127.0.0.1:{dead}{path} {server.addr}{path}"
+    server.on(f"POST {path}", problem(503, "unavailable", "nobody leads", retry_after=0), Reply({}, 201))
+    rota.report({"loss": 1}, environ={"ROTA_RESULT_URLS": urls, "ROTA_TOKEN_FILE": str(token)})
+
+    assert [seen.body for seen in server.asked(f"POST {path}")] == [
+        {"results": {"loss": 1}, "failure": None}
+    ] * 2
+
+
+def test_a_task_of_before_an_upgrade_knows_one_server(server: CannedServer, tmp_path: Path) -> None:
+    path, token = "/v1/jobs/1/tasks/0/attempts/1/result", tmp_path / "token"
+    token.write_text(TOKEN)
+    server.on(f"POST {path}", Reply({}, 201))
+    rota.report(
+        failure="no", environ={"ROTA_RESULT_URL": f"{server.addr}{path}", "ROTA_TOKEN_FILE": str(token)}
+    )
+
+    assert server.asked(f"POST {path}")[0].body == {"results": {}, "failure": "no"}

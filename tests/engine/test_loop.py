@@ -9,7 +9,7 @@ from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.model.cluster import Cluster
-from rota.model.errors import Bug, Conflict, RotaError, Unsettled, WrongOwner
+from rota.model.errors import Bug, Conflict, RotaError, Unavailable, Unsettled, WrongOwner
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
@@ -210,6 +210,19 @@ def test_a_refusal_goes_to_who_asked_and_nothing_is_written() -> None:
     assert served.answers(decided) == ["2"]
     assert list(decided.puts) == ["job/2/spec"]
     assert loop.parked == []
+
+
+def test_a_refusal_is_not_told_when_what_it_rests_on_is_not_on_disk() -> None:
+    def refuse(view: View, now: Instant) -> Plan:
+        raise Conflict(f"there is {list(view.jobs)}")
+
+    loop = Loop(Mirror(), [])
+    told: list[RotaError] = []
+    for command in (put(job(2)), refuse):
+        loop.ask(Request("apiserver", command, lambda _: None, told.append))
+    decide(loop).fail(Unavailable("the store cannot be written"))
+
+    assert [type(error) for error in told] == [Unavailable, Unavailable]
 
 
 def test_a_refusal_alone_writes_nothing_at_all() -> None:

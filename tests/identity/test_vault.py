@@ -15,9 +15,9 @@ from threading import Barrier
 import pytest
 
 from rota.identity import vault as vault_module
-from rota.identity.errors import JoinRefused, Refused, Unsafe
+from rota.identity.errors import JoinRefused, Refused, Taken, Unsafe
 from rota.identity.tokens import Role, new_secret
-from rota.identity.vault import DAY_MS, HOUR_MS, MINUTE_MS, Vault
+from rota.identity.vault import DAY_MS, HOUR_MS, MINUTE_MS, Vault, new_token
 
 NOW = 1_800_000_000_000
 
@@ -171,6 +171,37 @@ def test_a_revoked_api_token_is_nobody_at_once_and_after_a_restart(vault: Vault,
     assert vault.who(secret, NOW) is None
     assert Vault.open(directory).who(secret, NOW) is None
     assert vault.who(other, NOW) is not None
+
+
+def test_one_secret_makes_one_token_and_none_once_that_was_revoked(vault: Vault, directory: Path) -> None:
+    secret, later = new_secret("rota_"), NOW + 5000
+    first = vault.keep_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], NOW, NOW + DAY_MS))
+    again = Vault.open(directory).keep_api_token(
+        secret, new_token("ci", Role.VIEWER, ["ml"], later, later + DAY_MS)
+    )
+
+    assert (first.is_new, again.is_new, again.token) == (True, False, first.token)
+    for other in (
+        new_token("ci", Role.ADMIN, ["ml"], NOW, None),
+        new_token("cd", Role.VIEWER, ["ml"], NOW, None),
+    ):
+        with pytest.raises(Taken, match=first.token.id):
+            vault.keep_api_token(secret, other)
+    vault.revoke_api_token(first.token.id)
+    with pytest.raises(Taken, match="revoked"):
+        Vault.open(directory).keep_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], later, None))
+    assert vault.list_api_tokens() == ()
+
+
+def test_of_those_revoked_the_last_are_remembered(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault_module, "REVOKED_KEPT", 1)
+    secrets = [vault.make_api_token("ci", Role.VIEWER, ["ml"], NOW) for _ in range(2)]
+    for token in vault.list_api_tokens():
+        vault.revoke_api_token(token.id)
+
+    assert vault.keep_api_token(secrets[0], new_token("ci", Role.VIEWER, ["ml"], NOW, None)).is_new
+    with pytest.raises(Taken):
+        vault.keep_api_token(secrets[1], new_token("ci", Role.VIEWER, ["ml"], NOW, None))
 
 
 def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:

@@ -111,6 +111,23 @@ def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) 
     assert "PYTEST_CURRENT_TEST" not in env
 
 
+def test_work_that_reports_is_told_of_each_server_and_of_those_that_lead_since(
+    keeper: Keeper, agent: Agent
+) -> None:
+    door = {"url": "http://a", "key": "k", "node": "n1", "ca": ""}
+    for attempt, more in ((1, {}), (2, {"others": ["http://b"]}), (3, {"url": "http://b", "others": []})):
+        agent.start("7", "printenv", "ROTA_RESULT_URLS", tasks=[[0, attempt, 1]], reports=door | more)
+        agent.wait_ended(attempt)
+    told = [keeper.output("7", 0, attempt).split() for attempt in (1, 2, 3)]
+
+    path = "v1/jobs/7/tasks/0/attempts"
+    assert told == [
+        [f"http://a/{path}/1/result"],
+        [f"http://a/{path}/2/result", f"http://b/{path}/2/result"],
+        [f"http://b/{path}/3/result"],
+    ]
+
+
 def test_work_gets_no_descriptor_but_the_three_and_default_signals(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; grep SigIgn /proc/$$/status; :")
     agent.wait_ended()

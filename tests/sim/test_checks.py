@@ -17,7 +17,14 @@ from rota.sim.broken import Broken
 from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
-from tests.sim import forged_kinds, forged_owners, forged_places, forged_words, forged_work
+from tests.sim import (
+    forged_kinds,
+    forged_owners,
+    forged_places,
+    forged_reports,
+    forged_words,
+    forged_work,
+)
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
 ELSEWHERE = ("scenario.py", "replay.py", "services.py")  # what is said only when a whole run is over
@@ -238,6 +245,7 @@ FORGED: dict[Callable[[], None], str] = {
     **forged_work.FORGED,
     **forged_kinds.FORGED,
     **forged_owners.FORGED,
+    **forged_reports.FORGED,
     **forged_words.FORGED,
     **forged_places.FORGED,
 }
@@ -285,6 +293,10 @@ def test_what_keeps_every_promise_is_not_told() -> None:
     stage.checks.believes_the_disk(stage.server())
 
     assert stage.world.counts["task: two attempts alive at once"] == 1
+
+
+def test_a_failure_that_was_reported_counts() -> None:
+    forged_reports.a_failure_that_was_reported_counts()
 
 
 def test_who_heeds_every_wish_may_be_placed() -> None:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
 from rota.model.ids import JobId
+from rota.model.result import ReportDoor
 from rota.model.sync import SAID_FIRST_END, Claim, How, JobClaims, JobOrders, Said, Start, Stop, Work
 from rota.runtimes.protocol import AttemptName
 
@@ -34,7 +35,7 @@ class Desk:
         self._taken: dict[int, list[AttemptName]] = {}  # by the number of the word that said so
         self._leases: dict[JobId, int] = {}  # of jobs that have one, in ms
         self._works: dict[JobId, Work] = {}
-        self._introduced: dict[JobId, int] = {}  # jobs whose work this keeper knows, in which version
+        self._introduced: dict[JobId, tuple[int, ReportDoor | None]] = {}  # what of a work this keeper knows
 
     # ---- from the keeper
 
@@ -157,11 +158,11 @@ class Desk:
             self.take(orders)
         elif orders.work is None:
             return orders
-        version = self._version(orders.job)
-        if self._introduced.get(orders.job, 0) >= version:
+        work = self._works.get(orders.job)
+        if work is None or self._introduced.get(orders.job) == (work.version, work.reports):
             return orders._replace(work=None)
-        self._introduced[orders.job] = version
-        return orders._replace(work=self._works[orders.job])
+        self._introduced[orders.job] = work.version, work.reports
+        return orders._replace(work=work)
 
     def _version(self, job: JobId) -> int:
         work = self._works.get(job)

@@ -186,13 +186,18 @@ def _warnings(view: View, spec: JobSpec, body: object) -> tuple[Doubt, ...]:
     return doubts(view, spec, body if isinstance(body, dict) else ())
 
 
-def submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:
-    if key is None:
-        return None
-    if SUBMIT_KEY.fullmatch(key) is None:
+def submit_key(said: str | None) -> str | None:
+    if said is not None and SUBMIT_KEY.fullmatch(said) is None:
         raise BadField(
             "Idempotency-Key", "is not a key", "write 1 to 256 printable characters without spaces"
         )
+    return said
+
+
+def submitted_before(view: View, wish: JobSpec, key: str | None) -> JobId | None:
+    key = submit_key(key)
+    if key is None:
+        return None
     before = view.submitted(wish.namespace, key)
     if before is None:
         return None

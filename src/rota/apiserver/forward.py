@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from rota.model.errors import Unavailable
 
 FORWARDED = "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
 CONNECT_SECONDS = 2.0
+IDLE_SECONDS = 10.0  # a connection is kept; the leader keeps its end far longer
+IDLE_MAX = 32
 _READ_BYTES = 65536
 _OF_THE_CONNECTION = (
     b"connection",
@@ -40,13 +43,24 @@ class Head(NamedTuple):
         return next((value for key, value in self.headers if key == name), None)
 
 
+class Line(NamedTuple):
+    """A connection to a server."""
+
+    url: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+
 class Call:
     """One request to the leader: said once, never again."""
 
-    def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-        self._reader, self._writer = streams
+    def __init__(self, line: Line) -> None:
+        self._reader, self._writer = line.reader, line.writer
         self._arriving = _Arriving()
-        self._parser = httptools.HttpResponseParser(self._arriving)
 
     async def say(self, request: bytes, patience_seconds: float) -> Head:
         """Raises Unavailable: whether it was heard is not known."""
@@ -57,7 +71,7 @@ class Call:
                 while not self._arriving.has_head:
                     await self._read()
         headers = [(name, value) for name, value in self._arriving.headers if name not in _OF_THE_CONNECTION]
-        return Head(self._parser.get_status_code(), headers)
+        return Head(self._arriving.parser.get_status_code(), headers)
 
     async def hand_back(self, send: Send) -> bytes:
         """The body as it comes; what is returned is its end. One that was cut is an error, not an end."""
@@ -68,11 +82,16 @@ class Call:
                 await self._read()
         return self._arriving.take()
 
+    @property
+    def leaves_line_free(self) -> bool:
+        """Whether the answer has come to its end, and another may follow."""
+        return self._arriving.is_over and self._arriving.says_more_may_follow
+
     async def _read(self) -> None:
         data = await self._reader.read(_READ_BYTES)
         if not data:
             raise ConnectionResetError("it hung up")
-        self._parser.feed_data(data)
+        self._arriving.parser.feed_data(data)
 
 
 class Leader:
@@ -81,19 +100,41 @@ class Leader:
     def __init__(self, ca_pem: bytes) -> None:
         self._tls = ssl.create_default_context()
         self._tls.load_verify_locations(cadata=ca_pem.decode())
+        self._idle: list[tuple[float, Line]] = []
 
     @asynccontextmanager
     async def called(self, url: str) -> AsyncIterator[Call]:
         """Raises Unavailable, and nothing was said."""
+        line = self._kept(url) or await self._dial(url)
+        call = Call(line)
+        try:
+            yield call
+        finally:
+            if call.leaves_line_free and line.is_open and len(self._idle) < IDLE_MAX:
+                self._idle.append((time.monotonic(), line))
+            else:
+                line.writer.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].writer.close()
+
+    def _kept(self, url: str) -> Line | None:
+        """The one used last: it is the likeliest to be heard. Those to who led before are closed."""
+        oldest = time.monotonic() - IDLE_SECONDS
+        while self._idle:
+            since, line = self._idle.pop()
+            if since >= oldest and line.url == url and line.is_open:
+                return line
+            line.writer.close()
+        return None
+
+    async def _dial(self, url: str) -> Line:
         address = urlsplit(url)
         tls = self._tls if address.scheme == "https" else None
         with _told():
             async with asyncio.timeout(CONNECT_SECONDS):
-                streams = await asyncio.open_connection(address.hostname, address.port, ssl=tls)
-        try:
-            yield Call(streams)
-        finally:
-            streams[1].close()
+                return Line(url, *await asyncio.open_connection(address.hostname, address.port, ssl=tls))
 
 
 def request_of(scope: Scope, url: str, body: bytes) -> bytes:
@@ -105,7 +146,6 @@ def request_of(scope: Scope, url: str, body: bytes) -> bytes:
     lines = [
         scope["method"].encode() + b" " + target + b" HTTP/1.1",
         b"host: " + urlsplit(url).netloc.encode(),
-        b"connection: close",
         b"content-length: %d" % len(body),
         FORWARDED.encode() + b": 1",
         *(name + b": " + value for name, value in scope["headers"] if name.lower() not in dropped),
@@ -131,11 +171,12 @@ async def answer_with(call: Call, head: Head, receive: Receive, send: Send) -> N
 
 
 class _Arriving:
-    """What the parser has found so far."""
+    """What has come of an answer so far."""
 
     def __init__(self) -> None:
         self.headers: RawHeaders = []
-        self.has_head = self.is_over = False
+        self.has_head = self.is_over = self.says_more_may_follow = False
+        self.parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
 
     def take(self) -> bytes:
@@ -152,6 +193,7 @@ class _Arriving:
         self._body += body
 
     def on_message_complete(self) -> None:
+        self.says_more_may_follow = bool(self.parser.should_keep_alive())  # forgotten afterwards
         self.is_over = True
 
 

@@ -79,7 +79,7 @@ def page(
 
 def one_or_more(query: Query, field: str, known: Iterable[str]) -> frozenset[str] | None:
     """`state=lost,suspect`: any of these."""
-    given, there = query.get(field), list(known)
+    given, there = query.get(field), list(dict.fromkeys(known))
     if given is None:
         return None
     names = [name.strip() for name in given.split(",", FIELDS_MAX)]

@@ -7,13 +7,15 @@ from starlette.responses import Response
 
 from rota.apiserver import access, answers, fields, pages
 from rota.apiserver.access import EVERYWHERE, Action
+from rota.apiserver.admission import submit_key
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import wall_ms
 from rota.apiserver.openapi.server import TOKEN_FIELDS
-from rota.identity.errors import Refused
-from rota.identity.tokens import ApiToken, Role
+from rota.identity.errors import Refused, Taken
+from rota.identity.tokens import API_PREFIX, ApiToken, Role, new_secret
+from rota.identity.vault import new_token
 from rota.model.amounts import parse_seconds
-from rota.model.errors import BadField, NotFound, QueueFull
+from rota.model.errors import BadField, Conflict, NotFound, QueueFull
 
 TOKENS_PAGE_MAX = 10_000  # as many as there may be
 LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # one that never ends is made by leaving it out
@@ -29,24 +31,28 @@ async def list_tokens(request: Request) -> Response:
 
 
 async def make_token(request: Request) -> Response:
-    """The secret is in this answer and nowhere else."""
-    api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
+    """The secret is in this answer and nowhere else; who repeats it with its key is told the same."""
+    api, caller = api_of(request), caller_of(request)
+    access.require_everywhere(caller, Action.CHANGE_TOKENS)
     said = fields.known_fields(await json_body(request), ("name", "role", "namespaces", "valid_seconds"))
-    name = fields.name("name", said.get("name"))
-    role = fields.one_of("role", said.get("role"), Role)
-    namespaces = _namespaces(said.get("namespaces", [EVERYWHERE]))
     now_ms = wall_ms()
-    ends_at_ms = _ends_at_ms(said.get("valid_seconds"), now_ms)
+    wanted = new_token(
+        fields.name("name", said.get("name")),
+        fields.one_of("role", said.get("role"), Role),
+        _namespaces(said.get("namespaces", [EVERYWHERE])),
+        now_ms,
+        _ends_at_ms(said.get("valid_seconds"), now_ms),
+    )
+    key = submit_key(request.headers.get("idempotency-key"))
+    secret = new_secret(API_PREFIX) if key is None else api.authority.api_secret(caller.name, key)
     try:
-        secret = await asyncio.to_thread(api.vault.make_api_token, name, role, namespaces, now_ms, ends_at_ms)
+        made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted)
+    except Taken as refusal:
+        raise Conflict(str(refusal), hint="use another key") from None
     except Refused as refusal:
         raise QueueFull(str(refusal)) from None
-    made = api.vault.who(secret, now_ms)
-    if made is None:
-        raise NotFound("the token was revoked at once")
-    noted(request, f"token {made.id} {name}")
-    return answer({**_shown(made), "token": secret}, 201)
+    noted(request, f"token {made.token.id} {made.token.name}")
+    return answer({**_shown(made.token), "token": secret}, 201 if made.is_new else 200)
 
 
 async def revoke_token(request: Request) -> Response:

@@ -60,7 +60,9 @@ _LEADER_FIRST = (
 
 
 def where(method: str, path: str) -> Where:
-    """By its route; what has none is for the leader to refuse."""
+    """By its route; what has none is for the leader to refuse, HEAD is refused everywhere."""
+    if method == "HEAD":
+        return Where.HERE  # its answer says how long a body would be that never comes
     if method == "GET":
         route = next((one.path for one in ROUTES if "GET" in one.methods and one.path_regex.match(path)), "")  # type: ignore[operator]
         for answered, routes in (
@@ -95,6 +97,9 @@ class StandbyFace:
             await told(refusal)(scope, receive, send)
         except Unavailable:
             return  # the answer has begun: being cut off is how the reader learns of it
+
+    def close(self) -> None:
+        self._way.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token
-from rota.client.transport import Request, Transport, matching, segment
+from rota.client.transport import Request, Transport, matching, new_key, segment
 from rota.client.views import listed, read
 
 
@@ -22,7 +22,8 @@ class Access:
         """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
         body: dict[str, Any] = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
         body |= {} if valid_seconds is None else {"valid_seconds": valid_seconds}
-        return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body)))
+        key = {"Idempotency-Key": new_key()}  # who repeats this gets the same token, not a second one
+        return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body, headers=key)))
 
     def revoke_token(self, token_id: str) -> None:
         """It is refused from its next request on."""

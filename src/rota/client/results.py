@@ -44,16 +44,22 @@ def report(
     patience_seconds: float = PATIENCE_SECONDS,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """From within a task of a job with `results = true`: what came of it. The same may be said again."""
-    url, file = environ.get("ROTA_RESULT_URL"), environ.get("ROTA_TOKEN_FILE")
-    if not url or not file:
+    """From within a task of a job with `results = true`: what came of it. The same may be said again.
+
+    Each server is tried until one answers, for as long as there is patience.
+    """
+    urls, file = (
+        environ.get("ROTA_RESULT_URLS", environ.get("ROTA_RESULT_URL")),
+        environ.get("ROTA_TOKEN_FILE"),
+    )
+    if not urls or not file:
         hint = "submit the job with results = true, or --results"
         raise Rejected("bad_request", "this is no task that may report results", hint=hint)
-    address, token = urlsplit(url), Path(file).read_text().strip()
-    server = Endpoint(f"{address.scheme}://{address.netloc}", token, environ.get("ROTA_CA_FILE"))
-    transport = Transport(server, patience_seconds)
+    addresses, token = [urlsplit(url) for url in urls.split()], Path(file).read_text().strip()
+    servers = ",".join(f"{address.scheme}://{address.netloc}" for address in addresses)
+    transport = Transport(Endpoint(servers, token, environ.get("ROTA_CA_FILE")), patience_seconds)
     said = {"results": dict(results or {}), "failure": failure}
     try:
-        transport.call(Request("POST", address.path, body=said))
+        transport.call(Request("POST", addresses[0].path, body=said))
     finally:
         transport.close()

@@ -101,7 +101,7 @@ def _follow(transport: Transport, request: Request, deadline: float | None = Non
 
     def attach(pauses: Pauses) -> Iterator[JobStatus]:
         nonlocal ended, request
-        with transport.stream(request, _silence(deadline)) as lines:
+        with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
             pauses.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 if message.kind in ("job", "status"):
@@ -234,12 +234,6 @@ def _has_ended(transport: Transport, query: LogQuery) -> bool:
     if query.index is not None:
         return read(Task, transport.call(Request("GET", f"{path}/tasks/{query.index}"))).is_final
     return read(JobStatus, transport.call(Request("GET", path))).is_final
-
-
-def _silence(deadline: float | None) -> float:
-    if deadline is None:
-        return SILENCE_SECONDS
-    return min(SILENCE_SECONDS, max(0.001, deadline - time.monotonic()))
 
 
 def _check(deadline: float | None) -> None:

@@ -4,9 +4,11 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode
@@ -94,16 +96,23 @@ class Transport:
                 raise
 
     @contextmanager
-    def stream(self, request: Request, silence_seconds: float | None) -> Iterator[Iterator[bytes]]:
-        """The answer's lines as they come, on a connection of its own; longer silence is an error."""
-        connection, response = self._answered(request, silence_seconds)
+    def stream(
+        self, request: Request, silence_seconds: float | None, deadline: float | None = None
+    ) -> Iterator[Iterator[bytes]]:
+        """The answer's lines as they come, on a connection of its own; longer silence is an error.
+
+        So is an end that has not come by the deadline, an instant of the monotonic clock.
+        """
+        connection, response = self._answered(request, _left(silence_seconds, deadline))
         try:
             if response.status >= 300:
                 with _as_unavailable(self._endpoint.addr):
                     raise _problem(response)
             if request.headers.get("Accept", "") not in response.headers.get("Content-Type", ""):
                 raise Broken("internal", "the server answered in a form this client did not ask for")
-            yield _lines(response, self._endpoint.addr)
+            yield _lines(
+                response, self._endpoint.addr, partial(_wait_no_longer, connection, silence_seconds, deadline)
+            )
         finally:
             if _is_read(connection, response):
                 self._keep(connection)
@@ -336,9 +345,25 @@ def _is_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
         return False
 
 
-def _lines(response: HTTPResponse, addr: str) -> Iterator[bytes]:
+def _left(silence_seconds: float | None, deadline: float | None) -> float | None:
+    if deadline is None:
+        return silence_seconds
+    left_seconds = max(0.001, deadline - time.monotonic())
+    return left_seconds if silence_seconds is None else min(silence_seconds, left_seconds)
+
+
+def _wait_no_longer(
+    connection: HTTPConnection, silence_seconds: float | None, deadline: float | None
+) -> None:
+    """A server that gives signs of life again and again is not listened to for ever."""
+    if deadline is not None and connection.sock is not None:  # else the answer's own, and as it was
+        connection.sock.settimeout(_left(silence_seconds, deadline))
+
+
+def _lines(response: HTTPResponse, addr: str, before_each: Callable[[], None]) -> Iterator[bytes]:
     rest = b""
     while True:
+        before_each()
         with _as_unavailable(addr):
             data = response.read1(READ_BYTES)
         if not data:

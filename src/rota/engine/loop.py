@@ -47,19 +47,15 @@ class Decided(NamedTuple):
 
     def answer(self) -> None:
         """It is on disk: tell whoever asked."""
-        self._refuse()
+        for request, refusal in self.refusals:
+            request.refused(refusal)
         for outcome in self.outcomes:
             outcome.request.answered(outcome.answer)
 
     def fail(self, error: RotaError) -> None:
-        """It is not on disk, and must not be true."""
-        self._refuse()
-        for outcome in self.outcomes:
-            outcome.request.refused(error)
-
-    def _refuse(self) -> None:
-        for request, refusal in self.refusals:
-            request.refused(refusal)
+        """It is not on disk, and must not be true; a refusal may rest on it, or on what is no longer so."""
+        for request in (*(request for request, _ in self.refusals), *(one.request for one in self.outcomes)):
+            request.refused(error)
 
 
 class Parked(NamedTuple):

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rota.identity import certificates, files
+from rota.identity import certificates, files, tokens
 from rota.identity.errors import Refused, Unsafe
 from rota.identity.task_tokens import TaskTokens
 
@@ -67,7 +67,14 @@ class Authority:
 
     def task_tokens(self) -> TaskTokens:
         """By a secret that every server with this CA has, and nobody else."""
-        return TaskTokens(hashlib.sha256(b"rota task tokens\0" + certificates.key_to_pem(self._key)).digest())
+        return TaskTokens(self._secret(b"rota task tokens"))
+
+    def api_secret(self, caller: str, key: str) -> str:
+        """Of the API token that a caller makes by this key: however often it asks, and whichever server."""
+        return tokens.secret_of(self._secret(b"rota api tokens"), f"{caller}\0{key}")
+
+    def _secret(self, purpose: bytes) -> bytes:
+        return hashlib.sha256(purpose + b"\0" + certificates.key_to_pem(self._key)).digest()
 
     def sign_node(self, csr_pem: bytes, node_id: str, name: str, now: datetime) -> bytes:
         """Of the request only the key counts; who the node is, the server says."""

@@ -9,5 +9,9 @@ class JoinRefused(Refused):
     """A join token that does not open the door."""
 
 
+class Taken(Refused):
+    """What is to be made was made before, otherwise."""
+
+
 class Unsafe(ValueError):
     """The operator's: a file that must not be trusted or used as it is; the message says how to mend it."""

@@ -1,5 +1,6 @@
 """Tokens as data: random secrets, their digests, who may do what, and the line that joins a node."""
 
+import base64
 import hashlib
 import hmac
 import re
@@ -65,6 +66,15 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     made_at_ms: int
     expires_at_ms: int | None = None
 
+    def grants_as(self, other: "ApiToken") -> bool:
+        """Whether both are good for the same, and for as long."""
+        return self._grant == other._grant
+
+    @property
+    def _grant(self) -> tuple[object, ...]:
+        life_ms = None if self.expires_at_ms is None else self.expires_at_ms - self.made_at_ms
+        return self.name, self.role, self.namespaces, life_ms
+
 
 @dataclass(frozen=True, slots=True)
 class JoinLine:
@@ -94,6 +104,12 @@ class JoinLine:
 
 def new_secret(prefix: str) -> str:
     return prefix + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def secret_of(key: bytes, said: str) -> str:
+    """For the same words the same one, which only the holder of the key can make."""
+    made = hmac.new(key, said.encode(), hashlib.sha256).digest()
+    return API_PREFIX + base64.urlsafe_b64encode(made).rstrip(b"=").decode()
 
 
 def digest(secret: str) -> str:

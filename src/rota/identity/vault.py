@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from rota.identity import files, tokens
-from rota.identity.errors import JoinRefused, Refused, Unsafe
+from rota.identity.errors import JoinRefused, Refused, Taken, Unsafe
 from rota.identity.tokens import ApiToken, JoinToken, Role
 
 FILE = "vault.json"
@@ -22,6 +23,7 @@ DAY_MS = 24 * HOUR_MS
 JOIN_TOKEN_LIFE_MS = 30 * MINUTE_MS
 KEPT_AFTER_EXPIRY_MS = DAY_MS  # so that a late user is told "expired" or "used", not "not known"
 MAX_TOKENS = 10_000  # of each kind: every change rewrites the file
+REVOKED_KEPT = 1_000  # so that a request which comes late brings none of them back
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -29,6 +31,12 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     api_tokens: tuple[ApiToken, ...] = ()
     join_tokens: tuple[JoinToken, ...] = ()
+    revoked: tuple[str, ...] = ()  # digests, the last one last
+
+
+class Made(NamedTuple):
+    token: ApiToken
+    is_new: bool  # else it was made before, of the same secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +94,24 @@ class Vault:
     def make_api_token(
         self, name: str, role: Role, namespaces: Sequence[str], now_ms: int, expires_at_ms: int | None = None
     ) -> str:
+        """Its secret."""
         secret = tokens.new_secret(tokens.API_PREFIX)
-        token = ApiToken(
-            id=secrets.token_hex(8),
-            digest=tokens.digest(secret),
-            name=name,
-            role=role,
-            namespaces=tuple(namespaces),
-            made_at_ms=now_ms,
-            expires_at_ms=expires_at_ms,
-        )
-        with self._changing() as change:
-            change.drop_old(now_ms)
-            change.api_tokens.append(token)
+        self.keep_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms))
         return secret
+
+    def keep_api_token(self, secret: str, wanted: ApiToken) -> Made:
+        """By a secret that the caller has made: whoever does the same again is told of the same token."""
+        token = msgspec.structs.replace(wanted, digest=tokens.digest(secret))
+        with self._changing() as change:
+            change.drop_old(token.made_at_ms)
+            before = next((one for one in change.api_tokens if one.digest == token.digest), None)
+            if before is None and token.digest in change.revoked:
+                raise Taken("this key has made a token that was revoked")
+            if before is None:
+                change.api_tokens.append(token)
+        if before is not None and not before.grants_as(token):
+            raise Taken(f"this key has made token {before.id}, which is good for something else")
+        return Made(before or token, is_new=before is None)
 
     def who(self, secret: str, now_ms: int) -> ApiToken | None:
         # Looked up by SHA-256: how long that takes says nothing about any secret that is stored.
@@ -113,6 +125,7 @@ class Vault:
         with self._changing() as change:
             kept = [token for token in change.api_tokens if token.id != token_id]
             found = len(kept) < len(change.api_tokens)
+            change.revoked += [token.digest for token in change.api_tokens if token.id == token_id]
             change.api_tokens = kept
         return found
 
@@ -134,7 +147,7 @@ class Vault:
         """Read, change, write as one step that nobody gets between; an error inside writes nothing."""
         with files.locked(self._path.parent, "vault"):
             before = _read(self._path).contents
-            change = _Change(list(before.api_tokens), list(before.join_tokens))
+            change = _Change(list(before.api_tokens), list(before.join_tokens), list(before.revoked))
             yield change
             after = change.contents()
             if after != before:
@@ -149,6 +162,7 @@ class Vault:
 class _Change:
     api_tokens: list[ApiToken]
     join_tokens: list[JoinToken]
+    revoked: list[str]
 
     def drop_old(self, now_ms: int) -> None:
         long_ago_ms = now_ms - KEPT_AFTER_EXPIRY_MS
@@ -160,7 +174,25 @@ class _Change:
             raise Refused(
                 f"there are {MAX_TOKENS} tokens already; revoke some, or wait until some have expired"
             )
-        return Contents(api_tokens=tuple(self.api_tokens), join_tokens=tuple(self.join_tokens))
+        return Contents(
+            api_tokens=tuple(self.api_tokens),
+            join_tokens=tuple(self.join_tokens),
+            revoked=tuple(self.revoked[-REVOKED_KEPT:]),
+        )
+
+
+def new_token(
+    name: str, role: Role, namespaces: Sequence[str], now_ms: int, expires_at_ms: int | None
+) -> ApiToken:
+    return ApiToken(
+        id=secrets.token_hex(8),
+        digest="",
+        name=name,
+        role=role,
+        namespaces=tuple(namespaces),
+        made_at_ms=now_ms,
+        expires_at_ms=expires_at_ms,
+    )
 
 
 def _read(path: Path) -> _Snapshot:

@@ -27,8 +27,7 @@ class Book:
 
     def learn(self, job: str, spec: Spec | None) -> str | None:
         """Remember a job's spec, the newest there is; why nothing of it can start, if so."""
-        before = self._memory.specs.get(job)
-        if spec and (before is None or before.version < spec.version):
+        if spec and spec.is_newer_than(self._memory.specs.get(job)):
             self._memory.specs[job] = spec
             self._journal.later(lines.spec_line(job, spec))  # on disk before the first start, or that fails
         known = self._memory.specs.get(job)

@@ -17,14 +17,24 @@ class Reports:
     key: str
     node: str
     ca: str
+    others: tuple[str, ...] = ()
+
+    def result_urls(self, key: Key) -> list[str]:
+        """One for each server; the first led when this was told."""
+        job, index, attempt = key
+        path = f"/v1/jobs/{job}/tasks/{index}/attempts/{attempt}/result"
+        return [f"{url}{path}" for url in (self.url, *self.others)]
 
 
 def reports_of(raw: object) -> Reports | None:
     if raw is None:
         return None
     said = reading.is_a(raw, "spec.reports", dict, "an object")
-    names = ("url", "key", "node", "ca")
-    return Reports(*(reading.text(said.get(name, ""), f"spec.reports.{name}") for name in names))
+    url, key, node, ca = (
+        reading.text(said.get(name, ""), f"spec.reports.{name}") for name in ("url", "key", "node", "ca")
+    )
+    others = reading.is_a(said.get("others", []), "spec.reports.others", list, "a list of addresses")
+    return Reports(url, key, node, ca, tuple(reading.text(one, "spec.reports.others") for one in others))
 
 
 def token(reports: Reports, key: Key) -> str:
@@ -36,10 +46,10 @@ def token(reports: Reports, key: Key) -> str:
 
 def told(reports: Reports, key: Key, work: str) -> dict[str, str]:
     """What the attempt finds in its environment."""
-    job, index, attempt = key
-    url = f"{reports.url}/v1/jobs/{job}/tasks/{index}/attempts/{attempt}/result"
+    urls = reports.result_urls(key)
     ca = {"ROTA_CA_FILE": f"{work}/{PLACE}/ca.pem"} if reports.ca else {}
-    return {"ROTA_RESULT_URL": url, "ROTA_TOKEN_FILE": f"{work}/{PLACE}/{_name(key)}", **ca}
+    file = f"{work}/{PLACE}/{_name(key)}"
+    return {"ROTA_RESULT_URL": urls[0], "ROTA_RESULT_URLS": " ".join(urls), "ROTA_TOKEN_FILE": file, **ca}
 
 
 def leave(reports: Reports, key: Key, work: str) -> None:

@@ -29,7 +29,7 @@ from rota.keeper.wire import Configure, Spec
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-REPORTING = ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL")
+REPORTING = ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL", "ROTA_RESULT_URLS")
 A_CHECK = -1  # stands for a step
 OUTSIDE = contextlib.nullcontext()  # of any cell
 NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}

@@ -68,6 +68,12 @@ class Spec:
         env = {**self.env, **step.env, "ROTA_STEP": str(number), "ROTA_STEP_NAME": step.name}
         return replace(self, argv=step.argv, env=env, step=number)
 
+    def is_newer_than(self, other: "Spec | None") -> bool:
+        """Also where other servers have come to lead: its tasks are told of them from now on."""
+        if other is None or self.version != other.version:
+            return other is None or self.version > other.version
+        return self.reports != other.reports
+
     def asks_for(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
 

@@ -31,7 +31,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 class ReportDoor(msgspec.Struct, frozen=True):
     """Where tasks of a job on one node report what came of them, and by which key their tokens are made."""
 
-    url: str  # of the server
+    url: str  # of the server that leads
     key: str
     node: str
     ca: str = ""  # its certificate authority, where it speaks TLS by one of its own
+    others: tuple[str, ...] = ()  # servers that hand it on, and one of which may lead next

@@ -228,8 +228,8 @@ def spec_of(work: Work) -> dict[str, Any]:
     }
 
 
-def _reports_of(door: ReportDoor) -> dict[str, str]:
-    return {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca}
+def _reports_of(door: ReportDoor) -> dict[str, Any]:
+    return {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca, "others": list(door.others)}
 
 
 def _restart_of(restart: Restart) -> dict[str, int]:

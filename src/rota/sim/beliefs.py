@@ -15,7 +15,7 @@ from rota.sim.server import Server
 _HELD = (
     *("job", "pin", "task", "attempt", "status", "node", "submit", "gone", "subscriber", "cluster"),
     *("cluster_wish", "machine"),
-    *("namespace", "cron", "cron_status", "meta", "pace"),
+    *("result", "namespace", "cron", "cron_status", "meta", "pace"),
 )
 
 
@@ -62,6 +62,7 @@ def _records(mirror: Mirror) -> Iterable[Record]:
         yield from job.tasks.values()
         yield from job.attempts.values()
         yield from job.statuses.values()
+        yield from job.results.values()
     for node in mirror.nodes.values():
         yield from (record for record in (node.spec, node.wish, node.status) if record is not None)
     yield from mirror.submit_keys.values()

@@ -18,6 +18,7 @@ from rota.sim.keeping import Child
 from rota.sim.machine import Machine
 from rota.sim.nodes import Nodes
 from rota.sim.records import Records
+from rota.sim.reported import Reported
 from rota.sim.server import Server
 from rota.sim.versions import Versions
 from rota.sim.witness import Witness, tries
@@ -38,6 +39,8 @@ class Checks:
         self._versions = Versions()
         self._deadlines = Deadlines(world, self.nodes)
         self._records = Records(world, self.nodes, self._witness, self._deadlines)
+        self.reported = Reported(self._records.known, world)
+        self._witness.said_failed = self.reported.failed
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[Key, str] = {}
         self._steps: dict[Key, tuple[int, int]] = {}  # the last that was started, after how many restarts
@@ -65,6 +68,7 @@ class Checks:
 
     def committed(self, batch: Batch, writer: Server | None = None) -> None:
         """`writer` believes what it has written just now."""
+        self.reported.committed(batch)
         placed = self._records.committed(batch)
         if writer is not None:
             beliefs.within_capacity(writer, placed)
@@ -215,6 +219,7 @@ class Checks:
             self._look_at_results(spec, status, was_canceled=job in canceled)
         for task, live in self._live.items():
             raise Broken(f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}")
+        self.reported.at_the_end()
 
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         verdict = self.known.get(f"job/{spec.id}/verdict")

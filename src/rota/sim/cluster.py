@@ -14,11 +14,13 @@ from rota.sim.checks import Checks
 from rota.sim.election import TTL_MS, Election
 from rota.sim.events import Events
 from rota.sim.host import Door
+from rota.sim.keeping import Child
 from rota.sim.load import NodeGroup
 from rota.sim.machine import Machine
 from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.outside import CONTROLLER, OWNER, Outside
+from rota.sim.reporting import Reporters
 from rota.sim.server import Server, Times
 from rota.sim.subscribers import Subscriber
 from rota.sim.users import Users
@@ -49,6 +51,7 @@ class Cluster:
         ]
         self.election = Election(world, self.network, self.medium, self.servers)
         self.users = Users(world, self.network, self.servers)
+        self._reporters = Reporters(self.network, self.servers, self.checks.reported)
         self.machines: list[Machine] = []
         self.subscribers: list[Subscriber] = []
         self._events = Events(world)
@@ -72,7 +75,7 @@ class Cluster:
         machine.habits = self.users.habit
         machine.servers = len(self.servers)
         machine.heartbeat_ms = min(HEARTBEAT_MS, self.lost_ms // 3)
-        machine.born, machine.died = self.checks.born, self.checks.died
+        machine.born, machine.died = self._born, self.checks.died
         machine.forgets = self.checks.forgotten
         machine.agent.dial = self._dialler()
         self.checks.nodes.machines[machine.name] = machine
@@ -110,6 +113,11 @@ class Cluster:
         puts = [(str(record.key), codec.encode(record)) for record in records]
         self.medium.records.update(puts)
         self.checks.committed(Batch(0, 0, 0, 0, puts, [], None))
+
+    def _born(self, machine: str, child: Child) -> None:
+        self.checks.born(machine, child)
+        if self.checks.known[f"job/{child.key[0]}/spec"].results:
+            self._reporters.born(self.checks.nodes.machines[machine], child)
 
     def _dialler(self) -> Callable[[], Door | None]:
         calls = 0

@@ -16,6 +16,7 @@ from rota.sim.fault_wishes import draw_wishes
 from rota.sim.faults import befall, draw
 from rota.sim.leased import leased
 from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.reporting import reporting
 from rota.sim.rollouts import roll_out
 from rota.sim.services import end_services, serve
 from rota.sim.witness import MISSING
@@ -74,7 +75,9 @@ def scenario(seed: int) -> Scenario:
     rolled = roll_out(seed, length_ms)
     all_faults = sorted([*faults, *more.faults, *under.faults, *draw_wishes(seed, length_ms), *rolled.faults])
     services = [*serve(seed, length_ms), *rolled.arrivals]
-    arrivals = sorted([*wished.arrivals, *services, *under.arrivals], key=lambda one: one.at_ms)
+    arrivals = sorted(
+        [*wished.arrivals, *services, *under.arrivals, *reporting(seed, length_ms)], key=lambda one: one.at_ms
+    )
     return Scenario(seed, size, arrivals, all_faults, crons=tuple(wished.crons))
 
 

@@ -1,6 +1,7 @@
 """What the work itself has seen, held against what is written of it."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rota.keeper.rules import Key
@@ -33,6 +34,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.failures: Counter[tuple[str, int]] = Counter()  # by task: attempts that are written as failed
+        self.said_failed: Mapping[Key, str] = {}  # attempts that have reported a failure
         self._began_ms: dict[Key, int] = {}
         self._seen: dict[Key, Seen] = {}
 
@@ -55,10 +57,9 @@ class Witness:
                 raise Broken(f"{name}, of a service, is said to be {state.name}")
             case _ if spec.stays:
                 pass
-            case AttemptState.SUCCEEDED if not self.succeeded(key):
-                where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
-                raise Broken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
-            case AttemptState.FAILED if (seen.code or 0) <= 0 and not _cannot_go_on(spec, seen):
+            case AttemptState.SUCCEEDED:
+                self._look_at_success(spec, key, name)
+            case AttemptState.FAILED if not self._may_have_failed(spec, key):
                 raise Broken(f"{name} is said to have failed and ended with {seen.code}")
             case AttemptState.FAILED:
                 self._count_failure(spec, key)
@@ -68,6 +69,20 @@ class Witness:
                     self._count_failure(spec, key)
             case _:
                 pass
+
+    def _look_at_success(self, spec: JobSpec, key: Key, name: str) -> None:
+        seen = self._seen.get(key, NOTHING)
+        if not self.succeeded(key):
+            where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
+            raise Broken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
+        if key in self.said_failed:
+            raise Broken(f"{name} is said to have succeeded and reported: {self.said_failed[key]}")
+
+    def _may_have_failed(self, spec: JobSpec, key: Key) -> bool:
+        """By its exit code, by what it was to start next, or by its own word where it ended well."""
+        seen = self._seen.get(key, NOTHING)
+        said_so = key in self.said_failed and self.succeeded(key)
+        return (seen.code or 0) > 0 or _cannot_go_on(spec, seen) or said_so
 
     def _count_failure(self, spec: JobSpec, key: Key) -> None:
         task = key[:2]

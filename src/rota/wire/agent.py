@@ -317,10 +317,12 @@ def _work_from_wire(work: pb.Work) -> Work:
         sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
         if work.HasField("sandbox")
         else None,
-        reports=ReportDoor(work.reports.url, work.reports.key, work.reports.node, work.reports.ca)
-        if work.HasField("reports")
-        else None,
+        reports=_door_from_wire(work.reports) if work.HasField("reports") else None,
     )
+
+
+def _door_from_wire(door: pb.ReportDoor) -> ReportDoor:
+    return ReportDoor(door.url, door.key, door.node, door.ca, tuple(door.others))
 
 
 def _container_to_wire(container: Container) -> pb.Container:

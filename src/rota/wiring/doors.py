@@ -106,10 +106,16 @@ class Web(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def hang_up(self) -> None:
-        """Its port is free from here on, also when serving was cut short."""
+    async def hang_up(self) -> None:
+        """Its port is free from here on, also when serving was cut short; whoever still reads is cut off."""
         for server in getattr(self, "servers", ()):
             server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # before they are ended: nobody is to be told of an error of ours
+        if answering := list(self.server_state.tasks):
+            for task in answering:
+                task.cancel()
+            await asyncio.wait(answering)
 
     @property
     def scheme(self) -> str:

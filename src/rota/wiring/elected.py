@@ -109,6 +109,7 @@ class ElectedPost:
                 yield
             finally:
                 await to_the_end(_hang_up(web, serving))
+                face.close()
                 socket.close()
 
     async def _who_leads(self) -> str | None:
@@ -119,7 +120,7 @@ class ElectedPost:
 async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
     web.should_exit = web.force_exit = True
     await asyncio.wait([serving])
-    web.hang_up()
+    await web.hang_up()
 
 
 @contextlib.asynccontextmanager

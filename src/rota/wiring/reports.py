@@ -1,4 +1,4 @@
-"""Where tasks report what came of them, for each node and job. [I/O]"""
+"""Where tasks report what came of them, for each node and job: at any server there is. [I/O]"""
 
 import platform
 from collections.abc import Callable
@@ -8,12 +8,13 @@ from rota.identity.authority import Authority
 from rota.model.ids import JobId, NodeId
 from rota.model.result import ReportDoor
 from rota.wiring import doors
+from rota.wiring.cards import Card
 
 _EVERYWHERE = ("0.0.0.0", "::")  # as an address to listen at; nobody can call there
 
 
 def report_door(
-    authority: Authority, door: HttpServer, address: str
+    authority: Authority, door: HttpServer, address: str, servers: Callable[[], list[Card]]
 ) -> Callable[[NodeId, JobId], ReportDoor | None]:
     tokens = authority.task_tokens()
     is_tls = doors.speaks_tls(door)
@@ -21,4 +22,9 @@ def report_door(
     reached = f"{platform.node()}:{port}" if host in _EVERYWHERE else address
     url = f"{'https' if is_tls else 'http'}://{reached}"
     ca = authority.ca_pem.decode() if is_tls and door.crt_file is None else ""
-    return lambda node, job: ReportDoor(url, tokens.key_for(job, node), node, ca)
+
+    def opened(node: NodeId, job: JobId) -> ReportDoor:
+        others = tuple(card.url for card in servers() if card.url != url)
+        return ReportDoor(url, tokens.key_for(job, node), node, ca, others)
+
+    return opened

@@ -136,7 +136,7 @@ async def _doors(
     )
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
-    reports = report_door(authority, config.http_server, addresses.http)
+    reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
@@ -185,7 +185,7 @@ async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.a
     for server in servers:
         await server.stop(_HANG_UP_SECONDS)
     await asyncio.wait([serving])  # it may have been cut short, where deciding has failed
-    web.hang_up()
+    await web.hang_up()
 
 
 def _urls(own: str, post: Post) -> list[str]:

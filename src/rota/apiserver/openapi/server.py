@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import field
 
 from rota.apiserver.openapi.jobs import EmptyBody
-from rota.apiserver.openapi.words import Answer, Body, Operation, list_parameters, said
+from rota.apiserver.openapi.words import Answer, Body, Operation, Parameter, list_parameters, said
 from rota.identity.tokens import Role
 
 
@@ -143,6 +143,7 @@ class EnrollBody(Body):
     )
 
 
+TOKEN_KEY = Parameter("Idempotency-Key", "the same key and body give the same token", where="header")
 TOKEN_FIELDS = Token.__struct_fields__
 
 OPERATIONS = (
@@ -161,7 +162,16 @@ OPERATIONS = (
         TokenPage,
         query=list_parameters("id", 10_000, "all"),
     ),
-    Operation("POST", "/v1/tokens", "make a token; its secret is told once", NewToken, 201, body=TokenBody),
+    Operation(
+        "POST",
+        "/v1/tokens",
+        "make a token; its secret is told once",
+        NewToken,
+        201,
+        also=(200,),
+        body=TokenBody,
+        headers=(TOKEN_KEY,),
+    ),
     Operation("DELETE", "/v1/tokens/{ref}", "revoke a token", None, 204),
     Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
     Operation("GET", "/v1/ca", "the cluster's authority", Authority),

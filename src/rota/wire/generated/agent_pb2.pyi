@@ -413,16 +413,18 @@ class Work(_message.Message):
     def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., reports: _Optional[_Union[ReportDoor, _Mapping]] = ...) -> None: ...
 
 class ReportDoor(_message.Message):
-    __slots__ = ("url", "key", "node", "ca")
+    __slots__ = ("url", "key", "node", "ca", "others")
     URL_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CA_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     url: str
     key: str
     node: str
     ca: str
-    def __init__(self, url: _Optional[str] = ..., key: _Optional[str] = ..., node: _Optional[str] = ..., ca: _Optional[str] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, url: _Optional[str] = ..., key: _Optional[str] = ..., node: _Optional[str] = ..., ca: _Optional[str] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Restart(_message.Message):
     __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")

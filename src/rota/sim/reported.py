@@ -1,0 +1,133 @@
+"""What tasks have reported: kept as it was said first, if in time; told to all; and counted as it says."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from rota.apiserver import admit_results
+from rota.keeper.rules import Key
+from rota.model.columns import ints
+from rota.model.errors import Conflict, NotFound
+from rota.model.ids import JobId
+from rota.model.lifecycle import ATTEMPT_FIRST_END
+from rota.model.limits import BLOCK_TASKS
+from rota.model.plan import Event
+from rota.model.result import Result
+from rota.sim.broken import Broken
+from rota.sim.world import World
+from rota.store import codec
+from rota.store.protocol import Batch
+
+
+class Said(NamedTuple):
+    """By an attempt, of itself or, by a token that it does not have yet, of one to come."""
+
+    key: Key
+    loss: int
+    failure: str | None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"results": {"loss": self.loss}, "failure": self.failure}
+
+    @property
+    def result(self) -> Result:
+        job, index, attempt = self.key
+        return Result(JobId(job), index, attempt, b'{"loss":%d}' % self.loss, self.failure)
+
+
+class Reported:
+    def __init__(self, known: Mapping[str, Any], world: World) -> None:
+        self._known = known  # on disk, but for what is being written
+        self._world = world
+        self._acknowledged: dict[str, Result] = {}
+        self.failed: dict[Key, str] = {}  # attempts that said so, and why
+
+    def committed(self, batch: Batch) -> None:
+        for key, value in [put for put in batch.puts if put[0].startswith("result/")]:
+            now, before = codec.decode(key, value), self._known.get(key)
+            assert isinstance(now, Result)
+            if before is None:
+                self._look_at_first(now, _events(batch))
+            elif before != now:
+                raise Broken(f"{_name(now)} reported {_words(before)}, which has become {_words(now)}")
+        for key in [key for key in batch.deletes if key.startswith("result/")]:
+            if f"job/{key.split('/')[1]}/spec" not in batch.deletes:
+                raise Broken(f"what was reported as {key} is deleted, and its job is not")
+
+    def _look_at_first(self, now: Result, events: Iterable[Event]) -> None:
+        last, is_over = self._attempt(now)
+        if last != now.attempt:
+            raise Broken(f"{_name(now)} has reported, and its task is at attempt {last}")
+        if is_over:
+            raise Broken(f"{_name(now)} has reported after its end")
+        told = [event for event in events if event.kind == "task.reported" and _is_of(event, now)]
+        if len(told) != 1 or told[0].result is None:
+            raise Broken(f"{_name(now)} has reported, and {len(told)} events tell of it")
+        if json.loads(told[0].result) != {
+            "results": json.loads(now.results),
+            "failure": now.failure,
+        }:
+            raise Broken(f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}")
+        if now.failure is not None:
+            self.failed[now.job, now.index, now.attempt] = now.failure
+
+    def answered(self, said: Said, answer: object) -> None:
+        """By a server, at this moment."""
+        wanted = said.result
+        job, kept = self._known.get(f"job/{wanted.job}/spec"), self._known.get(str(wanted.key))
+        last, is_over = self._attempt(wanted)
+        match answer:
+            case admit_results.Reported():
+                self._world.count(f"task: was told that its report is {'kept' if answer.is_new else 'known'}")
+                if job is not None and not _same(kept, wanted):
+                    raise Broken(
+                        f"{_name(wanted)} was told that {_words(wanted)} is kept, and kept is {_words(kept)}"
+                    )
+                self._acknowledged[str(wanted.key)] = wanted
+            case Conflict() if job is not None:
+                self._world.count("task: its report was refused")
+                is_first = kept is None and last == wanted.attempt and not is_over
+                if is_first or _same(kept, wanted):
+                    raise Broken(f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}")
+            case NotFound() if job is not None and last >= wanted.attempt:
+                raise Broken(f"{_name(wanted)} is there, and was told: {answer}")
+            case _:
+                pass
+
+    def at_the_end(self) -> None:
+        for key, result in self._acknowledged.items():
+            kept = self._known.get(key)
+            if f"job/{result.job}/spec" in self._known and not _same(kept, result):
+                raise Broken(f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}")
+
+    def _attempt(self, of: Result) -> tuple[int, bool]:
+        """The last there is of its task, and whether this one has ended."""
+        block, position = divmod(of.index, BLOCK_TASKS)
+        attempts = self._known.get(f"attempt/{of.job}/{block}")
+        status = self._known.get(f"status/{of.job}/{block}")
+        last = 0 if attempts is None else ints(attempts, "number")[position]
+        if status is None or ints(status, "number")[position] != of.attempt:
+            return last, False
+        return last, status.state[position] >= ATTEMPT_FIRST_END
+
+
+def _events(batch: Batch) -> Iterable[Event]:
+    return () if batch.events is None else codec.decode_events(batch.events)[1]
+
+
+def _is_of(event: Event, result: Result) -> bool:
+    named = (event.job, event.indices, event.attempt)
+    return named == (result.job, ((result.index, result.index),), result.attempt)
+
+
+def _same(kept: Result | None, said: Result) -> bool:
+    return kept is not None and (kept.results, kept.failure) == (said.results, said.failure)
+
+
+def _name(result: Result) -> str:
+    return f"attempt {result.attempt} of task {result.index} of job {result.job}"
+
+
+def _words(result: Result | None) -> str:
+    return "nothing" if result is None else f"{result.results.decode()} and the failure {result.failure}"
