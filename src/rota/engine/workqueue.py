@@ -1,10 +1,11 @@
 """Which keys are due: each at most once, re-woken while being decided, later when asked to look again."""
 
 import heapq
-from typing import NamedTuple
+
+import msgspec
 
 
-class Due(NamedTuple):
+class Due(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One thing to look at, and who shall look."""
 
     reconciler: str

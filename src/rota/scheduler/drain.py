@@ -40,7 +40,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         return _move(view, node, wish, now, alone=alone)
     plan = _move(view, node, wish, now, alone=False, only_what_stays=True)
     looks = [at_ms for at_ms in (wish.drain_by_ms, plan.wake_at_ms) if at_ms is not None]
-    return plan._replace(wake_at_ms=min(looks, default=None))
+    return plan.but(wake_at_ms=min(looks, default=None))
 
 
 def _is_last(view: View, name: tuple[JobId, int]) -> bool:
