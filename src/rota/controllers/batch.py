@@ -36,6 +36,7 @@ from rota.model.view import JobView, View
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
 _STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
+_DONE = int(step(TASK, TaskState.WANTED, TaskEvent.DONE))
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 _WAITING, _CANCELING, _SYSTEM = JobState.WAITING, JobState.CANCELING, Kind.SYSTEM
 _ASSIGNED = step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN)
@@ -101,8 +102,9 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     again: list[int] = []
     held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
-    draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
-    draft["failures"][_lasted(job.spec, status, positions)] = 0
+    draft.fill("state", done, [_DONE] * len(done))  # also of what was unwanted too late
+    lasted = _lasted(job.spec, status, positions)
+    draft.fill("failures", lasted, [0] * len(lasted))
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
         end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)

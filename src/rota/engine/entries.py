@@ -32,6 +32,7 @@ _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
     int(FIRST_END),
     int(AFTER_ENDS),
 )
+_NAMES = tuple(phase.name.lower() for phase in Phase)
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
@@ -91,7 +92,7 @@ class JobTally:
             self.by_phase[now[position]] += 1
 
     def as_dict(self) -> dict[str, int]:
-        return {phase.name.lower(): self.by_phase[phase] for phase in Phase}
+        return dict(zip(_NAMES, self.by_phase, strict=True))
 
 
 class JobEntry:

@@ -6,13 +6,14 @@ from functools import cached_property, reduce
 import numpy as np
 
 from rota.model.amounts import CPU, GPU, MEMORY, WHOLE_GPU
-from rota.model.columns import Array
+from rota.model.columns import Array, indexer
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.namespace import TASKS
 from rota.model.room import Room, bits
 from rota.model.shape import Shape
 
 _LOG_MIN = 1024
+_MANY_MIN = 8  # changes: up to here they are looked at one by one also where there are few nodes
 
 
 class Board:
@@ -140,7 +141,8 @@ class Board:
 
     def _copy(self, changed: Sequence[int]) -> None:
         room = self.room
-        slots = np.array(sorted(set(changed)), np.intp)
+        touched = sorted(set(changed))
+        slots = indexer(touched)
         free = room.capacity[:, slots] - room.reserved[:, slots]
         np.minimum(free, room.measured[:, slots], out=free)
         self.free[0, slots] = self._tasks(slots)
@@ -157,10 +159,10 @@ class Board:
                 self.noise[kind][slots] = column[slots]
             else:
                 self.noise[kind] = column[: room.size].copy()
-        self._make_space(slots.size)
-        self._log[self._logged : self._logged + slots.size] = slots
-        self._logged += slots.size
-        self.position += slots.size
+        self._make_space(len(touched))
+        self._log[self._logged : self._logged + len(touched)] = touched
+        self._logged += len(touched)
+        self.position += len(touched)
 
     def _moved(self, slot: int) -> None:
         """Something was taken there or given back: for one node plain numbers beat NumPy's cost per call."""
@@ -185,7 +187,7 @@ class Board:
         self.position += 1  # whoever had read everything starts over too
         self._log = np.zeros(max(_LOG_MIN, 4 * self.size), np.intp)
         self._logged = 0
-        self._many = self.size // 2
+        self._many = max(_MANY_MIN, self.size // 2)
 
 
 class Nodes:
