@@ -19,6 +19,7 @@ from rota.scheduler import plan as scheduler
 from rota.scheduler.survey import Surveyor
 from rota.store import codec
 from rota.watcher import liveness, sessions
+from rota.watcher.told import Told
 
 NODE = NodeId("n1")
 RAN_US = 1_000
@@ -64,7 +65,7 @@ def run(count: int) -> tuple[int, int]:
     mirror.connect(NODE, Link.UP)
     spec = JobSpec(JobId("1"), "true", ("true",), 0, count=count, needs={"cpu": 1000})
     step("apiserver", lambda *_: Plan((spec,)))
-    told = sessions.Told([])
+    told = Told([])
     queue: list[tuple[int, int]] = []
     job = mirror.jobs[spec.id]
     while job.status is None or not job.status.ended:

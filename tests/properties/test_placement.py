@@ -175,7 +175,7 @@ class World:
         seated = self.seating.seat(self.mirror.jobs[spec.id], wanted)
         self.begun[spec.id] = self.oracle.live[known:]
 
-        assert [Place(*seat) for seat in seated.seats] == expected
+        assert [Place(seat.slot, seat.devices) for seat in seated.seats] == expected
 
     def give_back(self, spec: JobSpec, count: int) -> None:
         """The last of what it was given in this round."""

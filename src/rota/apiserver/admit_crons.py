@@ -65,7 +65,7 @@ def change(
     cron = msgspec.structs.replace(cron, paused=before.paused, created_at_ms=before.created_at_ms)
     why = f"{caller.name} changes cron {cron.name}: {cron.schedule} in {cron.zone}"
     written = _written(cron, why)
-    return written._replace(puts=(runs.status, *written.puts))
+    return written.but(puts=(runs.status, *written.puts))
 
 
 def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
@@ -83,7 +83,7 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
     runs = Runs(view, cron, now)
     runs.reach(max(runs.status.last_ms, now.wall_ms))
     written = _written(msgspec.structs.replace(cron, paused=False), f"{caller.name} resumes cron {cron.name}")
-    return written._replace(puts=(runs.status, *written.puts))
+    return written.but(puts=(runs.status, *written.puts))
 
 
 def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None) -> Plan:
@@ -102,7 +102,7 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str
         raise Conflict(skipped.reason, hint="wait for it, cancel it, or create the cron with overlap = allow")
     plan, job = runs.plan(), runs.status.runs[-1].job
     keys = () if key is None else (SubmitKey(cron.namespace, key, job, digest(wish)),)
-    return plan._replace(puts=(*plan.puts, *keys), answer=Submitted(job, new=True))
+    return plan.but(puts=(*plan.puts, *keys), answer=Submitted(job, new=True))
 
 
 def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:

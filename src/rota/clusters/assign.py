@@ -76,7 +76,7 @@ class Assigner:
         if cluster.takes_jobs:
             return plan
         ending = _given_up(view, cluster) if cluster.state is ClusterState.FAILED else NOTHING
-        return plan._replace(
+        return plan.but(
             puts=(*plan.puts, *ending.puts),
             events=(*plan.events, *ending.events),
             wake_at_ms=now.ms + MOVE_LOOK_MS,

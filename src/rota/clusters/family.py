@@ -66,7 +66,7 @@ class Families:
             return NOTHING
         family = Family(wish, first, members)
         plan = _grow(view, family, now) or _balance(view, family, now) or self._shrink(view, family, now)
-        return (plan or NOTHING)._replace(wake_at_ms=now.ms + MOVE_LOOK_MS)
+        return (plan or NOTHING).but(wake_at_ms=now.ms + MOVE_LOOK_MS)
 
     def _shrink(self, view: View, family: Family, now: Instant) -> Plan | None:
         """The last that was made first; the one that was asked for stays."""

@@ -59,7 +59,7 @@ class Scaler:
             or self._shrink(view, fleet, now)
             or NOTHING
         )
-        return plan._replace(wake_at_ms=now.ms + SCALE_LOOK_MS)
+        return plan.but(wake_at_ms=now.ms + SCALE_LOOK_MS)
 
     def _look_who_is_empty(self, view: View, fleet: Fleet, now: Instant) -> None:
         for machine in fleet.machines:

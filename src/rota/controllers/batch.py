@@ -36,7 +36,11 @@ from rota.model.view import JobView, View
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
 _STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
+_DONE = int(step(TASK, TaskState.WANTED, TaskEvent.DONE))
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
+_WAITING, _CANCELING, _SYSTEM = JobState.WAITING, JobState.CANCELING, Kind.SYSTEM
+_ASSIGNED = step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN)
+_BEGUN = step(JOB, _ASSIGNED, JobEvent.TASKS_WANTED)
 
 
 WAKES: Wakes = {
@@ -66,11 +70,11 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 def look(job: JobView, now: Instant) -> Plan:
     """The job as a whole: begin it, pause it, cancel it, end it."""
     cancel = is_canceled(job)
-    if job.status is None or job.status.state is JobState.WAITING:
+    if job.status is None or job.status.state is _WAITING:
         return _before(job, now, canceled=cancel or is_nothing_left(job))
-    if job.status.state is JobState.CANCELING:
+    if job.status.state is _CANCELING:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
-    if job.tally.ended == job.spec.count and job.spec.kind is not Kind.SYSTEM:  # that goes on
+    if job.tally.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # that goes on
         return _end(job, _result(job), job.status.state, now)
     if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
@@ -98,8 +102,9 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     again: list[int] = []
     held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
-    draft["state"][done] = step(TASK, TaskState.WANTED, TaskEvent.DONE)  # also of what was unwanted too late
-    draft["failures"][_lasted(job.spec, status, positions)] = 0
+    draft.fill("state", done, [_DONE] * len(done))  # also of what was unwanted too late
+    lasted = _lasted(job.spec, status, positions)
+    draft.fill("failures", lasted, [0] * len(lasted))
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
         end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)
@@ -207,10 +212,10 @@ def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     """Nothing of it has begun: it begins, or ends at once."""
     if job.cluster is None:
         return _end(job, JobEvent.CANCEL_WISHED, JobState.SUBMITTED, now) if canceled else NOTHING
-    state = JobState.ASSIGNED if job.status is None else job.status.state
+    state = _ASSIGNED if job.status is None else job.status.state
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)
-    if state is JobState.ASSIGNED:
+    if state is _ASSIGNED:
         return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     if job.verdict is not None and job.verdict.late:
         return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
@@ -218,22 +223,21 @@ def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
 
 
 def _begin(spec: JobSpec, now: Instant) -> Plan:
-    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.TASKS_WANTED)
     why = f"{spec.size} task{'s' if spec.size > 1 else ''} of job {spec.id} wanted"
-    if spec.kind is Kind.SYSTEM:
+    if spec.kind is _SYSTEM:
         why = f"a task of job {spec.id} wanted on every node that fits"
     done = sum(last - first + 1 for first, last in spec.carried)
     if done:
         why = (
             f"{spec.count - done} of {spec.count} tasks of job {spec.id} wanted: {done} have succeeded before"
         )
-    status = JobStatus(spec.id, state, wanted_at_ms=now.ms)
+    status = JobStatus(spec.id, _BEGUN, wanted_at_ms=now.ms)
     return Plan((status, *carried(spec)), events=(Event("job.active", why, job=spec.id),), why=why)
 
 
 def _wait(spec: JobSpec) -> Plan:
     """Whether it has to is seen next, by who looks at the others."""
-    state = step(JOB, step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN), JobEvent.OTHERS_FIRST)
+    state = step(JOB, _ASSIGNED, JobEvent.OTHERS_FIRST)
     others = spec.after[0].words if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
     return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
 

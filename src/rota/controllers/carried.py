@@ -8,6 +8,8 @@ from rota.model.task import TaskBlock
 
 
 def carried(spec: JobSpec) -> tuple[TaskBlock, ...]:
+    if not spec.carried:
+        return ()
     drafts: dict[int, Draft[TaskBlock]] = {}
     done = step(TASK, TaskState.WANTED, TaskEvent.DONE)
     for first, last in spec.carried:

@@ -72,7 +72,7 @@ def look(view: View, cron: Cron, offset: Offset, now: Instant) -> Plan:
         if skipped is not None:
             runs.skip(1, skipped.reason)
     runs.reach(due[-1] * MINUTE_MS)
-    return runs.plan()._replace(wake_at_ms=wake_at_ms)
+    return runs.plan().but(wake_at_ms=wake_at_ms)
 
 
 def choose(missed: Missed, due_ms: list[int], wall_ms: int) -> Chosen:
@@ -94,4 +94,4 @@ def _cannot(view: View, cron: Cron, problem: str, now: Instant) -> Plan:
     if runs.status.reason == problem:
         return look_again(now.ms + CRON_LOOK_MS)
     runs.skip(0, problem)
-    return runs.plan()._replace(wake_at_ms=now.ms + CRON_LOOK_MS)
+    return runs.plan().but(wake_at_ms=now.ms + CRON_LOOK_MS)

@@ -11,6 +11,8 @@ from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.task import TaskBlock
 from rota.model.view import JobView
 
+_PAUSED = JobState.PAUSED  # enum members are slow to look up, and this one is asked for at every look
+
 
 def is_canceled(job: JobView) -> bool:
     """By a user, or because its cluster has failed and it may go to no other."""
@@ -68,6 +70,8 @@ def pause(job: JobView, now: Instant) -> Plan | None:
     """As wished: nothing of it is placed, or it is again. None: it is as wished."""
     assert job.status is not None
     wished = job.wish is not None and job.wish.paused
+    if wished == (job.status.state is _PAUSED):
+        return None
     match job.status.state:
         case JobState.ACTIVE if wished:
             event, why = JobEvent.PAUSE_WISHED, f"job {job.spec.id} is paused: nothing of it starts"

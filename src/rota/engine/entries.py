@@ -10,7 +10,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, at_home
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.neighbours import Counted
+from rota.model.neighbours import NOWHERE
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
 from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
 from rota.model.pins import PinBlock, grown
@@ -19,7 +19,20 @@ from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.task import TaskBlock
 
-_PENDING = int(Phase.PENDING)
+# Plain numbers: enum members are slow to look up, and these are needed at every change.
+_PHASES, _PENDING, _OFFERED, _STOPPING = (
+    len(Phase),
+    int(Phase.PENDING),
+    int(Phase.OFFERED),
+    int(Phase.STOPPING),
+)
+_HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
+    int(Phase.HELD),
+    int(Phase.UNRESOLVED),
+    int(FIRST_END),
+    int(AFTER_ENDS),
+)
+_NAMES = tuple(phase.name.lower() for phase in Phase)
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
@@ -46,32 +59,32 @@ class JobTally:
     """Counts of a job's tasks per phase."""
 
     def __init__(self, count: int) -> None:
-        self.by_phase = [0] * len(Phase)
-        self.by_phase[Phase.PENDING] = count
+        self.by_phase = [0] * _PHASES
+        self.by_phase[_PENDING] = count
 
     @property
     def pending(self) -> int:
-        return self.by_phase[Phase.PENDING]
+        return self.by_phase[_PENDING]
 
     @property
     def ended(self) -> int:
-        return sum(self.by_phase[FIRST_END:AFTER_ENDS])
+        return sum(self.by_phase[_ENDS:_AFTER_ENDS])
 
     @property
     def live(self) -> int:
-        return sum(self.by_phase[Phase.OFFERED : FIRST_END])
+        return sum(self.by_phase[_OFFERED:_ENDS])
 
     @property
     def stopping(self) -> int:
-        return self.by_phase[Phase.STOPPING]
+        return self.by_phase[_STOPPING]
 
     @property
     def held(self) -> int:
-        return self.by_phase[Phase.HELD]
+        return self.by_phase[_HELD]
 
     @property
     def unresolved(self) -> int:
-        return self.by_phase[Phase.UNRESOLVED]
+        return self.by_phase[_UNRESOLVED]
 
     def shift(self, before: bytes, now: bytes, changed: list[int]) -> None:
         for position in changed:
@@ -79,7 +92,7 @@ class JobTally:
             self.by_phase[now[position]] += 1
 
     def as_dict(self) -> dict[str, int]:
-        return {phase.name.lower(): self.by_phase[phase] for phase in Phase}
+        return dict(zip(_NAMES, self.by_phase, strict=True))
 
 
 class JobEntry:
@@ -110,9 +123,10 @@ class JobEntry:
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
-        self.counted = Counted([], [])
+        self.counted = NOWHERE
         self.counted_version = -1  # of the neighbours when `counted` was made
-        self._bound()
+        if spec.kept is not None:
+            self._bound()
 
     def report(self, result: Result) -> None:
         self.results[result.index, result.attempt] = result
@@ -151,7 +165,7 @@ class JobEntry:
             spec = at_home(spec, self.cluster.cluster)
         if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
             spec = grown(spec, self.spec.count - spec.count)
-        self.tally.by_phase[Phase.PENDING] += spec.count - self.spec.count
+        self.tally.by_phase[_PENDING] += spec.count - self.spec.count
         self.spec = spec
         self.counted_version = -1
         records: tuple[TaskBlock | AttemptBlock | StatusBlock, ...]
@@ -231,7 +245,7 @@ class JobEntry:
         """Tasks come with their nodes."""
         more = self._pins.take(record)
         self.spec = grown(self.spec, more)
-        self.tally.by_phase[Phase.PENDING] += more
+        self.tally.by_phase[_PENDING] += more
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         if self._pins.blocks:

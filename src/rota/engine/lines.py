@@ -8,6 +8,8 @@ from rota.model.job import Turn
 from rota.model.lifecycle import JobState
 from rota.model.shape import Line
 
+_ACTIVE = JobState.ACTIVE  # enum members are slow to look up, and this one is asked for at every change
+
 
 class Lines:
     def __init__(self) -> None:
@@ -19,12 +21,12 @@ class Lines:
     def put(self, job: JobEntry) -> None:
         """Where it belongs: in its line while it is active, not paused, and has pending tasks."""
         paused = job.wish is not None and job.wish.paused  # counts before its status says so
-        active = job.status is not None and job.status.state is JobState.ACTIVE
+        active = job.status is not None and job.status.state is _ACTIVE
         wanted = active and not paused and job.tally.pending > 0
         if wanted and not job.in_line:
             job.in_line = True
             insort(self._lines.setdefault(job.spec.line, []), job.spec.order)
-        elif not wanted:
+        elif not wanted and job.in_line:
             self.take_out(job)
 
     def take_out(self, job: JobEntry) -> None:

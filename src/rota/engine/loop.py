@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Keys, Reconciler
 from rota.engine.workqueue import Due, WorkQueue
 from rota.model.errors import Bug, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
 from rota.model.ids import Key
 from rota.model.limits import BATCH_KEYS_MAX, DECIDE_AGAIN_MAX, STALL_MS
-from rota.model.plan import OWNERS, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A command somebody waits for, and the component in whose name it writes."""
 
     owner: str
@@ -21,7 +23,7 @@ class Request(NamedTuple):
     refused: Callable[[RotaError], None]
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     """What to tell whoever asked, once the batch is on disk."""
 
     request: Request
@@ -133,7 +135,7 @@ class Loop:
         self._last_ms = now.ms
 
     def _serve(self, request: Request, batch: "_Batch") -> None:
-        plan = self._guarded(Due(request.owner, "request"), lambda: request.command(self.mirror, batch.now))
+        plan = self._guarded(Due(request.owner, "request"), request.command, self.mirror, batch.now)
         if isinstance(plan, RotaError):
             batch.refusals.append((request, plan))
             return
@@ -142,17 +144,17 @@ class Loop:
 
     def _look(self, due: Due, batch: "_Batch") -> None:
         reconciler = self._reconcilers[due.reconciler]
-        plan = self._guarded(due, lambda: reconciler.decide(self.mirror, due.key, batch.now))
-        if isinstance(plan, RotaError):
+        plan = self._guarded(due, reconciler.decide, self.mirror, due.key, batch.now)
+        if plan is NOTHING or isinstance(plan, RotaError):
             return
         if plan.wake_at_ms is not None:
             self._queue.wake_at(due, plan.wake_at_ms)
         self._take(reconciler.owner, plan, batch)
 
-    def _guarded(self, due: Due, decide: Callable[[], Plan]) -> Plan | RotaError:
+    def _guarded(self, due: Due, decide: Callable[..., Plan], *given: object) -> Plan | RotaError:
         """A bug in one decision parks its key and is told; the others go on."""
         try:
-            return decide()
+            return decide(*given)
         except (Rejected, StoreFull) as refusal:
             return refusal
         except Exception as error:
@@ -161,11 +163,14 @@ class Loop:
 
     def _take(self, owner: str, plan: Plan, batch: "_Batch") -> None:
         for record in plan.puts:
-            if OWNERS[type(record)] != owner:
-                raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[type(record)]}'s")
+            kind = type(record)
+            if OWNERS[kind] != owner:
+                raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[kind]}'s")
             self.mirror.apply(record)
             batch.put(record)
-            self._wake_for(record)
+            for name, keys in self._wakes.get(kind, ()):
+                for key in keys(record):
+                    self._queue.wake(Due(name, key))
         for key in plan.deletes:
             self.mirror.forget(key)
             batch.delete(key)
@@ -173,11 +178,6 @@ class Loop:
         batch.fenced |= plan.fenced
         if plan.why:
             batch.whys.append(plan.why)
-
-    def _wake_for(self, record: Record) -> None:
-        for name, keys in self._wakes.get(type(record), ()):
-            for key in keys(record):
-                self._queue.wake(Due(name, key))
 
 
 class _Batch:

@@ -22,7 +22,7 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Cells, Hold, Phase, cell, cells
+from rota.model.phase import Cells, Hold, Phase, cells
 from rota.model.pins import PinBlock, begun
 from rota.model.plan import Record
 from rota.model.recovery import JobAnswers, Presence
@@ -37,6 +37,7 @@ _PENDING, _STOPPING = int(Phase.PENDING), int(Phase.STOPPING)
 _REFUSED = int(AttemptState.REFUSED)
 _ROOM = int(Hold.ROOM)
 _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
+_SYSTEM, _CANCELING = Kind.SYSTEM, JobState.CANCELING
 
 
 class Mirror(Standing):
@@ -278,7 +279,7 @@ class Mirror(Standing):
         before = Cells(job.phases.get(block) or bytes(size), job.holds.get(block) or bytes(size))
         records = job.tasks.get(block), attempt, job.statuses.get(block)
         if known and written is not None and len(written) <= FEW:
-            now = before.changed({at: cell(at, *records) for at in written})
+            now = before.changed(written, *records)
         else:
             now = cells(size, *records)
         now = job.bounded(block, now)
@@ -289,7 +290,7 @@ class Mirror(Standing):
             self._shift_holds(job, attempt, before.hold, now.hold)
         elif changed:
             job.has_gaps = True
-        job.phases[block], job.holds[block] = now
+        job.phases[block], job.holds[block] = now.phase, now.hold
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._lines.put(job)
@@ -340,16 +341,16 @@ class Mirror(Standing):
 
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
-        before = job.status is not None and job.status.ended
+        before, ended = job.status is not None and job.status.ended, record.ended
         job.status = record
-        self.unfinished -= int(record.ended) - int(before)
+        self.unfinished -= int(ended) - int(before)
         self._followers.stand(job.spec, record.state)
-        if job.spec.kind is Kind.SYSTEM:
+        if job.spec.kind is _SYSTEM:
             self._note_system(record)
-        if record.ended and not before:
+        if ended and not before:
             self._sums.end(job.spec)
             self.past.end(job.spec, record)
-        if record.state is JobState.CANCELING:
+        if record.state is _CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
         self._lines.put(job)

@@ -30,9 +30,11 @@ class Sums:
             self._lend(job, slot, move)
         if shape.noise is not None:
             self._room.disturb(slot, shape.noise, live)
-        job.on[node] = job.on.get(node, 0) + live
-        if not job.on[node]:
-            del job.on[node]
+        there = job.on.get(node, 0) + live
+        if there:
+            job.on[node] = there
+        else:
+            job.on.pop(node, None)
         if self._neighbours.members or self._neighbours.own:
             self._neighbours.count(job.spec.id, self._counted(job), slot, live)
 

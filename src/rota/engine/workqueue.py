@@ -1,10 +1,12 @@
 """Which keys are due: each at most once, re-woken while being decided, later when asked to look again."""
 
 import heapq
-from typing import NamedTuple
+from collections import OrderedDict
+
+import msgspec
 
 
-class Due(NamedTuple):
+class Due(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One thing to look at, and who shall look."""
 
     reconciler: str
@@ -15,7 +17,7 @@ class WorkQueue:
     """First woken, first served."""
 
     def __init__(self) -> None:
-        self._due: dict[Due, None] = {}
+        self._due: OrderedDict[Due, None] = OrderedDict()  # of a plain one the first is found slowly
         self._later: list[tuple[int, Due]] = []
         self._later_at: dict[Due, int] = {}  # the earliest time asked for; older heap entries are void
 
@@ -36,8 +38,7 @@ class WorkQueue:
                 self._due[due] = None
         if not self._due:
             return None
-        due = next(iter(self._due))
-        del self._due[due]
+        due, _ = self._due.popitem(last=False)
         return due
 
     def next_at(self) -> int | None:

@@ -15,11 +15,8 @@ class Accounts:
 
     def charge(self, owner: Owner, needs: Iterable[tuple[str, int]], tasks: int) -> None:
         """So many tasks more (a negative number: fewer) hold room."""
-        _add(self.of_namespace.setdefault(owner.namespace, {}), needs, tasks)
-        _add(self.of_owner.setdefault(owner, {}), needs, tasks)
-
-
-def _add(held: dict[str, int], needs: Iterable[tuple[str, int]], tasks: int) -> None:
-    held[TASKS] = held.get(TASKS, 0) + tasks
-    for resource, amount in needs:
-        held[resource] = held.get(resource, 0) + amount * tasks
+        ours = self.of_namespace.setdefault(owner.namespace, {})
+        for held in (ours, self.of_owner.setdefault(owner, {})):
+            held[TASKS] = held.get(TASKS, 0) + tasks
+            for resource, amount in needs:
+                held[resource] = held.get(resource, 0) + amount * tasks

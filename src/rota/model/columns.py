@@ -53,10 +53,14 @@ def _dtype(record: Any, name: str) -> np.dtype[Any]:
     return _DTYPES[record.COLUMNS[name]]
 
 
+def _code(record: Any, name: str) -> Any:
+    return _CODES[record.COLUMNS[name]]
+
+
 def ints(record: Any, name: str) -> "memoryview[int] | bytes":
     """One column for reading number by number, which is faster than an array where few are read."""
     data: bytes = getattr(record, name)
-    code = _CODES[record.COLUMNS[name]]
+    code = _code(record, name)
     return data if code == "B" else memoryview(data).cast(code)
 
 
@@ -73,12 +77,14 @@ def differing(before: B | None, now: B, names: Iterable[str]) -> list[int] | Non
     """Positions at which two records differ in some of these columns; None: there is nothing to compare."""
     if before is None:
         return None
-    masks = [
-        column(before, name) != column(now, name)
-        for name in names
-        if getattr(before, name) != getattr(now, name)
-    ]
-    return where(reduce(np.logical_or, masks)) if masks else []
+    unequal = [name for name in names if getattr(before, name) != getattr(now, name)]
+    if not unequal:
+        return []
+    pairs = [(ints(before, name), ints(now, name)) for name in unequal]
+    size = len(pairs[0][0])
+    if size <= FEW:
+        return [at for at in range(size) if any(old[at] != new[at] for old, new in pairs)]
+    return where(reduce(np.logical_or, [column(before, name) != column(now, name) for name in unequal]))
 
 
 def small(data: bytes) -> Array:
@@ -105,17 +111,16 @@ class Draft(Generic[B]):
 
     def __init__(self, record: B) -> None:
         self.record = record
-        self._open: dict[str, Array] = {}
+        self._open: dict[str, bytearray] = {}
 
     def __getitem__(self, name: str) -> Array:
-        array = self._open.get(name)
-        if array is None:
-            data = bytearray(getattr(self.record, name))  # of its own, to be written
-            array = self._open[name] = np.frombuffer(data, _dtype(self.record, name))
-        return array
+        """To be written into."""
+        return np.frombuffer(self._data(name), _dtype(self.record, name))
 
     def fill(self, name: str, positions: list[int], values: list[int]) -> None:
         """Numbers from outside, positions ascending: what a column cannot hold becomes the nearest it can."""
+        if len(positions) <= FEW and self._fill_few(name, positions, values):
+            return
         array, at = self[name], indexer(positions)
         try:
             array[at] = values
@@ -124,8 +129,24 @@ class Draft(Generic[B]):
             array[at] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]
 
     def done(self, **changes: Any) -> B:
-        packed = {name: array.tobytes() for name, array in self._open.items()}
+        packed = {name: bytes(data) for name, data in self._open.items()}
         return msgspec.structs.replace(self.record, **packed, **changes)
+
+    def _data(self, name: str) -> bytearray:
+        data = self._open.get(name)
+        if data is None:
+            data = self._open[name] = bytearray(getattr(self.record, name))
+        return data
+
+    def _fill_few(self, name: str, positions: list[int], values: list[int]) -> bool:
+        """Number by number; False: there is one that the column cannot hold."""
+        numbers = memoryview(self._data(name)).cast(_code(self.record, name))
+        try:
+            for at, value in zip(positions, values, strict=True):
+                numbers[at] = value
+        except (OverflowError, ValueError):
+            return False
+        return True
 
 
 class Ranges:

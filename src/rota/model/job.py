@@ -52,6 +52,9 @@ class Kind(StrEnum):
     SYSTEM = "system"  # one task on every node that fits
 
 
+_SYSTEM = Kind.SYSTEM  # enum members are slow to look up, and this one is asked for at every change
+
+
 class Recovery(StrEnum):
     """Who deals with a task whose node is lost: exactly one."""
 
@@ -169,13 +172,15 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @lazy
     def conditions(self) -> tuple[Constraint, ...]:
         """On a node's labels: those it names, and those that what it is implies."""
+        if self.container is None and self.sandbox is None and self.run is not RunMode.ONE_AT_A_TIME:
+            return self.where
         implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX), (self.lease_ms, LEASES))
         return (*self.where, *(condition for what, condition in implied if what is not None))
 
     @lazy
     def tolerated(self) -> tuple[str, ...]:
         """Taints it does not mind. Whoever names a node means that one, also where it is dialled."""
-        names_one = any(one.label == "node" and one.op is Op.EQUAL for one in self.where)
+        names_one = [one for one in self.where if one.label == "node" and one.op is Op.EQUAL]
         return (*self.tolerate, DIALLED) if names_one else self.tolerate
 
     @lazy
@@ -199,7 +204,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             where=self.conditions,
             workdir=self.workdir,
             run=self.run,
-            tolerate=self.tolerated,
+            tolerate=self.tolerated if self.where else self.tolerate,
             prefer=self.prefer,
             noise=self.noise,
             policy=self.policy,
@@ -244,7 +249,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
-        if self.kind is Kind.SYSTEM:  # its tasks come one by one: there is a place for each from the start
+        if self.kind is _SYSTEM:  # its tasks come one by one: there is a place for each from the start
             return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 

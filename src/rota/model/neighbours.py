@@ -1,6 +1,5 @@
 """Neighbours: on which nodes the jobs are that others want to be near to or apart from."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -76,11 +75,11 @@ class Neighbours:
             if repulsion in self.holders:
                 self.holders[repulsion][slot] += times
 
-    def repelled(self, namespace: str, known_as: Mapping[str, str]) -> list[Repulsion]:
+    def repelled(self, spec: JobSpec) -> list[Repulsion]:
         """Terms of jobs by which such a job is kept away."""
         if not self.holders:
             return []
-        return [one for one in self.holders if one[0] == namespace and one[1].jobs.holds(known_as)]
+        return [one for one in self.holders if one[0] == spec.namespace and one[1].jobs.holds(spec.known_as)]
 
     def widen(self, width: int) -> None:
         self.members = {name: _longer(column, width) for name, column in self.members.items()}

@@ -1,9 +1,9 @@
 """Phase: a task's state as people see it, and what its attempt holds of its node, from three blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
@@ -61,17 +61,24 @@ _BEYOND = bytes.maketrans(
 )
 
 
-class Cells(NamedTuple):
+class Cells(msgspec.Struct, frozen=True):
     """One byte per task of a block."""
 
     phase: bytes
     hold: bytes
 
-    def changed(self, by: Mapping[int, "Cell"]) -> "Cells":
-        """The same with some of them replaced."""
+    def changed(
+        self,
+        positions: Iterable[int],
+        task: TaskBlock | None,
+        attempt: AttemptBlock | None,
+        status: StatusBlock | None,
+    ) -> "Cells":
+        """The same with those at some positions found anew."""
         phase, hold = bytearray(self.phase), bytearray(self.hold)
-        for at, one in by.items():
-            phase[at], hold[at] = one
+        for at in positions:
+            one = _cell(at, task, attempt, status)
+            phase[at], hold[at] = one.phase, one.hold
         return Cells(bytes(phase), bytes(hold))
 
     def bounded(self, size: int) -> "Cells":
@@ -79,7 +86,7 @@ class Cells(NamedTuple):
         return Cells(self.phase[:size] + self.phase[size:].translate(_BEYOND), self.hold)
 
 
-class Cell(NamedTuple):
+class _Cell(msgspec.Struct, frozen=True):
     phase: int
     hold: int
 
@@ -90,11 +97,10 @@ def cells(
     """Of a whole block. Most jobs are one task: a plain loop beats NumPy's cost per call."""
     if size > FEW:
         return _many(size, task, attempt, status)
-    found = [cell(at, task, attempt, status) for at in range(size)]
-    return Cells(bytes(one.phase for one in found), bytes(one.hold for one in found))
+    return Cells(bytes(size), bytes(size)).changed(range(size), task, attempt, status)
 
 
-def cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> Cell:
+def _cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> _Cell:
     """Of one task. An attempt newer than its status is merely offered."""
     phase = hold = 0
     number = 0 if attempt is None else ints(attempt, "number")[at]
@@ -111,7 +117,7 @@ def cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: 
         phase = _UNRESOLVED
     if task is not None and (wish := task.state[at]):
         phase = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
-    return Cell(phase, hold)
+    return _Cell(phase, hold)
 
 
 def _many(

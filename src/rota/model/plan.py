@@ -1,6 +1,6 @@
 """Plan: what to write, what happened, why, and when to look again. Knows nothing of stores."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -106,7 +106,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str | None = None  # what an attempt reported, as JSON
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """One decision."""
 
     puts: tuple[Record, ...] = ()
@@ -116,6 +116,10 @@ class Plan(NamedTuple):
     wake_at_ms: int | None = None  # cluster time at which to look at the same key again
     answer: Any = None  # for whoever asked, once it is on disk
     fenced: bool = False  # even without a write, its answer holds only if a commit shows that we still lead
+
+    def but(self, **changes: Any) -> Self:
+        """The same decision with something else about it."""
+        return msgspec.structs.replace(self, **changes)
 
 
 NOTHING = Plan()

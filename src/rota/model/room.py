@@ -122,9 +122,10 @@ class Room:
         """
         if room:
             for resource, amount in needs:
-                row = self.row(resource)  # first: a new row makes new arrays
+                row = self.rows[resource] if resource in self.rows else self.row(resource)
                 self.reserved[row, slot] += amount * room
-        self.queued[slot] += line
+        if line:
+            self.queued[slot] += line
         self.held[slot] += room + line
         self._touch(slot)
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from rota.model.attempt import EVICTED, AttemptBlock, Choice, OldAttempt
@@ -12,7 +13,7 @@ from rota.model.view import JobView
 from rota.scheduler.place import Seated
 
 
-class Placed(NamedTuple):
+class Placed(msgspec.Struct, frozen=True):
     """Tasks of one job, the node each goes to, and its GPUs there, one bit each."""
 
     job: JobView

@@ -6,13 +6,14 @@ from functools import cached_property, reduce
 import numpy as np
 
 from rota.model.amounts import CPU, GPU, MEMORY, WHOLE_GPU
-from rota.model.columns import Array
+from rota.model.columns import Array, indexer
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.namespace import TASKS
 from rota.model.room import Room, bits
 from rota.model.shape import Shape
 
 _LOG_MIN = 1024
+_MANY_MIN = 8  # changes: up to here they are looked at one by one also where there are few nodes
 
 
 class Board:
@@ -24,9 +25,10 @@ class Board:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.forgotten = 0  # entries no longer in the log
+        self.position = 0  # how far the log has got
         self._log: Array = np.zeros(_LOG_MIN, np.intp)
         self._logged = 0
+        self._many = 0  # changes after which all nodes are looked at again
         self._read = -1  # of the room's changes; nothing yet
         self.rows: dict[str, int] = {}
         self.filling: tuple[int, ...] = ()  # rows of what makes a node idle or full
@@ -34,11 +36,6 @@ class Board:
     @property
     def size(self) -> int:
         return self.room.size
-
-    @property
-    def position(self) -> int:
-        """How far the log has got."""
-        return self.forgotten + self._logged
 
     def sync(self) -> None:
         """Take over what changed in the room since the last time."""
@@ -54,8 +51,8 @@ class Board:
 
     def since(self, position: int) -> Array | None:
         """Slots that changed since then; None where that is too long ago or too many to tell."""
-        start = position - self.forgotten
-        if start < 0 or self._logged - start > self.size // 2:
+        start = self._logged - (self.position - position)
+        if start < 0 or self._logged - start > self._many:
             return None
         return self._log[start : self._logged]
 
@@ -86,14 +83,12 @@ class Board:
             part = min(dict(shape.needs)[GPU], WHOLE_GPU)
             for device in bits(devices):
                 self.devices[slot, device] -= part * times
-        self.idle[slot] = self._idle(slot)
-        self._touch(slot)
+        self._moved(slot)
 
     def shift(self, slot: int, amounts: Array) -> None:
         """More (negative: less) of everything is free there, for a while."""
         self.free[:, slot] += amounts
-        self.idle[slot] = self._idle(slot)
-        self._touch(slot)
+        self._moved(slot)
 
     def copies(self, shape: Shape, slots: Array) -> Array:
         """How many more tasks of this shape each of these nodes has room for; GPUs apart."""
@@ -132,7 +127,7 @@ class Board:
         self.noise = {kind: column[:size].copy() for kind, column in room.noise.items()}
         self._forget_log()
 
-    def _idle(self, slots: Array | slice | int) -> Array:
+    def _idle(self, slots: Array | slice) -> Array:
         """Shares that are free of what makes a node idle or full, added up in one order: always exact."""
         first, *rest = self.filling
         idle: Array = self.free[first, slots] * self.per_capacity[first, slots]
@@ -146,7 +141,8 @@ class Board:
 
     def _copy(self, changed: Sequence[int]) -> None:
         room = self.room
-        slots = np.unique(np.array(changed, np.intp))
+        touched = sorted(set(changed))
+        slots = indexer(touched)
         free = room.capacity[:, slots] - room.reserved[:, slots]
         np.minimum(free, room.measured[:, slots], out=free)
         self.free[0, slots] = self._tasks(slots)
@@ -163,14 +159,21 @@ class Board:
                 self.noise[kind][slots] = column[slots]
             else:
                 self.noise[kind] = column[: room.size].copy()
-        self._make_space(slots.size)
-        self._log[self._logged : self._logged + slots.size] = slots
-        self._logged += slots.size
+        self._make_space(len(touched))
+        self._log[self._logged : self._logged + len(touched)] = touched
+        self._logged += len(touched)
+        self.position += len(touched)
 
-    def _touch(self, slot: int) -> None:
+    def _moved(self, slot: int) -> None:
+        """Something was taken there or given back: for one node plain numbers beat NumPy's cost per call."""
+        idle = 0.0
+        for row in self.filling:  # as `_idle` adds them up; `sum` may round otherwise
+            idle += self.free.item(row, slot) * self.per_capacity.item(row, slot)
+        self.idle[slot] = idle
         self._make_space(1)
         self._log[self._logged] = slot
         self._logged += 1
+        self.position += 1
 
     def _make_space(self, count: int) -> None:
         """The older half is forgotten when the log is full."""
@@ -178,13 +181,13 @@ class Board:
             kept = min(self._log.size // 2, self._logged)
             dropped = self._logged - kept
             self._log[:kept] = self._log[dropped : self._logged].copy()
-            self.forgotten += dropped
             self._logged = kept
 
     def _forget_log(self) -> None:
-        self.forgotten += self._logged + 1  # one more: whoever had read everything starts over too
+        self.position += 1  # whoever had read everything starts over too
         self._log = np.zeros(max(_LOG_MIN, 4 * self.size), np.intp)
         self._logged = 0
+        self._many = max(_MANY_MIN, self.size // 2)
 
 
 class Nodes:

@@ -40,7 +40,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     plan = _move(view, node, wish, now, alone=False, is_due=lambda job: _is_due(job, node, now))
     dues = (_due_ms(view.jobs[job], node) for job, _ in node.assigned)
     looks = [wish.drain_by_ms, plan.wake_at_ms, *(due for due in dues if due is not None and due > now.ms)]
-    return plan._replace(wake_at_ms=min((at_ms for at_ms in looks if at_ms is not None), default=None))
+    return plan.but(wake_at_ms=min((at_ms for at_ms in looks if at_ms is not None), default=None))
 
 
 def _is_due(job: JobView, node: NodeView, now: Instant) -> bool:

@@ -18,7 +18,10 @@ def seat(view: View, seating: Seating, job: JobView, ready: list[int], refused: 
     if not avoided or not left:
         return first
     rest = seating.seat(job, left, _barred(view, refused))
-    return first._replace(seats=[*first.seats, *rest.seats]) if first.seats else rest
+    if not first.seats:
+        return rest
+    first.seats.extend(rest.seats)
+    return first
 
 
 def failed_on(view: View, job: JobView, indices: Iterable[int]) -> list[int]:

@@ -2,7 +2,8 @@
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from rota.model.accounts import Accounts
 from rota.model.ids import JobId
@@ -15,7 +16,7 @@ from rota.model.view import JobView, View
 _NO_QUOTA = Namespace("")
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, order=True):
     """The job whose turn it is in one line. Turns are unique, so heads sort by them alone."""
 
     turn: Turn
@@ -30,7 +31,7 @@ class Head(NamedTuple):
     @property
     def next(self) -> "Head | None":
         at = self.at + 1
-        return self._replace(turn=self.jobs[at], at=at) if at < len(self.jobs) else None
+        return Head(self.jobs[at], at, self.line, self.jobs) if at < len(self.jobs) else None
 
 
 class Shares:
@@ -40,7 +41,8 @@ class Shares:
         self._room = view.room
         self._accounts = view.accounts
         self._namespaces = view.namespaces
-        self._placed = Accounts()
+        self._counted = Accounts()  # of what was placed
+        self._uncounted: list[tuple[JobSpec, int]] = []
 
     @lazy
     def _totals(self) -> dict[str, int]:
@@ -51,11 +53,11 @@ class Shares:
     def of(self, owner: Owner) -> tuple[float, float]:
         """Its namespace's share by weight, then its own."""
         weight = self._namespaces.get(owner.namespace, _NO_QUOTA).weight
+        held, placed = self._accounts, self._placed
         ours = self._share(
-            self._accounts.of_namespace.get(owner.namespace, {}),
-            self._placed.of_namespace.get(owner.namespace, {}),
+            held.of_namespace.get(owner.namespace, {}), placed.of_namespace.get(owner.namespace, {})
         )
-        mine = self._share(self._accounts.of_owner.get(owner, {}), self._placed.of_owner.get(owner, {}))
+        mine = self._share(held.of_owner.get(owner, {}), placed.of_owner.get(owner, {}))
         return ours / weight, mine
 
     def left(self, spec: JobSpec) -> int | None:
@@ -74,7 +76,15 @@ class Shares:
         return max(0, min(rooms, default=spec.count))
 
     def charge(self, spec: JobSpec, tasks: int) -> None:
-        self._placed.charge(spec.line.owner, spec.shape.needs, tasks)
+        self._uncounted.append((spec, tasks))
+
+    @property
+    def _placed(self) -> Accounts:
+        """Counted when somebody asks: where nobody has a quota or shares with others, nobody does."""
+        for spec, tasks in self._uncounted:
+            self._counted.charge(spec.line.owner, spec.shape.needs, tasks)
+        self._uncounted.clear()
+        return self._counted
 
     def _share(self, held: dict[str, int], placed: dict[str, int]) -> float:
         shares = (

@@ -1,7 +1,6 @@
 """A system job + the nodes -> a task for each that fits, on that node and no other."""
 
-from typing import NamedTuple
-
+import msgspec
 import numpy as np
 
 from rota.model.columns import Array, Ranges
@@ -14,7 +13,7 @@ from rota.scheduler.place import Seat, Seated, Seating, choose_devices
 from rota.scheduler.scores import NEVER
 
 
-class Pinned(NamedTuple):
+class Pinned(msgspec.Struct, frozen=True):
     """Tasks in the order in which they were looked at: first those that have a seat."""
 
     indices: list[int]

@@ -1,8 +1,8 @@
 """Tasks of one job onto nodes: every node considered, the best first, its rules and its gang obeyed."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from rota.model.amounts import GPU, WHOLE_GPU
@@ -11,7 +11,7 @@ from rota.model.plan import Instant
 from rota.model.shape import Shape
 from rota.model.view import JobView, View
 from rota.scheduler.board import Board, Nodes
-from rota.scheduler.rows import Pick, Plugins, Rows, Run
+from rota.scheduler.rows import Pick, Plugins, Rows, Run, fitting
 from rota.scheduler.rules import Company, Domains, Terms
 from rota.scheduler.scores import NEVER
 
@@ -20,14 +20,14 @@ _FEW = 4  # tasks for which nothing is prepared
 _STREAMS_MAX = 64  # classes of nodes that are kept apart; beyond it one node at a time is cheaper
 
 
-class Seat(NamedTuple):
+class Seat(msgspec.Struct, frozen=True):
     """One task's place: the node's slot, and its GPUs there, one bit each."""
 
     slot: int
     devices: int = 0
 
 
-class Seated(NamedTuple):
+class Seated(msgspec.Struct, frozen=True):
     """What was found for one job, and how the first choice was made."""
 
     seats: list[Seat]
@@ -82,13 +82,14 @@ class Seating:
     def _seat(self, job: JobView, wanted: int, barred: Array | None) -> Seated:
         terms = self.terms(job)
         shape = job.spec.shape
-        worth = _worth(self.rows.of(shape), terms.points() if terms else None, barred)
-        seated = _best_two(worth)
+        row = self.rows.row(shape)
+        worth = _worth(row.points, terms.points() if terms.parts else None, barred)
+        seated = _best_two(worth, row.fitting if worth is row.points else fitting(worth))
         if not seated.fitting or wanted <= 0:
             return seated
         if wanted == 1:
             seated.seats.append(self._take(shape, seated.slot, terms))
-        elif not terms or terms.still:
+        elif terms.still:
             seated.seats.extend(self._run(shape, wanted, terms, barred))
         else:
             seated.seats.extend(self._walk(shape, wanted, terms, barred))
@@ -110,7 +111,7 @@ class Seating:
         run = Run(self.rows, shape, most=1 if terms.one_per_node else None)
         seats: list[Seat] = []
         while len(seats) < wanted:
-            added = terms.points() if terms else None
+            added = terms.points() if terms.parts else None
             worth = _worth(self.rows.of(shape), added, barred)
             picks = run.next(wanted - len(seats), worth, added)
             if not picks:
@@ -213,9 +214,8 @@ def _worth(points: Array, added: Array | None, barred: Array | None) -> Array:
     return worth if barred is None else np.where(barred, NEVER, worth)
 
 
-def _best_two(worth: Array) -> Seated:
-    """How many fit, the best of them and who comes second; nobody is seated yet."""
-    fitting = int(np.count_nonzero(np.isfinite(worth)))
+def _best_two(worth: Array, fitting: int) -> Seated:
+    """Of those that fit: the best of them and who comes second; nobody is seated yet."""
     if not fitting:
         return Seated([])
     best = int(worth.argmax())

@@ -33,6 +33,9 @@ from rota.scheduler.place import Seated, Seating, barring, refusing
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
 from rota.scheduler.rows import Plugins
 
+# Enum members are slow to look up, and these are asked for at every placement.
+_SYSTEM, _REJECT, _PACK = Kind.SYSTEM, Unschedulable.REJECT, Policy.PACK
+
 
 class Settings(NamedTuple):
     """What an operator decides about placement."""
@@ -139,16 +142,17 @@ class Round:
         wanted = may_start(job, self._shares)
         if wanted <= 0:
             return self._shares.left(job.spec) != 0 or self._block(job)
-        held_back = self._held_back(job)
+        held_back = self._held_back(job) if self._memory.first is not None else {}
         refused = refusing(self._view, job, self._now)
         ready = job.ready(self._now.ms, min(wanted, self._most(job)))
         self._hold_nominated(-1, job)
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, -amounts)
-        ready, seated = self._seat(job, ready, refused)
+        pinned = self._seat(job, ready, refused)
+        ready, seated = pinned.indices, pinned.seated
         for slot, amounts in held_back.items():
             self._seating.board.shift(slot, amounts)
-        impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
+        impatient = job.spec.when_unschedulable is _REJECT and not job.attempts
         if impatient and len(seated.seats) < wanted:  # once it has begun, its retries wait like anybody's
             self._reject(job, seated)
             return True
@@ -162,7 +166,7 @@ class Round:
 
     def _seat(self, job: JobView, ready: list[int], refused: list[int]) -> pins.Pinned:
         barred = barring(self._view, refused) if refused else None
-        if job.spec.kind is Kind.SYSTEM:
+        if job.spec.kind is _SYSTEM:
             return pins.seat(self._view, self._seating, job, ready, barred)
         return pins.Pinned(ready, elsewhere.seat(self._view, self._seating, job, ready, refused))
 
@@ -174,8 +178,9 @@ class Round:
 
     def _most(self, job: JobView) -> int:
         """One more than can be placed now, to see that it is full."""
-        if job.tally.pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang or job.spec.kind is Kind.SYSTEM:
-            return job.tally.pending
+        pending = job.tally.pending
+        if pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang or job.spec.kind is _SYSTEM:
+            return pending
         board = self._seating.board
         copies = board.copies(job.spec.shape, np.arange(board.size))
         return int(copies.sum()) + LOOKAHEAD_TASKS_MAX * board.size + 1
@@ -188,7 +193,8 @@ class Round:
         devices = [seat.devices for seat in seated.seats]
         self._placed.append(Placed(job, ready[: len(nodes)], nodes, devices, 0, seated))
         self._shares.charge(job.spec, len(nodes))
-        self._use_nominated(job, seated)
+        if self._memory.nominated:
+            self._use_nominated(job, seated)
         if self._promise is not None:
             for seat in seated.seats:
                 self._promise.lend(job.spec, seat.slot)
@@ -298,9 +304,11 @@ class Round:
 
     def _hold_nominated(self, times: int, job: JobView | None = None) -> None:
         """Take room that others are leaving for somebody off the board, or give it back."""
-        names = self._memory.nominated if job is None else [job.spec.id]
-        for name in list(names):
-            for nomination in self._memory.nominated.get(name, []):
+        nominated = self._memory.nominated
+        if not nominated:
+            return
+        for name in list(nominated) if job is None else [job.spec.id]:
+            for nomination in nominated.get(name, []):
                 self._seating.board.take(self._view.jobs[name].spec.shape, nomination.slot, times)
 
     def _forget_refusals(self) -> None:
@@ -374,8 +382,8 @@ def _why(placed: Placed) -> str:
     tasks = f"{len(placed.indices)} task{'s' if len(placed.indices) > 1 else ''} of job {spec.id}"
     if placed.flags & LOOKAHEAD:
         return f"{tasks} wait on their nodes for the next free slot"
-    if spec.kind is Kind.SYSTEM:
+    if spec.kind is _SYSTEM:
         return f"{tasks} on {'their nodes' if len(placed.indices) > 1 else 'its node'}"
-    best = "fullest" if spec.policy is Policy.PACK else "idlest"
+    best = "fullest" if spec.policy is _PACK else "idlest"
     best = "best" if spec.rules != NO_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
     return f"{tasks} on the {best} of {placed.first.fitting} fitting nodes"

@@ -14,6 +14,7 @@ from rota.scheduler.gpus import Gpus
 from rota.scheduler.scores import NEVER, Interference, Score, merit, merits, points, said
 
 _FEW = 3  # nodes: up to here plain numbers beat NumPy's cost per call
+_SOME = 32  # the same against all nodes at once
 _AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
 _PAIRS_MAX = 65_536  # the same at most, so that a step stays short
 _SPREAD_DEPTH = 2  # tasks ahead on one node, at first
@@ -33,6 +34,7 @@ class Row:
 
     def __init__(self) -> None:
         self.points: Array = np.zeros(0)
+        self.fitting = 0  # nodes on which it is not NEVER
         self.said: Array | None = None  # points for what is said of the nodes
         self.floor: Array = np.zeros((0, 1), np.int64)
         self.least: list[tuple[int, int]] = []  # the same as pairs, of what is asked for
@@ -51,7 +53,7 @@ class Merits:
     def of(self, board: Board) -> Array:
         """Up to date."""
         changed = board.since(self._position)
-        if changed is None:
+        if changed is None or changed.size > _SOME:
             self._points = merits(board, self._policy)
         else:
             for slot in changed.tolist():
@@ -71,9 +73,13 @@ class Rows:
 
     def of(self, shape: Shape) -> Array:
         """Up to date."""
+        return self.row(shape).points
+
+    def row(self, shape: Shape) -> Row:
+        """Up to date."""
         row = self._rows.get(shape) or self._begin(shape)
         self._sync(shape, row)
-        return row.points
+        return row
 
     def eligible(self, shape: Shape) -> Array:
         """Open nodes on which it might run, were there room."""
@@ -119,10 +125,12 @@ class Rows:
             row.said = said(board.room, shape)
             row.version = version
             row.points = self.score(shape, np.arange(board.size))
-        elif self._is_plain(shape):
-            self._rescore_plain(shape, row, changed)
+            row.fitting = fitting(row.points)
+        elif changed.size <= _FEW and self._is_plain(shape):
+            self._rescore_few(shape, row, changed.tolist())
         else:
-            row.points[changed] = self.score(shape, changed)
+            row.points[changed] = self._rescored(shape, row, changed)
+            row.fitting = fitting(row.points)
         row.position = board.position
 
     def _is_plain(self, shape: Shape) -> bool:
@@ -130,19 +138,33 @@ class Rows:
         own = self.plugins.filters or self.plugins.scores
         return not own and shape.noise is None and not self.board.devices.shape[1]
 
-    def _rescore_plain(self, shape: Shape, row: Row, slots: Array) -> None:
-        """As `score` does, from what all shapes share."""
+    def _rescored(self, shape: Shape, row: Row, slots: Array) -> Array:
+        """As `score` does; where it can be, from what all shapes share."""
+        if not self._is_plain(shape):
+            return self.score(shape, slots)
         merits, free = self._merits[shape.policy].of(self.board), self.board.free
-        if slots.size > _FEW:
-            found: Array = merits.take(slots)
+        found: Array = merits.take(slots)
+        for at, least in row.least:
+            found[free[at].take(slots) < least] = NEVER
+        return found if row.said is None else found + row.said.take(slots)
+
+    def _rescore_few(self, shape: Shape, row: Row, slots: list[int]) -> None:
+        """The same in plain numbers, one by one."""
+        board, free = self.board, self.board.free
+        for slot in slots:
+            now = merit(board, shape.policy, slot)
+            if row.said is not None:
+                now += row.said.item(slot)
             for at, least in row.least:
-                found[free[at].take(slots) < least] = NEVER
-            row.points[slots] = found if row.said is None else found + row.said.take(slots)
-            return
-        for slot in slots.tolist():
-            short = any(free[at, slot] < least for at, least in row.least)
-            said = 0.0 if row.said is None else row.said[slot]
-            row.points[slot] = NEVER if short else merits[slot] + said
+                if free.item(at, slot) < least:
+                    now = NEVER
+            row.fitting += (now != NEVER) - (row.points.item(slot) != NEVER)
+            row.points[slot] = now
+
+
+def fitting(points: Array) -> int:
+    """On how many nodes they are not NEVER."""
+    return int(np.count_nonzero(np.isfinite(points)))
 
 
 class Pick(NamedTuple):

@@ -96,7 +96,7 @@ class Company:
         return self._neighbours.counted(spec)
 
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
-        return self._neighbours.repelled(spec.namespace, spec.known_as)
+        return self._neighbours.repelled(spec)
 
     def settle(self, job: JobId, counted: Counted, slot: int, times: int) -> None:
         """A task of the job takes its place (-1: leaves it)."""

@@ -17,6 +17,7 @@ NEVER = -np.inf
 _HALF = 50.0  # points of cpu, and of memory
 _MILLI_A_POINT = 10.0  # thousandths of a GPU that are a point: a whole one is a whole node
 _GPU_NODE = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
+_PACK = Policy.PACK  # enum members are slow to look up, and this one is asked for at every placement
 SAME_NOISE = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
 
 Interference = Mapping[str, Mapping[str, int]]  # kind of noise -> kind of its neighbour -> points
@@ -71,10 +72,11 @@ def merits(board: Board, policy: Policy) -> Array:
 
 def merit(board: Board, policy: Policy, slot: int) -> float:
     """And of one: for few nodes plain numbers beat NumPy's cost per call."""
-    idle = float(board.idle[slot])
-    if policy is Policy.PACK:
+    idle: float = board.idle.item(slot)
+    if policy is _PACK:
         return idle * -_HALF
-    return min(idle - len(board.filling), -float(board.load[slot])) * _HALF
+    load: float = board.load.item(slot)
+    return min(idle - len(board.filling), -load) * _HALF
 
 
 def _on_gpu_nodes(nodes: Nodes, found: Array, gpus: Gpus) -> Array:

@@ -165,7 +165,8 @@ class SqliteStore:
 
     def _change_records(self, batch: Batch) -> int:
         """By how much the sum of all records has grown."""
-        puts = [(key, record_sum(key, value), value) for key, value in batch.puts]
+        # As bytearrays: for bytes the driver looks for an adapter each time, and finds none.
+        puts = [(key, record_sum(key, value), bytearray(value)) for key, value in batch.puts]
         if not puts and not batch.deletes:
             return 0
         deleted = frozenset(batch.deletes)
