@@ -4,18 +4,29 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 from rota.clusters import listed, machines
 from rota.clusters.listed import Listing
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
-from rota.engine.run import Engine
 from rota.model.cluster import ClusterWish, Machine
 from rota.model.lifecycle import MachineState
 from rota.model.limits import PROVIDER_CALL_SECONDS, PROVIDER_LIST_SECONDS
 from rota.providers.protocol import Order, Provider, ProviderFailed
 
 Join = Callable[[Machine, ClusterWish], Awaitable[str]]
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """Of an engine what is needed here."""
+
+    def listen(self, listener: Callable[[Any], None]) -> None: ...
+
+    async def read(self, look: Callable[[Mirror], T]) -> T: ...
+
+    async def ask(self, owner: str, command: Command) -> Any: ...
 
 
 class Failed(Exception):

@@ -120,6 +120,7 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
         broken = str(error)
     except (Bug, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
         broken = f"{type(error).__name__}: {error}{_where(error)}"
+    cluster.close()
     if broken is not None:
         world.say("BROKEN", broken)
     counts = dict(sorted(world.counts.items()))
