@@ -21,6 +21,7 @@ from rota.sim.replay import Replayed, Settings, replay
 from rota.sim.workload import Workload, parse
 
 CPUS = 16
+ELASTIC_CPUS = 4  # so that few tasks need all nodes
 TASKS_PER_JOB = 1_000
 
 
@@ -53,7 +54,8 @@ def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
     workload = work(nodes, tasks)
     if elastic:
         load = replace(workload.loads[0], kind=Kind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0)
-        workload = workload._replace(loads=(load,)).on(Elastic(workload.nodes[0].capacity, nodes))
+        small = {**workload.nodes[0].capacity, "cpu": ELASTIC_CPUS * 1000}
+        workload = workload._replace(loads=(load,)).on(Elastic(small, nodes))
     began = time.process_time()
     done: Replayed = replay(workload, Settings(seed=7, hours=1))
     shown = figures(done.rows, workload.cpu_milli)

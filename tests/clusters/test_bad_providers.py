@@ -123,7 +123,7 @@ def test_what_became_of_machines_that_are_not_known_is_nothing() -> None:
         machines.made(mirror, "x", at(0)),
         machines.not_made(mirror, "x", "why", at(0)),
         machines.gone(mirror, "x"),
-        machines.not_removed(mirror, "x", "why"),
+        machines.not_removed(mirror, "x", "why", at(0)),
         listed.not_listed(mirror, "x", "why"),
     ]
 

@@ -17,7 +17,7 @@ from rota.sim.broken import Broken
 from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
-from tests.sim import forged_kinds, forged_owners, forged_places, forged_words, forged_work
+from tests.sim import forged_fleets, forged_kinds, forged_owners, forged_places, forged_words, forged_work
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
 ELSEWHERE = ("scenario.py", "replay.py", "services.py")  # what is said only when a whole run is over
@@ -240,6 +240,7 @@ FORGED: dict[Callable[[], None], str] = {
     **forged_owners.FORGED,
     **forged_words.FORGED,
     **forged_places.FORGED,
+    **forged_fleets.FORGED,
 }
 
 

@@ -74,7 +74,7 @@ class Calls:
                     await where.remove(wish.name, name, wish.settings)
         except ProviderFailed as error:
             why = str(error)
-            await self._tell(lambda view, _: machines.not_removed(view, name, why))
+            await self._tell(lambda view, now: machines.not_removed(view, name, why, now))
             raise Failed from error
         self.removed.add(name)
 

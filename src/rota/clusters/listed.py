@@ -48,7 +48,7 @@ def _judged(view: View, machine: Machine, listing: Listing, now: Instant) -> Pla
     there, missing = listing.there.get(machine.name, 0), machine.name in listing.missing
     match machine.state:
         case MachineState.LEAVING if machine.name in listing.ended:
-            return not_removed(view, machine.name, _STILL) if there else gone(view, machine.name)
+            return not_removed(view, machine.name, _STILL, now) if there else gone(view, machine.name)
         case MachineState.CREATED if missing or there > 1:
             return not_made(view, machine.name, _NEVER if missing else _TWICE, now)
         case MachineState.JOINED if missing or there > 1:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import DEFAULT, ClusterWish
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters
+from rota.model.job import Counters, JobSpec
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
@@ -89,6 +89,16 @@ class Cluster:
         self.machines.append(machine)
         self.came(machine)
 
+    def hosts(self, spec: JobSpec) -> list[Machine]:
+        """Machines of its cluster, also those that would be made for it."""
+        if self.fleets is None:
+            return self.machines
+        assigned = self.checks.known.get(f"job/{spec.id}/cluster")
+        home = DEFAULT if assigned is None else assigned.cluster
+        specs = {one.name: self.checks.known.get(f"node/{one.node}/spec") for one in self.machines}
+        ours = [one for one in self.machines if (known := specs[one.name]) is None or known.cluster == home]
+        return [*ours, *self.fleets.to_come(home)]
+
     def close(self) -> None:
         """What still waits in a server ends with it."""
         for server in self.servers if self.provider is not None else ():
@@ -143,7 +153,8 @@ class Cluster:
             idle_seconds=elastic.idle_seconds,
             join_seconds=elastic.join_seconds,
         )
-        self.fleets = Fleets(self.world, self.checks, provider, wish)
+        spare = Machine(self.world, self.network, "spare", elastic.capacity, wish.node_labels)
+        self.fleets = Fleets(self.checks, provider, wish, spare)
         provider.came = self.add
         provider.went = self.machines.remove
         for server in self.servers:
