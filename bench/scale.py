@@ -33,7 +33,7 @@ def main() -> None:
     rows = []
     print(
         f"{'nodes':>7} {'tasks':>10} {'seconds':>9} {'CPU s':>9} {'MiB':>7} {'tasks/s':>9}"
-        f" {'CPU ms/task':>12} {'cluster time':>14}"
+        f" {'CPU ms/task':>12} {'cluster time':>14} {'machines':>9}"
     )
     for nodes in map(int, options.nodes.split(",")):
         command = [sys.executable, __file__, "--one", str(nodes), "--tasks", str(options.tasks)]
@@ -43,7 +43,7 @@ def main() -> None:
         rate, cost_ms = row["tasks"] / row["seconds"], 1000 * row["cpu_seconds"] / row["tasks"]
         print(
             f"{nodes:>7,} {row['tasks']:>10,} {row['seconds']:>9.1f} {row['cpu_seconds']:>9.1f}"
-            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f} {show_duration(row['virtual_ms']):>14}",
+            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f} {show_duration(row['virtual_ms']):>14} {row['machines']:>9,}",
             flush=True,
         )
     if options.plot:

@@ -23,6 +23,11 @@ def enroll_again(cloud: Cloud, node: str) -> None:
     cloud.stage.put(NodeSpec(NodeId(node), node, labels={MACHINE: "default-1"}))
 
 
+def stays(told: Told, name: str) -> None:
+    """Its provider cannot remove it."""
+    told.stage.ask("clusters", lambda view, now: machines.not_removed(view, name, "no", now))
+
+
 def test_a_second_node_that_was_enrolled_for_a_machine_does_not_hide_the_one_that_works() -> None:
     cloud = grown()
     enroll_again(cloud, "orphan")
@@ -60,7 +65,7 @@ def test_machines_that_cannot_be_removed_and_take_all_places_are_failures_of_the
     told.stage.wait(6_000)
     before = told.cluster.failures
     for name in list(told.machines):
-        told.stage.ask("clusters", lambda view, now, name=name: machines.not_removed(view, name, "no", now))
+        stays(told, name)
 
     assert (before, told.cluster.failures) == (1, 2)
 
@@ -69,6 +74,6 @@ def test_one_that_cannot_be_removed_is_no_failure_where_others_can_still_come() 
     told = Told(tasks=1)
     provided.fail(told.stage, "default-1", "no quota left")
     told.stage.wait(6_000)
-    told.stage.ask("clusters", lambda view, now: machines.not_removed(view, "default-1", "no", now))
+    stays(told, "default-1")
 
     assert told.cluster.failures == 1
