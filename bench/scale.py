@@ -43,7 +43,8 @@ def main() -> None:
         rate, cost_ms = row["tasks"] / row["seconds"], 1000 * row["cpu_seconds"] / row["tasks"]
         print(
             f"{nodes:>7,} {row['tasks']:>10,} {row['seconds']:>9.1f} {row['cpu_seconds']:>9.1f}"
-            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f} {show_duration(row['virtual_ms']):>14} {row['machines']:>9,}",
+            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f}"
+            f" {show_duration(row['virtual_ms']):>14} {row['machines']:>9,}",
             flush=True,
         )
     if options.plot:
