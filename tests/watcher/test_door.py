@@ -142,5 +142,5 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
         await engine.ask("apiserver", lambda view, _: forget_node(view.nodes[A], "its machine is gone"))
         await turns()
 
-        assert line.welcomed
-        assert A not in engine.mirror.nodes
+    assert line.welcomed
+    assert A not in engine.mirror.nodes
