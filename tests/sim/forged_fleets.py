@@ -75,7 +75,7 @@ def a_machine_that_is_wanted_is_ended() -> None:
 
 def a_provider_is_asked_without_a_pause() -> None:
     forged = Forged()
-    for _ in range(20):
+    for _ in range(40):
         forged.provider.asked("list", "cloud")
 
 
@@ -102,7 +102,7 @@ FORGED: dict[Callable[[], None], str] = {
     too_many_are_asked_for: "2 machines are asked for, the limit is 1",
     a_machine_is_asked_for_before_that_is_on_disk: "machine cloud-3 is asked for and is not on disk",
     a_machine_that_is_wanted_is_ended: "machine cloud-1 is joined, and its provider is asked to end it",
-    a_provider_is_asked_without_a_pause: "within a minute the provider was asked 19 times to list cloud",
+    a_provider_is_asked_without_a_pause: "within a minute the provider was asked 31 times to list cloud",
     there_are_more_than_there_may_be: "there are 2 machines, the limit is 1",
     a_machine_ends_under_work: "machine cloud-1 is ended, and attempt 1 of task 0 of job 1 runs there, on n1",
 }

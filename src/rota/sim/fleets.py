@@ -18,7 +18,7 @@ from rota.store import codec
 from rota.store.protocol import Batch
 
 WINDOW_MS = 60_000
-OFTEN = 6  # calls about one thing within that time: the pauses between them begin with 5 s and double
+OFTEN = 10  # calls about one thing within that time: pauses begin with 5 s and double, lists may differ
 _OWN = ("cluster/", "machine/")
 _CLUSTER, _MACHINE = reachable(CLUSTER), reachable(MACHINE)
 
