@@ -92,7 +92,7 @@ class Calls:
                     at |= dict.fromkeys(names, place)
         except ProviderFailed as error:
             why = str(error)
-            await self._tell(lambda view, _: listed.not_listed(view, wish.name, why))
+            await self._tell(lambda view, now: listed.not_listed(view, wish.name, why, now))
             raise Failed from error
         missing = await self._missing(wish, frozenset(found), places)
         listing = Listing(found, at, missing, ended)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from rota.clusters.machines import given_up, gone, not_made, not_removed, together
+from rota.clusters.machines import given_up, gone, is_stuck, not_made, not_removed, together
 from rota.model.cluster import Machine
 from rota.model.lifecycle import MachineState
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -70,8 +70,11 @@ def _found(view: View, cluster: str, listing: Listing, now: Instant) -> Iterator
         yield Plan((machine,), events=(Event("cluster.machine_lost", why, cluster=cluster),), why=why)
 
 
-def not_listed(view: View, cluster: str, reason: str) -> Plan:
-    if cluster not in view.clusters:
+def not_listed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
+    """What was said to be removed is not seen to be: it counts as long as its provider cannot list."""
+    known = view.clusters.get(cluster)
+    if known is None:
         return NOTHING
     why = f"machines of cluster {cluster} cannot be listed: {reason}"
-    return Plan(events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)
+    spent = (known.failed(now.ms, reason, now.ms),) if is_stuck(view, known) else ()
+    return Plan(spent, events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)

@@ -87,12 +87,12 @@ def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
     event = Event("cluster.machine_failed", why, cluster=machine.cluster)
     cluster = view.clusters.get(machine.cluster)
     still = machine.because(f"it cannot be removed: {reason}")
-    if cluster is None or not _is_stuck(view, cluster):
+    if cluster is None or not is_stuck(view, cluster):
         return Plan((still,), events=(event,), why=why)
     return Plan((still, cluster.failed(now.ms, reason, now.ms)), events=(event,), why=why)
 
 
-def _is_stuck(view: View, cluster: Cluster) -> bool:
+def is_stuck(view: View, cluster: Cluster) -> bool:
     """Somebody waits, and all the machines it may have are such that do not go."""
     machines = [one for one in view.machines.values() if one.cluster == cluster.name]
     wish = view.cluster_wishes.get(cluster.name)
