@@ -1,8 +1,9 @@
 """How the simulator's cost grows with the cluster: the same work per node on ever more nodes.
 
-python bench/scale.py [--nodes 100,316,1000,3162,10000] [--tasks 100] [--plot FILE.svg]
+python bench/scale.py [--nodes 100,316,1000,3162,10000] [--tasks 100] [--plot FILE.svg] [--elastic]
 
 Each size runs in a process of its own, so that its memory is its own. Every promise is checked on the way.
+With --elastic all work comes at once to a cluster without a node, which grows to that size and shrinks to 0.
 """
 
 import argparse
@@ -10,44 +11,52 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rota.sim.figures import figures, show_duration
-from rota.sim.load import NodeGroup
+from rota.sim.load import Elastic, Kind, NodeGroup
 from rota.sim.plot import log_log
 from rota.sim.replay import Replayed, Settings, replay
 from rota.sim.workload import Workload, parse
 
 CPUS = 16
+ELASTIC_CPUS = 4  # so that few tasks need all nodes
 TASKS_PER_JOB = 1_000
 
 
 def main() -> None:
     options = arguments()
     if options.one:
-        print(json.dumps(measure(options.one, options.tasks)))
+        print(json.dumps(measure(options.one, options.tasks, elastic=options.elastic)))
         return
     rows = []
     print(
         f"{'nodes':>7} {'tasks':>10} {'seconds':>9} {'CPU s':>9} {'MiB':>7} {'tasks/s':>9}"
-        f" {'CPU ms/task':>12} {'cluster time':>14}"
+        f" {'CPU ms/task':>12} {'cluster time':>14} {'machines':>9}"
     )
     for nodes in map(int, options.nodes.split(",")):
         command = [sys.executable, __file__, "--one", str(nodes), "--tasks", str(options.tasks)]
+        command += ["--elastic"] if options.elastic else []
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rows.append(row)
         rate, cost_ms = row["tasks"] / row["seconds"], 1000 * row["cpu_seconds"] / row["tasks"]
         print(
             f"{nodes:>7,} {row['tasks']:>10,} {row['seconds']:>9.1f} {row['cpu_seconds']:>9.1f}"
-            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f} {show_duration(row['virtual_ms']):>14}",
+            f" {row['mib']:>7.0f} {rate:>9,.0f} {cost_ms:>12.2f}"
+            f" {show_duration(row['virtual_ms']):>14} {row['machines']:>9,}",
             flush=True,
         )
     if options.plot:
         draw(options.plot, rows, options.tasks)
 
 
-def measure(nodes: int, tasks: int) -> dict[str, float]:
+def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
     workload = work(nodes, tasks)
+    if elastic:
+        load = replace(workload.loads[0], kind=Kind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0)
+        small = {**workload.nodes[0].capacity, "cpu": ELASTIC_CPUS * 1000}
+        workload = workload._replace(loads=(load,)).on(Elastic(small, nodes))
     began = time.process_time()
     done: Replayed = replay(workload, Settings(seed=7, hours=1))
     shown = figures(done.rows, workload.cpu_milli)
@@ -58,6 +67,7 @@ def measure(nodes: int, tasks: int) -> dict[str, float]:
         "cpu_seconds": time.process_time() - began,  # which a busy machine does not spoil
         "mib": done.peak_mib,
         "virtual_ms": done.virtual_ms,
+        "machines": len(done.spans),
         "utilisation": shown.utilisation,
     }
 
@@ -92,6 +102,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", default="100,316,1000,3162,10000")
     parser.add_argument("--tasks", type=int, default=100, help="per node")
     parser.add_argument("--plot", metavar="FILE.svg")
+    parser.add_argument("--elastic", action="store_true", help="from 0 nodes and back to 0")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 

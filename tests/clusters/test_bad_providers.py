@@ -111,7 +111,7 @@ def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others
 
 def test_one_that_cannot_list_is_told_of() -> None:
     told = Told(tasks=1)
-    plan = listed.not_listed(told.stage.mirror, "default", "no such account")
+    plan = listed.not_listed(told.stage.mirror, "default", "no such account", at(0))
 
     assert plan.why == "machines of cluster default cannot be listed: no such account"
     assert plan.puts == ()
@@ -123,8 +123,8 @@ def test_what_became_of_machines_that_are_not_known_is_nothing() -> None:
         machines.made(mirror, "x", at(0)),
         machines.not_made(mirror, "x", "why", at(0)),
         machines.gone(mirror, "x"),
-        machines.not_removed(mirror, "x", "why"),
-        listed.not_listed(mirror, "x", "why"),
+        machines.not_removed(mirror, "x", "why", at(0)),
+        listed.not_listed(mirror, "x", "why", at(0)),
     ]
 
     assert plans == [Plan()] * 5

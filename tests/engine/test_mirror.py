@@ -7,13 +7,14 @@ import pytest
 from rota.engine.mirror import Mirror
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
-from rota.model.ids import JobId, NodeId
+from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobStatus, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
+from rota.testing.builders import job_spec
 from rota.testing.records import decided, job, node, placed, reported
 
 JOB, N1, N2 = JobId("1"), NodeId("n1"), NodeId("n2")
@@ -302,3 +303,13 @@ def test_submit_keys_and_counters_are_kept() -> None:
 def reserved(mirror: Mirror, node: NodeId) -> int:
     room = mirror.room
     return int(room.reserved[room.rows["cpu"], room.slot[node]])
+
+
+def test_a_node_that_was_deleted_refuses_nothing_any_more() -> None:
+    mirror, node, shape = Mirror(), NodeId("n1"), job_spec(1).shape
+    mirror.apply(NodeSpec(node, "n1"))
+    mirror.refusals.note(shape, node, "no such directory", 0)
+    before = list(mirror.refused_by(shape))
+    mirror.forget(Key("node/n1/spec"))
+
+    assert (before, list(mirror.refused_by(shape))) == ([node], [])

@@ -18,6 +18,7 @@ from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
 from tests.sim import (
+    forged_fleets,
     forged_kinds,
     forged_owners,
     forged_places,
@@ -248,6 +249,7 @@ FORGED: dict[Callable[[], None], str] = {
     **forged_reports.FORGED,
     **forged_words.FORGED,
     **forged_places.FORGED,
+    **forged_fleets.FORGED,
 }
 
 

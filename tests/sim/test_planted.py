@@ -8,7 +8,9 @@ from tests.sim.planting import SEEDS, SOURCE, Bug, Found, OutOfDate, bugs, find,
 
 BUGS = bugs()
 LEAST = 20  # fewer would show little
-PRODUCT = ("agent", "apiserver", "controllers", "engine", "keeper", "model", "scheduler", "watcher")
+PRODUCT = (
+    *("agent", "apiserver", "clusters", "controllers", "engine", "keeper", "model", "scheduler", "watcher"),
+)
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from rota.apiserver.admission import forget_node
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
@@ -131,3 +132,15 @@ async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
 
         assert line.welcomed
         assert line.starts == [(0, 1)]
+
+
+async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(store: GatedStore) -> None:
+    line = Line(hello("a"))
+    async with calling(store, line) as (engine, call, _):
+        call()
+        await turns()
+        await engine.ask("apiserver", lambda view, _: forget_node(view.nodes[A], "its machine is gone"))
+        await turns()
+
+    assert line.welcomed
+    assert A not in engine.mirror.nodes

@@ -4,18 +4,29 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 from rota.clusters import listed, machines
 from rota.clusters.listed import Listing
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
-from rota.engine.run import Engine
 from rota.model.cluster import ClusterWish, Machine
 from rota.model.lifecycle import MachineState
 from rota.model.limits import PROVIDER_CALL_SECONDS, PROVIDER_LIST_SECONDS
 from rota.providers.protocol import Order, Provider, ProviderFailed
 
 Join = Callable[[Machine, ClusterWish], Awaitable[str]]
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """Of an engine what is needed here."""
+
+    def listen(self, listener: Callable[[Any], None]) -> None: ...
+
+    async def read(self, look: Callable[[Mirror], T]) -> T: ...
+
+    async def ask(self, owner: str, command: Command) -> Any: ...
 
 
 class Failed(Exception):
@@ -63,7 +74,7 @@ class Calls:
                     await where.remove(wish.name, name, wish.settings)
         except ProviderFailed as error:
             why = str(error)
-            await self._tell(lambda view, _: machines.not_removed(view, name, why))
+            await self._tell(lambda view, now: machines.not_removed(view, name, why, now))
             raise Failed from error
         self.removed.add(name)
 
@@ -81,7 +92,7 @@ class Calls:
                     at |= dict.fromkeys(names, place)
         except ProviderFailed as error:
             why = str(error)
-            await self._tell(lambda view, _: listed.not_listed(view, wish.name, why))
+            await self._tell(lambda view, now: listed.not_listed(view, wish.name, why, now))
             raise Failed from error
         missing = await self._missing(wish, frozenset(found), places)
         listing = Listing(found, at, missing, ended)

@@ -56,9 +56,9 @@ def tend(view: View, fleet: Fleet, now: Instant) -> Plan | None:
 
 
 def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
-    nodes = {node.spec.labels[MACHINE]: node for node in view.nodes.values() if MACHINE in node.spec.labels}
+    nodes = _by_machine(view)
     for machine in fleet.machines:
-        node = nodes.get(machine.name)
+        node = nodes.get(machine.name) if machine.node is None else view.nodes.get(machine.node)
         match machine.state:
             case MachineState.WANTED | MachineState.CREATED:
                 yield from _await(view, fleet, machine, node, now)
@@ -79,6 +79,16 @@ def _end_of(node: NodeView | None) -> str | None:
         return f"its node is {node.status.state}"
     done = node.status.leaving and not node.assigned
     return f"its node leaves: {node.status.reason or 'it says so'}" if done else None
+
+
+def _by_machine(view: View) -> dict[str, NodeView]:
+    """Of several that were enrolled for one, the node that is there."""
+    nodes: dict[str, NodeView] = {}
+    for node in view.nodes.values():
+        name = node.spec.labels.get(MACHINE)
+        if name is not None and (name not in nodes or machines.is_there(node)):
+            nodes[name] = node
+    return nodes
 
 
 def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from rota.clusters.machines import given_up, gone, not_made, not_removed, together
+from rota.clusters.machines import given_up, gone, is_stuck, not_made, not_removed, together
 from rota.model.cluster import Machine
 from rota.model.lifecycle import MachineState
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -48,7 +48,7 @@ def _judged(view: View, machine: Machine, listing: Listing, now: Instant) -> Pla
     there, missing = listing.there.get(machine.name, 0), machine.name in listing.missing
     match machine.state:
         case MachineState.LEAVING if machine.name in listing.ended:
-            return not_removed(view, machine.name, _STILL) if there else gone(view, machine.name)
+            return not_removed(view, machine.name, _STILL, now) if there else gone(view, machine.name)
         case MachineState.CREATED if missing or there > 1:
             return not_made(view, machine.name, _NEVER if missing else _TWICE, now)
         case MachineState.JOINED if missing or there > 1:
@@ -70,8 +70,11 @@ def _found(view: View, cluster: str, listing: Listing, now: Instant) -> Iterator
         yield Plan((machine,), events=(Event("cluster.machine_lost", why, cluster=cluster),), why=why)
 
 
-def not_listed(view: View, cluster: str, reason: str) -> Plan:
-    if cluster not in view.clusters:
+def not_listed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
+    """What was said to be removed is not seen to be: it counts as long as its provider cannot list."""
+    known = view.clusters.get(cluster)
+    if known is None:
         return NOTHING
     why = f"machines of cluster {cluster} cannot be listed: {reason}"
-    return Plan(events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)
+    spent = (known.failed(now.ms, reason, now.ms),) if is_stuck(view, known) else ()
+    return Plan(spent, events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from rota.model.cluster import MACHINE, Machine
+from rota.model.cluster import MACHINE, Cluster, Machine
 from rota.model.ids import Key
 from rota.model.lifecycle import MachineEvent, MachineState, NodeState
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import NodeView, View
 
+_PARTS = ("spec", "wish", "status")  # of a node
 _TOLD = 3  # decisions named in one line of the log
 
 
@@ -45,7 +46,12 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
 
 
 def node_of(view: View, name: str) -> NodeView | None:
-    return next((node for node in view.nodes.values() if node.spec.labels.get(MACHINE) == name), None)
+    """The one that is there: another may have been enrolled for it, and never have heard of it."""
+    return max(_nodes_of(view, name), key=is_there, default=None)
+
+
+def _nodes_of(view: View, name: str) -> list[NodeView]:
+    return [node for node in view.nodes.values() if node.spec.labels.get(MACHINE) == name]
 
 
 def is_there(node: NodeView) -> bool:
@@ -64,21 +70,36 @@ def gone(view: View, name: str) -> Plan:
     machine = view.machines.get(name)
     if machine is None:
         return NOTHING
-    parts = ("spec", "wish", "status") if machine.node in view.nodes else ()
-    keys = (Key(f"node/{machine.node}/{part}") for part in parts)
+    nodes = dict.fromkeys([machine.node, *(node.spec.id for node in _nodes_of(view, name))])
+    keys = (Key(f"node/{node}/{part}") for node in nodes if node in view.nodes for part in _PARTS)
     why = f"machine {name} is gone: {machine.reason or 'its provider says so'}"
     event = Event("cluster.machine_gone", why, cluster=machine.cluster)
-    return Plan(deletes=(machine.key, *keys), events=(event,), why=why)
+    # Written a last time, so that whoever had a task for its node is looked at.
+    return Plan((machine,), deletes=(machine.key, *keys), events=(event,), why=why)
 
 
-def not_removed(view: View, name: str, reason: str) -> Plan:
+def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
     """Its provider could not end it: it still counts, and is asked for again."""
     machine = view.machines.get(name)
     if machine is None:
         return NOTHING
     why = f"machine {name} cannot be removed: {reason}"
     event = Event("cluster.machine_failed", why, cluster=machine.cluster)
-    return Plan((machine.because(f"it cannot be removed: {reason}"),), events=(event,), why=why)
+    cluster = view.clusters.get(machine.cluster)
+    still = machine.because(f"it cannot be removed: {reason}")
+    if cluster is None or not is_stuck(view, cluster):
+        return Plan((still,), events=(event,), why=why)
+    return Plan((still, cluster.failed(now.ms, reason, now.ms)), events=(event,), why=why)
+
+
+def is_stuck(view: View, cluster: Cluster) -> bool:
+    """Somebody waits, and all the machines it may have are such that do not go."""
+    machines = [one for one in view.machines.values() if one.cluster == cluster.name]
+    wish = view.cluster_wishes.get(cluster.name)
+    if wish is None or not all(one.goes for one in machines):
+        return False
+    is_full = sum(1 + one.extra for one in machines) >= wish.max_nodes
+    return is_full and any(line.shape.cluster == cluster.name for line, _ in view.waiting())
 
 
 def together(plans: Iterable[Plan]) -> Plan:

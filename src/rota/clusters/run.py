@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import structlog
 
-from rota.clusters.calls import Calls, Failed, Join
+from rota.clusters.calls import Calls, Engine, Failed, Join
 from rota.engine.mirror import Mirror
-from rota.engine.run import Engine
 from rota.model.cluster import ClusterWish, Machine
 from rota.model.errors import RotaError
 from rota.model.lifecycle import MachineState
@@ -37,9 +36,16 @@ class Due(NamedTuple):
 class Procurement:
     """One call at a time for each machine; a provider that hangs holds up no other cluster."""
 
-    def __init__(self, engine: Engine, providers: Mapping[str, Provider], join: Join) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        providers: Mapping[str, Provider],
+        join: Join,
+        warn: Callable[..., object] = log.warning,
+    ) -> None:
         self._engine = engine
         self._providers = providers
+        self._warn = warn
         self._calls = Calls(engine, providers, join)
         self._busy: set[str] = set()
         self._not_before: dict[str, float] = {}  # by what is asked about, on the loop's clock
@@ -55,7 +61,7 @@ class Procurement:
                 try:
                     await self._look(tasks)
                 except RotaError as error:  # the store is away, or somebody else leads
-                    log.warning("machines are not looked after", error=str(error))
+                    self._warn("machines are not looked after", error=str(error))
                 await self._rest()
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
@@ -106,7 +112,7 @@ class Procurement:
         except Failed:  # and told: it is asked again, ever more rarely
             self._pause(what)
         except RotaError as error:  # the store is away, or somebody else leads: it is asked again
-            log.warning("machines are not looked after", what=what, error=str(error))
+            self._warn("machines are not looked after", what=what, error=str(error))
             self._pause(what)
         else:
             self._failures.pop(what, None)

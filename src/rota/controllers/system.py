@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.cluster import Machine
 from rota.model.columns import Draft, Ranges
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
@@ -16,7 +17,10 @@ _NODES = "nodes"
 _REASON = "its node was deleted"
 
 
-WAKES: Wakes = {NodeWish: lambda _: (_NODES,)}  # the last that is written of a node
+WAKES: Wakes = {  # the last that is written of a node
+    NodeWish: lambda _: (_NODES,),
+    Machine: lambda record: (_NODES,) if record.goes else (),
+}
 
 
 def start(view: View) -> Iterable[str]:

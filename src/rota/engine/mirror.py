@@ -91,7 +91,8 @@ class Mirror(Standing):
         return self._followers.of(job)
 
     def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
-        return self.refusals.of(shape)
+        """By nodes that are there: one may have been deleted since."""
+        return {node: said for node, said in self.refusals.of(shape).items() if node in self.nodes}
 
     # ---- writing
 

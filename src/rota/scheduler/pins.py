@@ -83,8 +83,8 @@ def seat(view: View, seating: Seating, job: JobView, ready: list[int], barred: A
 
 
 def elsewhere(view: View, job: JobView, left: list[int]) -> Array:
-    """The nodes that are not for any of these tasks."""
-    nodes = list(job.pinned)
+    """The nodes that are not for any of these tasks; one of theirs may be deleted by now."""
+    nodes, slots = list(job.pinned), view.room.slot
     barred = np.ones(view.room.size, np.bool_)
-    barred[[view.room.slot[nodes[index]] for index in left]] = False
+    barred[[slots[nodes[index]] for index in left if nodes[index] in slots]] = False
     return barred

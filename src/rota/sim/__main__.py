@@ -9,16 +9,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rota.model.errors import Rejected
+from rota.model.limits import CLUSTER_SECONDS_MAX
 from rota.sim.broken import Broken
 from rota.sim.figures import figures, table, timeline
-from rota.sim.plot import over_time
-from rota.sim.replay import Settings, replay
+from rota.sim.load import Elastic, Workload
+from rota.sim.plot import over_time, sizes_over_time
+from rota.sim.replay import Replayed, Settings, replay
 from rota.sim.report import batch_table, failure
 from rota.sim.scenario import Finding, Scenario, run, scenario
 from rota.sim.shrink import shrink
+from rota.sim.sizes import Worked, busy_share, node_hours, sizes
 from rota.sim.workload import read
 
 MOST_FAILURES = 5  # that are shrunk and told at length
@@ -98,23 +102,71 @@ def _quietly(seed: int) -> Finding:
 
 
 def _work_off(options: argparse.Namespace) -> int:
-    workload = read(options.workload)
-    if options.nodes:
-        workload = workload.with_nodes(options.nodes)
+    workload = _asked_for(options)
     for left_out in workload.left_out:
         print(f"not used as it stands: {left_out}", file=sys.stderr)
+    if workload.cluster is not None:
+        return _compare(options, workload, workload.cluster)
     done = replay(workload, _settings(options))
-    shown = figures(done.rows, workload.cpu_milli)
     print(f"{workload.name}: {workload.size:,} nodes, seed {options.seed}")
-    print(table({"Rota": shown}), end="")
-    spent = f"{done.virtual_ms / 3_600_000:,.1f} hours in {done.seconds:,.1f} s and {done.peak_mib:,.0f} MiB"
-    rate = f"{shown.tasks / done.seconds:,.0f} tasks a second"
-    print(f"{spent}: {rate}, {done.steps:,} steps, trace {done.digest}")
+    print(table({"Rota": figures(done.rows, workload.cpu_milli)}), end="")
+    _tell_cost(done)
     if options.plot:
         drawn = over_time(workload.name, {"Rota": timeline(done.rows, workload.cpu_milli)})
-        Path(options.plot).write_text(drawn, encoding="utf-8")
-        print(f"plotted in {options.plot}")
+        _write(options.plot, drawn)
     return 0
+
+
+def _asked_for(options: argparse.Namespace) -> Workload:
+    workload = read(options.workload)
+    if options.node_cpus:
+        workload = workload.split(options.node_cpus)
+    if options.elastic is not None:
+        least, most = options.elastic
+        kinds = {str(group.capacity): group for group in workload.nodes}
+        if len(kinds) > 1:
+            raise Rejected(f"{options.workload} has {len(kinds)} kinds of nodes; an elastic cluster has one")
+        kind = workload.nodes[0]
+        workload = workload.on(Elastic(kind.capacity, most, least, labels=kind.labels))
+    if workload.cluster is not None:
+        given = {"make_seconds": options.make, "idle_seconds": options.idle}
+        changed = {name: value for name, value in given.items() if value is not None}
+        workload = workload.on(replace(workload.cluster, **changed))
+    return workload.with_nodes(options.nodes) if options.nodes else workload
+
+
+def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) -> int:
+    """With a cluster of as many nodes that are always there."""
+    settings = _settings(options)
+    done = {
+        "elastic": replay(workload, settings),
+        "fixed": replay(workload._replace(cluster=None), settings),
+    }
+    runs = {name: Worked(one.rows, one.spans) for name, one in done.items()}
+    cpu_milli = elastic.capacity["cpu"]
+    most = [max(run.nodes) for run in sizes(runs, cpu_milli).values()]
+    more = {
+        "node hours": [f"{node_hours(run.spans):,.1f}" for run in runs.values()],
+        "of these busy": [f"{busy_share(run, cpu_milli):.1%}" for run in runs.values()],
+        "nodes, at the most": [f"{nodes:,.0f}" for nodes in most],
+    }
+    print(f"{workload.name}: {elastic.least:,} to {elastic.most:,} nodes, seed {options.seed}")
+    print(table({name: figures(one.rows, workload.cpu_milli) for name, one in done.items()}, more), end="")
+    _tell_cost(done["elastic"])
+    if options.plot:
+        _write(options.plot, sizes_over_time(workload.name, sizes(runs, cpu_milli)))
+    return 0
+
+
+def _tell_cost(done: Replayed) -> None:
+    spent = f"{done.virtual_ms / 3_600_000:,.1f} hours in {done.seconds:,.1f} s and {done.peak_mib:,.0f} MiB"
+    rate = f"{len(done.rows) / done.seconds:,.0f} tasks a second"
+    print(f"{spent}: {rate}, {done.steps:,} steps, trace {done.digest}")
+
+
+def _write(path: str, drawn: str) -> None:
+    Path(path).write_text(drawn, encoding="utf-8")
+    print(f"plotted in {path}")
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -133,11 +185,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=_whole, help="for many seeds; as a rule one for each core")
     add("--workload", metavar="FILE", help="a .toml file, or a trace: .swf, or openb's .csv")
     add("--nodes", type=_whole, help="instead of as many as the workload says")
+    add("--node-cpus", type=_whole, help="of a trace: cores of a node; what needs more becomes a gang")
+    add("--elastic", type=_sizes, metavar="MIN-MAX", help="nodes are made as work needs them, and ended")
+    add("--make", type=_seconds, metavar="SECONDS", help="until a node that was asked for joins")
+    add("--idle", type=_seconds, metavar="SECONDS", help="that a node is empty before it goes")
     add("--servers", type=_whole, default=1, help="that share one store")
     add("--hours", type=_hours, default=24.0, help="in which jobs come; all of them are worked off")
     add("--first-come", action="store_true", help="nobody overtakes: the queue without backfill")
     add("--faults", action="store_true", help="let things go wrong while the workload is worked off")
-    add("--plot", metavar="FILE.svg", help="draw utilisation and waiting tasks over time")
+    add("--plot", metavar="FILE.svg", help="draw utilisation, or sizes, and waiting tasks over time")
     return parser
 
 
@@ -145,6 +201,23 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("-")
+    if not (least.isdecimal() and most.isdecimal() and int(least) <= int(most) and int(most)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of sizes: write 0-100")
+    return int(least), int(most)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= CLUSTER_SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {CLUSTER_SECONDS_MAX}")
+    return seconds
 
 
 def _hours(text: str) -> float:

@@ -223,6 +223,8 @@ class Checks:
 
     def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         verdict = self.known.get(f"job/{spec.id}/verdict")
+        assigned = self.known.get(f"job/{spec.id}/cluster")
+        was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
         is_late = verdict is not None and verdict.late
         never_began = (None,) if verdict is None else (None, TaskState.WANTED)
         for index, state in self._wanted(spec):

@@ -1,10 +1,12 @@
 """A whole simulated cluster: machines, servers, their store and network, users, and what is promised."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from rota.model.cluster import DEFAULT, ClusterWish
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters
+from rota.model.job import Counters, JobSpec
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
@@ -13,13 +15,17 @@ from rota.sim import shortage
 from rota.sim.checks import Checks
 from rota.sim.election import TTL_MS, Election
 from rota.sim.events import Events
+from rota.sim.fleets import Fleets
 from rota.sim.host import Door
 from rota.sim.keeping import Child
-from rota.sim.load import NodeGroup
+from rota.sim.load import Elastic, NodeGroup
 from rota.sim.machine import Machine
 from rota.sim.medium import NAME, Medium
 from rota.sim.network import Network
 from rota.sim.outside import CONTROLLER, OWNER, Outside
+from rota.sim.procuring import procure
+from rota.sim.provider import NAME as PROVIDER
+from rota.sim.provider import SETTINGS, Provider
 from rota.sim.reporting import Reporters
 from rota.sim.server import Server, Times
 from rota.sim.subscribers import Subscriber
@@ -36,6 +42,7 @@ class Size(NamedTuple):
     servers: int = 1
     lost_ms: int = LOST_MS
     placement: Settings | None = None
+    elastic: Elastic | None = None  # beside these nodes, or instead of them
 
 
 class Cluster:
@@ -61,6 +68,9 @@ class Cluster:
         self.users.answered = self._acknowledged
         self.checks.nodes.is_well, self.checks.nodes.speaks = self._is_well, self._speaks
         self.checks.nodes.lost_ms = size.lost_ms
+        self.came: Callable[[Machine], None] = lambda _: None  # told of each machine that is added
+        self.provider: Provider | None = None
+        self.fleets: Fleets | None = None
         self._build(size)
 
     def start(self) -> None:
@@ -80,6 +90,22 @@ class Cluster:
         machine.agent.dial = self._dialler()
         self.checks.nodes.machines[machine.name] = machine
         self.machines.append(machine)
+        self.came(machine)
+
+    def hosts(self, spec: JobSpec) -> list[Machine]:
+        """Machines of its cluster, also those that would be made for it."""
+        if self.fleets is None:
+            return self.machines
+        assigned = self.checks.known.get(f"job/{spec.id}/cluster")
+        home = DEFAULT if assigned is None else assigned.cluster
+        specs = {one.name: self.checks.known.get(f"node/{one.node}/spec") for one in self.machines}
+        ours = [one for one in self.machines if (known := specs[one.name]) is None or known.cluster == home]
+        return [*ours, *self.fleets.to_come(home)]
+
+    def close(self) -> None:
+        """What still waits in a server ends with it."""
+        for server in self.servers if self.provider is not None else ():
+            server.end()
 
     def add_subscribers(self) -> None:
         """One that remembers where it stands, and one that relies on the servers for it, and owns jobs."""
@@ -110,6 +136,8 @@ class Cluster:
                 self.add(machine)
                 records.append(NodeSpec(NodeId(machine.name), machine.name))
         records.append(Counters(0, number))
+        if size.elastic is not None:
+            records.append(self._provide(size.elastic))
         puts = [(str(record.key), codec.encode(record)) for record in records]
         self.medium.records.update(puts)
         self.checks.committed(Batch(0, 0, 0, 0, puts, [], None))
@@ -118,6 +146,28 @@ class Cluster:
         self.checks.born(machine, child)
         if self.checks.known[f"job/{child.key[0]}/spec"].results:
             self._reporters.born(self.checks.nodes.machines[machine], child)
+
+    def _provide(self, elastic: Elastic) -> ClusterWish:
+        make_ms = round(elastic.make_seconds * 1000)
+        self.provider = provider = Provider(self.world, self.network, self.servers, make_ms)
+        wish = ClusterWish(
+            elastic.name,
+            provider=PROVIDER,
+            settings=SETTINGS,
+            labels=elastic.labels,
+            capacity=elastic.capacity,
+            min_nodes=elastic.least,
+            max_nodes=elastic.most,
+            idle_seconds=elastic.idle_seconds,
+            join_seconds=elastic.join_seconds,
+        )
+        spare = Machine(self.world, self.network, "spare", elastic.capacity, wish.node_labels)
+        self.fleets = Fleets(self.checks, provider, wish, spare)
+        provider.came = self.add
+        provider.went = self.machines.remove
+        for server in self.servers:
+            server.led = partial(procure, server, provider)
+        return wish
 
     def _dialler(self) -> Callable[[], Door | None]:
         calls = 0
@@ -134,6 +184,8 @@ class Cluster:
         leader = self.election.leader
         knows = leader is not None and leader.epoch == batch.epoch and leader.revision == revision - 1
         shortage.look(self.medium, self.checks.known, batch)
+        if self.fleets is not None:
+            self.fleets.committed(batch)
         self.checks.committed(batch, leader if knows else None)
         if self.subscribers:
             self._events.committed(batch, revision)

@@ -11,7 +11,7 @@ from rota.model.errors import Deposed, RotaError, Transient, Unavailable
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.plan import Instant
 from rota.sim.medium import Answer, Medium
-from rota.sim.world import Clock, Process, World
+from rota.sim.world import Act, Clock, Process, World
 from rota.store import codec
 from rota.store.protocol import Snapshot
 
@@ -29,13 +29,16 @@ class Engine(Process):
         self.epoch = 0
         self.revision = 0
         self.loop = Loop(Mirror(), [])
-        self.deposed: Callable[[], None] = lambda: None
+        self.deposed: Act = lambda: None
+        self.led: Act = lambda: None  # told when it begins to lead
+        self.heard: list[Act] = []  # of this life: told after each commit, and when all was read again
         self._reconcilers = reconcilers
         self._offset_ms = 0
         self._busy = False  # a commit or a read is under way
         self._poked = False
         self._decided_at_ms = 0
         self._rests = 0  # of several timers the last counts
+        self._looks: list[Act] = []  # that wait for what is under way
 
     @property
     def mirror(self) -> Mirror:
@@ -49,6 +52,7 @@ class Engine(Process):
         self.leads = False
         self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
         self._busy = self._poked = False
+        self.heard, self._looks = [], []
 
     def kill(self) -> None:
         self.leads = False
@@ -85,6 +89,13 @@ class Engine(Process):
         if self.leads and not self._busy and not self._poked:
             self._poked = True
             self.after(0, self._step)
+
+    def look(self, act: Act) -> None:
+        """At the cluster as it is on disk: while a commit is under way, right after it."""
+        if self._busy:
+            self._looks.append(act)
+        else:
+            act()
 
     # ---- for whoever tells others
 
@@ -182,14 +193,32 @@ class Engine(Process):
         self.observed()
         self.leads, self._busy = True, False
         self.say(f"leads epoch {self.epoch} from revision {self.revision}")
+        self._let_look()
         if led:  # what was read may be old: nobody is told before a commit has shown that it is not
-            self.loop.ask(Request("engine", prove, lambda _: self.read_again(), lambda _: None))
+            self.loop.ask(Request("engine", prove, lambda _: self._tell_again(), lambda _: None))
+        else:
+            self.led()
         self.poke()
 
+    def _let_look(self) -> None:
+        looks, self._looks = self._looks, []
+        for look in looks:
+            look()
+
+    def _tell_again(self) -> None:
+        self.read_again()
+        self._tell()
+
+    def _tell(self) -> None:
+        for hear in self.heard:
+            hear()
+
     def _speak(self, decided: Decided) -> None:
+        self._let_look()
         for event in decided.events:
             self.say(event.why)
         decided.answer()
         if decided.commits:
             self.told(decided)
+            self._tell()
         self.poke()

@@ -116,9 +116,9 @@ def give_up(cluster: Cluster) -> None:
     """Nobody waits for ever for what cannot be had, or not surely."""
     users, known = cluster.users, cluster.checks.known
     for job in _live(cluster, [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]):
-        wish = known.get(f"job/{job}/wish")
+        spec, wish = known[f"job/{job}/spec"], known.get(f"job/{job}/wish")
         was_canceled = wish is not None and wish.cancel  # the whole of it, not some of its tasks
-        if not was_canceled and not can_run(known[f"job/{job}/spec"], cluster.machines):
+        if not was_canceled and not can_run(spec, cluster.hosts(spec)):
             cluster.world.count("user: gave up waiting")
             users.cancel(job)
 

@@ -6,6 +6,7 @@ from rota.sim import (
     fault_machines,
     fault_network,
     fault_operators,
+    fault_providers,
     fault_servers,
     fault_subscribers,
     fault_users,
@@ -26,16 +27,18 @@ KINDS: dict[str, Befall] = {
     **fault_operators.KINDS,
     **fault_wishes.KINDS,
     **rollouts.KINDS,
+    **fault_providers.KINDS,
 }
 LENGTHS_MS = ((1, 300), (1, 3_000), (1, 12_000), (1, 45_000), (35_000, 90_000))  # the last: a node is lost
 OF_DEMANDS = (LIMITED, TAINTED)  # where somebody asks for it
+DRAWN_ELSEWHERE = (*OF_DEMANDS, *fault_wishes.KINDS, *rollouts.KINDS, *fault_providers.KINDS)
 OF_SEVERAL_SERVERS = ("cut off from the leader", "two servers lead")
 
 
 def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
     """A mix of its own for every seed: a few kinds, each more or less often."""
     kinds = [kind for kind in KINDS if servers > 1 or kind not in OF_SEVERAL_SERVERS]
-    kinds = [kind for kind in kinds if kind not in (*OF_DEMANDS, *fault_wishes.KINDS, *rollouts.KINDS)]
+    kinds = [kind for kind in kinds if kind not in DRAWN_ELSEWHERE]
     chosen = luck.sample(kinds, luck.randint(1, min(8, len(kinds))))
     faults = []
     for kind in chosen:

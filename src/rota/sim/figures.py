@@ -85,7 +85,7 @@ def timeline(rows: Sequence[Ran], cpu_milli: int, points: int = POINTS) -> Timel
         return Timeline([], [], [])
     begin_ms = min(row.submitted_ms for row in rows)
     width_ms = max(1, max(row.ended_ms for row in rows) - begin_ms) / points
-    busy, waiting = _Means(begin_ms, width_ms, points), _Means(begin_ms, width_ms, points)
+    busy, waiting = Means(begin_ms, width_ms, points), Means(begin_ms, width_ms, points)
     for row in rows:
         waiting.change(row.submitted_ms, 1)
         waiting.change(row.started_ms, -1)
@@ -98,7 +98,7 @@ def timeline(rows: Sequence[Ran], cpu_milli: int, points: int = POINTS) -> Timel
     )
 
 
-class _Means:
+class Means:
     """Changes of an amount, in any order -> its exact mean over each span."""
 
     def __init__(self, begin_ms: int, width_ms: float, points: int) -> None:
@@ -148,9 +148,10 @@ def _ran(job: SwfJob) -> Ran:
     return Ran(str(job.number), 0, job.processors * 1000, submitted_ms, started_ms, ended_ms)
 
 
-def table(runs: Mapping[str, Figures]) -> str:
-    """A column for each run, by its name."""
+def table(runs: Mapping[str, Figures], more: Mapping[str, Sequence[str]] | None = None) -> str:
+    """A column for each run, by its name; below, lines of words for each."""
     lines = [["", *runs], *([label, *map(show, runs.values())] for label, show in _LINES)]
+    lines += [[label, *words] for label, words in (more or {}).items()]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() + "\n"

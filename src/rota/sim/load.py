@@ -5,9 +5,12 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from rota.model.cluster import DEFAULT
+from rota.model.errors import Rejected
 
 HOUR_MS = 3_600_000
 
@@ -60,6 +63,25 @@ class NodeGroup:
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs.items())
 
 
+@dataclass(frozen=True)
+class Elastic:
+    """A cluster whose machines a provider makes, all of one kind."""
+
+    capacity: dict[str, int]
+    most: int
+    least: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    make_seconds: float = 60.0  # until a machine that was asked for joins
+    idle_seconds: float = 60.0
+    join_seconds: float = 600.0
+    name: str = DEFAULT
+
+
+def nodes_of(cluster: Elastic) -> NodeGroup:
+    """As many as it may have, always there."""
+    return NodeGroup(cluster.most, cluster.capacity, cluster.labels)
+
+
 class Span(NamedTuple):
     """Any of these values, each as likely; both ends are included."""
 
@@ -87,12 +109,20 @@ class Load:
     jobs: int = 1
     jobs_max: int | None = None
     after_ms: int = 0
+    hours: tuple[float, float] | None = None  # of the day, in which they come; the first day begins at 0
 
     def arrivals(self, rng: random.Random, until_ms: float) -> Iterator[Arrival]:
-        for number, at_ms in enumerate(self._moments(rng)):
+        for number, at_ms in enumerate(filter(self._is_open, self._moments(rng))):
             if at_ms >= until_ms or number == self.jobs_max:
                 return
             yield Arrival(int(at_ms), self._drawn(rng), self.behaviour)
+
+    def _is_open(self, at_ms: float) -> bool:
+        if self.hours is None:
+            return True
+        begin, end = self.hours
+        hour = at_ms / HOUR_MS % 24
+        return begin <= hour < end if begin < end else hour >= begin or hour < end
 
     def _moments(self, rng: random.Random) -> Iterator[float]:
         gap_ms = HOUR_MS / self.per_hour
@@ -131,6 +161,7 @@ class Workload(NamedTuple):
     loads: tuple[Load, ...] = ()
     recorded: tuple[Arrival, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    cluster: Elastic | None = None  # instead of nodes that are always there
 
     def arrivals(self, rng: random.Random, hours: float = math.inf) -> Iterator[Arrival]:
         """In order of time. Each load has a generator of its own: one more load changes no other."""
@@ -144,7 +175,7 @@ class Workload(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many nodes there are."""
+        """How many nodes there are; at the most, where they come and go."""
         return sum(group.count for group in self.nodes)
 
     @property
@@ -153,6 +184,8 @@ class Workload(NamedTuple):
 
     def with_nodes(self, size: int) -> "Workload":
         """The same mix of nodes, so many of them in all. The load stays as it is."""
+        if self.cluster is not None:
+            return self.on(replace(self.cluster, most=size, least=min(self.cluster.least, size)))
         ends = [0]
         for group in self.nodes:
             ends.append(ends[-1] + group.count)
@@ -160,3 +193,22 @@ class Workload(NamedTuple):
         counts = [high - low for low, high in itertools.pairwise(scaled)]
         groups = [replace(group, count=count) for group, count in zip(self.nodes, counts, strict=True)]
         return self._replace(nodes=tuple(group for group in groups if group.count))
+
+    def on(self, cluster: Elastic) -> "Workload":
+        return self._replace(cluster=cluster, nodes=(nodes_of(cluster),))
+
+    def split(self, cores: int) -> "Workload":
+        """The same cores in nodes of so many; a recorded job that needs more is a gang of tasks there."""
+        size, kind = self.cpu_milli // (cores * 1000), self.nodes[0]
+        if not size:
+            raise Rejected(f"has {self.cpu_milli // 1000} cores, not {cores} for a node")
+        nodes = (replace(kind, count=size, capacity={**kind.capacity, "cpu": cores * 1000}),)
+        return self._replace(nodes=nodes, recorded=tuple(_split(one, cores) for one in self.recorded))
+
+
+def _split(arrival: Arrival, cores: int) -> Arrival:
+    wanted = arrival.spec["cpu"]
+    if wanted <= cores:
+        return arrival
+    gang = {"cpu": cores, "count": math.ceil(wanted / cores), "gang": True}
+    return arrival._replace(spec=arrival.spec | gang)

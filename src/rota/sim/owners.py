@@ -44,14 +44,16 @@ def look_at_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at
 
 
 def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
-    """A task has ended; if it was lost, as its owner says. What a user has canceled needs no owner."""
+    """A task has ended; if it was lost, as its owner says, unless a user or a failed cluster canceled it."""
     spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
     wish, state, index = (
         known.get(f"job/{now.job}/wish"),
         TaskState(now.state[at]),
         now.block * BLOCK_TASKS + at,
     )
+    assigned = known.get(f"job/{now.job}/cluster")
     was_canceled = wish is not None and (wish.cancel or index in wish.cancel_tasks)
+    was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
     if attempts is None or was_canceled or not _is_lost(known, attempts, at):
         return
     verdict = known.get(f"job/{now.job}/verdict")

@@ -7,6 +7,7 @@ from itertools import cycle
 from typing import NamedTuple
 
 from rota.sim.figures import Timeline
+from rota.sim.sizes import Sizes
 
 WIDTH = 760
 LEFT, RIGHT = 72, 36  # beside a panel: room for its numbers
@@ -64,6 +65,35 @@ def over_time(title: str, runs: Mapping[str, Timeline]) -> str:
         _text((LEFT + WIDTH - RIGHT) / 2, 438, unit, anchor="middle", fill=FAINT),
     ]
     return _document(title, 456, parts)
+
+
+def sizes_over_time(title: str, runs: Mapping[str, Sizes]) -> str:
+    """Nodes beside what waits and runs, above; waiting tasks below; a line for each run."""
+    demand = next(iter(runs.values()))
+    end_ms = max(2 * run.at_ms[-1] - run.at_ms[-2] for run in runs.values())
+    unit, ticks = _time_ticks(end_ms)
+    x = Axis(0.0, end_ms, LEFT, WIDTH - RIGHT, ticks)
+    many = max(value for run in runs.values() for value in (*run.nodes, *run.demand))
+    nodes, length = (
+        _from_zero(many, 246, 96),
+        _from_zero(max(max(run.waiting) for run in runs.values()), 400, 290),
+    )
+    lines = {"asked for": demand.demand} | {name: run.nodes for name, run in runs.items()}
+    below: dict[str, Sequence[float]] = {"asked for": ()}  # so that a run has one colour
+    below |= {name: run.waiting for name, run in runs.items()}
+    parts = [
+        _legend(lines, 56),
+        _panel("nodes, and what waits and runs as full nodes", x, nodes, below=False),
+        *_lines(_against(demand.at_ms, lines), x, nodes, filled=False),
+        _panel("tasks waiting", x, length, below=True),
+        *_lines(_against(demand.at_ms, below), x, length, filled=False),
+        _text((LEFT + WIDTH - RIGHT) / 2, 438, unit, anchor="middle", fill=FAINT),
+    ]
+    return _document(title, 456, parts)
+
+
+def _against(at_ms: Sequence[float], lines: Mapping[str, Sequence[float]]) -> dict[str, list[Point]]:
+    return {name: list(zip(at_ms, values, strict=False)) for name, values in lines.items()}
 
 
 def log_log(title: str, labels: tuple[str, str], lines: Mapping[str, Sequence[Point]]) -> str:

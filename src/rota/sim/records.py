@@ -39,7 +39,7 @@ from rota.store.protocol import Batch
 _WORDS = [state.name.lower() for state in AttemptState]
 
 
-def _reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
+def reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
     """Several steps may fall into one commit."""
     found: dict[Any, set[Any]] = {}
     for (state, _), after in table.items():
@@ -50,7 +50,7 @@ def _reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
     return found
 
 
-_JOB, _TASK, _ATTEMPT = (_reachable(table) for table in (JOB, TASK, ATTEMPT))  # a node may do anything
+_JOB, _TASK, _ATTEMPT = (reachable(table) for table in (JOB, TASK, ATTEMPT))  # a node may do anything
 
 
 class Records:

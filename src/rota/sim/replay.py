@@ -14,6 +14,7 @@ from rota.sim.faults import befall, draw
 from rota.sim.figures import Ran
 from rota.sim.keeping import Child
 from rota.sim.load import HOUR_MS, Arrival, Workload
+from rota.sim.machine import Machine
 from rota.sim.scenario import all_ended
 from rota.sim.world import World
 
@@ -38,6 +39,7 @@ class Replayed(NamedTuple):
     steps: int
     seconds: float
     peak_mib: float  # of this whole process, so far
+    spans: list[tuple[int, int]]  # from when to when each node was there
 
 
 def replay(workload: Workload, settings: Settings) -> Replayed:
@@ -45,7 +47,8 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     began = time.perf_counter()
     world = World(settings.seed, keep_trace=False)
     order = placement.Settings(backfill=not settings.first_come)
-    cluster = Cluster(world, Size(workload.nodes, settings.servers, placement=order))
+    nodes = () if workload.cluster is not None else workload.nodes
+    cluster = Cluster(world, Size(nodes, settings.servers, placement=order, elastic=workload.cluster))
     for server in cluster.servers:
         server.tick_ms = QUIET_TICK_MS
     records = _Records(cluster)
@@ -69,9 +72,24 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     if refused := world.counts["user: a submit was refused"]:
         raise Broken(f"{refused} of the workload's jobs were refused")
     cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
+    spans = _shrunk(cluster, workload) if workload.cluster else [(0, world.now_ms)] * workload.size
+    cluster.close()
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - began
-    return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib)
+    return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib, spans)
+
+
+def _shrunk(cluster: Cluster, workload: Workload) -> list[tuple[int, int]]:
+    """Wait until as many nodes are left as it has without any work."""
+    provider, elastic, world = cluster.provider, workload.cluster, cluster.world
+    assert provider is not None
+    assert elastic is not None
+    until_ms = world.now_ms + AFTER_MS
+    while len(provider.there) > elastic.least and world.now_ms < until_ms:
+        world.run(world.now_ms + 1_000)
+    if len(provider.there) != elastic.least:
+        raise Broken(f"nothing runs, and {len(provider.there)} nodes are there, not {elastic.least}")
+    return [*provider.spans, *((one.begin_ms, world.now_ms) for one in provider.there)]
 
 
 def _over(coming: "_Coming", cluster: Cluster) -> bool:
@@ -114,14 +132,18 @@ class _Records:
         self._rows: dict[tuple[str, int], Ran] = {}
         self._began: dict[tuple[str, int, int], int] = {}
         checks = cluster.checks
-        for machine in cluster.machines:
-            machine.born, machine.died = self._born, self._died
         self._checks = checks
+        cluster.came = self._watch
+        for machine in cluster.machines:
+            self._watch(machine)
 
     @property
     def rows(self) -> list[Ran]:
         submitted = self._cluster.users.submitted_ms  # known once the answer has arrived, be it after the end
         return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
+
+    def _watch(self, machine: Machine) -> None:
+        machine.born, machine.died = self._born, self._died
 
     def _born(self, machine: str, child: Child) -> None:
         self._checks.born(machine, child)

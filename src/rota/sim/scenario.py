@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rota.model.errors import Bug
 from rota.sim import kinds
 from rota.sim.broken import Broken
+from rota.sim.clouds import cloud
 from rota.sim.cluster import Cluster, Size
 from rota.sim.demands import demand
 from rota.sim.fault import Fault
@@ -70,10 +71,12 @@ def scenario(seed: int) -> Scenario:
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
     under = leased(seed, length_ms, servers=servers)
-    size = Size(tuple(more.groups), servers, lost_ms)
-    wished = kinds.wish(seed, more.arrivals, length_ms)
+    clouded = cloud(seed, more.arrivals, length_ms)
+    size = Size(tuple(more.groups), servers, lost_ms, elastic=clouded.elastic)
+    wished = kinds.wish(seed, clouded.arrivals, length_ms)
     rolled = roll_out(seed, length_ms)
-    all_faults = sorted([*faults, *more.faults, *under.faults, *draw_wishes(seed, length_ms), *rolled.faults])
+    own_faults = [*more.faults, *under.faults, *draw_wishes(seed, length_ms), *rolled.faults]
+    all_faults = sorted([*faults, *own_faults, *clouded.faults])
     services = [*serve(seed, length_ms), *rolled.arrivals]
     arrivals = sorted(
         [*wished.arrivals, *services, *under.arrivals, *reporting(seed, length_ms)], key=lambda one: one.at_ms
@@ -123,6 +126,7 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
         broken = str(error)
     except (Bug, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
         broken = f"{type(error).__name__}: {error}{_where(error)}"
+    cluster.close()
     if broken is not None:
         world.say("BROKEN", broken)
     counts = dict(sorted(world.counts.items()))
@@ -152,6 +156,7 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     _wait_for_ends(cluster, until_ms, case.safety_ms + PATIENCE_MS)
     end_services(cluster)
     _wait_for_ends(cluster, world.now_ms + case.liveness_ms, world.now_ms + PATIENCE_MS)
+    _wait_for_machines(cluster, world.now_ms + case.liveness_ms)
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:
@@ -169,6 +174,15 @@ def _wait_for_ends(cluster: Cluster, until_ms: int, patient_until_ms: int) -> No
         cluster.world.run(cluster.world.now_ms + 5_000)
         if cluster.world.now_ms > patient_until_ms:
             give_up(cluster)
+
+
+def _wait_for_machines(cluster: Cluster, until_ms: int) -> None:
+    """Without any work a cluster has as many as it may not be without."""
+    fleets = cluster.fleets
+    while fleets is not None and fleets.too_many() and cluster.world.now_ms < until_ms:
+        cluster.world.run(cluster.world.now_ms + 5_000)
+    if fleets is not None and fleets.too_many():
+        raise Broken(fleets.too_many())
 
 
 def _again_and_again(cluster: Cluster, every_ms: int, act: Callable[[], object]) -> None:

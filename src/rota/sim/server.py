@@ -111,15 +111,24 @@ class Server(Engine):
 
     def told(self, decided: Decided) -> None:
         self._watching.hear(decided)
-        self._tell_nodes([JobId(key.split("/")[1]) for key in decided.deletes if key.endswith("/spec")])
+        specs = [key.split("/") for key in decided.deletes if key.endswith("/spec")]
+        self._tell_nodes([JobId(name) for kind, name, _ in specs if kind == "job"])
+        self._dismiss([NodeId(name) for kind, name, _ in specs if kind == "node"])
 
     def read_again(self) -> None:
         self._watching.miss()
         self._tell_nodes([])
 
     def observed(self) -> None:
+        self._dismiss([node for node in self._sessions if node not in self.mirror.nodes])
         for session in self._sessions.values():
             self._observe(session)
+
+    def _dismiss(self, nodes: list[NodeId]) -> None:
+        """They are not known any more."""
+        for node in nodes:
+            if node in self._sessions:
+                self._drop(self._sessions[node], "the node is not known here")
 
     # ---- whoever watches
 

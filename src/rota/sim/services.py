@@ -73,7 +73,7 @@ def _wanted(cluster: Cluster) -> list[JobSpec]:
             continue
         if status is not None and status.ended:
             raise Broken(f"job {job}, a service, came to an end: {status.state}")
-        if can_run(spec, cluster.machines):
+        if can_run(spec, cluster.hosts(spec)):
             found.append(spec)
         else:
             users.cancel(JobId(job))

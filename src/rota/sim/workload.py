@@ -25,7 +25,7 @@ from rota.model.errors import BadField, Rejected
 from rota.model.job import JobSpec
 from rota.sim import openb, traces
 from rota.sim.files import BadWorkload, place, read_text
-from rota.sim.load import Arrival, Behaviour, Kind, Load, NodeGroup, Span, Workload
+from rota.sim.load import Arrival, Behaviour, Elastic, Kind, Load, NodeGroup, Span, Workload, nodes_of
 
 __all__ = ["Arrival", "BadWorkload", "Behaviour", "NodeGroup", "Workload", "read"]
 
@@ -34,15 +34,17 @@ PER_HOUR_MAX = 10_000_000  # 2,800 a second: more than a control plane takes in
 RUN_SECONDS_MIN = 0.001  # time is counted in milliseconds
 P95_DEVIATIONS = 1.6448536269514722  # from the median to the 95th percentile of a normal distribution
 
-FILE_FIELDS = ("name", "nodes", "load")
+FILE_FIELDS = ("name", "nodes", "cluster", "load")
 NODE_FIELDS = ("count", "cpu", "memory", "disk", "gpu", "resources", "labels")
+TIMES = {"make_seconds": 60.0, "idle_seconds": 60.0, "join_seconds": 600.0}  # of a [cluster]
+CLUSTER_FIELDS = ("min", "max", *TIMES, *NODE_FIELDS[1:])
 JOB_FIELDS = (  # those of a job spec that are handed on as they are
     *("command", "namespace", "parallel", "disk", "gpu", "resources", "where", "priority", "retries"),
-    *("run", "recovery", "when_unschedulable", "labels", "env"),
+    *("run", "recovery", "when_unschedulable", "labels", "env", "gang"),
 )
 LOAD_FIELDS = (
-    *("name", "kind", "per_hour", "jobs", "jobs_max", "after_seconds", "count", "run_seconds", "cpu"),
-    *("memory", "fail", "deaf", "timeout_seconds", "grace_seconds", *JOB_FIELDS),
+    *("name", "kind", "per_hour", "jobs", "jobs_max", "after_seconds", "hours", "count"),
+    *("run_seconds", "cpu", "memory", "fail", "deaf", "timeout_seconds", "grace_seconds", *JOB_FIELDS),
 )
 
 
@@ -75,8 +77,9 @@ def _read_toml(path: Path) -> Workload:
 def parse(said: Mapping[str, Any], name: str) -> Workload:
     """What a TOML file says -> the workload of that name."""
     fields.known_fields(said, FILE_FIELDS)
-    groups: list[NodeGroup] = []
-    for number, table in enumerate(_tables(said, "nodes", "cpu = 8, memory = '32g'"), start=1):
+    elastic = _elastic(said) if "cluster" in said else None
+    groups: list[NodeGroup] = [] if elastic is None else [nodes_of(elastic)]
+    for number, table in enumerate(_node_tables(said), start=1):
         with place(f"nodes.{number}"):
             groups.append(_group(table))
     loads: list[Load] = []
@@ -84,7 +87,30 @@ def parse(said: Mapping[str, Any], name: str) -> Workload:
         with place(f"load.{table.get('name', number)}"):
             loads.append(_load(table, number, groups))
     given = fields.name("name", said["name"]) if "name" in said else name
-    return Workload(given, tuple(groups), tuple(loads))
+    return Workload(given, tuple(groups), tuple(loads), cluster=elastic)
+
+
+def _elastic(said: Mapping[str, Any]) -> Elastic:
+    if said.get("nodes"):
+        raise BadField("cluster", "is not for a file with nodes", "leave out [[nodes]], or [cluster]")
+    if not isinstance(said["cluster"], dict):
+        hint = "write [cluster] and below it max = 20, cpu = 8, memory = '32g'"
+        raise BadField("cluster", "is not a table", hint)
+    with place("cluster"):
+        table = fields.known_fields(said["cluster"], CLUSTER_FIELDS)
+        group = _group({name: value for name, value in table.items() if name in NODE_FIELDS})
+        if "max" not in table:
+            raise BadField("max", "is missing", "write the most nodes it may have")
+        most = fields.number("max", parse_count, table["max"], 1, limits.CLUSTER_NODES_MAX)
+        least = fields.number("min", parse_count, table.get("min", 0), 0, most)
+        make, idle, join = (
+            _milliseconds(name, table.get(name, default)) / 1000 for name, default in TIMES.items()
+        )
+        return Elastic(group.capacity, most, least, group.labels, make, idle, join)
+
+
+def _node_tables(said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [] if "cluster" in said else _tables(said, "nodes", "cpu = 8, memory = '32g'")
 
 
 def _tables(said: Mapping[str, Any], field: str, example: str) -> list[dict[str, Any]]:
@@ -132,6 +158,7 @@ def _load(table: dict[str, Any], number: int, groups: list[NodeGroup]) -> Load:
         jobs=fields.number("jobs", parse_count, said.get("jobs", 1), 1, limits.JOBS_WAITING_MAX),
         jobs_max=_jobs_max(said.get("jobs_max")),
         after_ms=_milliseconds("after_seconds", said.get("after_seconds", 0)),
+        hours=_hours(said.get("hours")),
         count=_span("count", said.get("count", 1), _tasks),
         cpu_milli=_span(CPU, said.get(CPU, 1), parse_cpu),
         memory_bytes=_span(MEMORY, said.get(MEMORY, 0), parse_size),
@@ -204,6 +231,19 @@ def _per_hour(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= PER_HOUR_MAX:
         raise BadField("per_hour", "is not a rate", hint)
     return float(value)
+
+
+def _hours(value: object) -> tuple[float, float] | None:
+    """Of the day: from the one to the other, over midnight where the second is the smaller."""
+    if value is None:
+        return None
+    ends = value if isinstance(value, list) else []
+    numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
+    if len(numbers) != len(ends) or len(ends) != 2 or numbers[0] == numbers[1]:
+        raise BadField("hours", "are not two hours of the day", "write [8, 18], or [22, 6]")
+    if not all(0 <= hour <= 24 for hour in numbers):
+        raise BadField("hours", "are not hours of a day", "write numbers from 0 to 24")
+    return float(numbers[0]), float(numbers[1])
 
 
 def _jobs_max(value: object) -> int | None:

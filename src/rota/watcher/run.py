@@ -251,6 +251,8 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     def _notice(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
+        if node not in self._engine.mirror.nodes:
+            raise Over  # it was deleted meanwhile
         status = self._engine.mirror.nodes[node].status
         doubted = status is not None and status.state is not NodeState.READY
         self._engine.observe(lambda mirror: mirror.hear(node), *(((liveness.NAME, node),) if doubted else ()))
@@ -335,6 +337,8 @@ class AgentDoor(pb_grpc.AgentServicer):
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             node = session.node
+            if node not in self._engine.mirror.nodes:
+                return  # it was deleted: to note something of it would make it anew
             self._engine.observe(lambda mirror: mirror.connect(node, Link.DOWN), (liveness.NAME, node))
 
     # ---- after each commit
@@ -346,8 +350,11 @@ class AgentDoor(pb_grpc.AgentServicer):
             if session is not None:
                 self._collect(session)
         mirror.touched.clear()
-        gone = [JobId(key.split("/")[1]) for key in committed.decided.deletes if key.endswith("/spec")]
-        for job in gone:
+        specs = [key.split("/") for key in committed.decided.deletes if key.endswith("/spec")]
+        for session in [self._sessions.get(NodeId(name)) for kind, name, _ in specs if kind == "node"]:
+            if session is not None:
+                session.end()
+        for job in [JobId(name) for kind, name, _ in specs if kind == "job"]:
             if self._tails is not None:
                 self._tails.forget(job)
             for session in self._sessions.values():

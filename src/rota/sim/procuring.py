@@ -1,0 +1,59 @@
+"""The real procurement of machines on a simulated server: its coroutines in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rota.clusters.run import Procurement
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Command
+from rota.sim.coroutines import Coroutines
+from rota.sim.engine import Engine
+from rota.sim.provider import NAME, Provider
+from rota.sim.server import Server
+
+T = TypeVar("T")
+
+
+def procure(server: Server, provider: Provider) -> None:
+    """From here on, until it dies."""
+
+    def warn(words: str, **about: object) -> None:
+        server.say(f"{words}: {', '.join(map(str, about.values()))}")
+
+    procurement = Procurement(_Desk(server), {NAME: provider}, provider.join_line, warn)
+    Coroutines(server).begin(procurement.run())
+
+
+class _Desk:
+    """A simulated engine, asked by coroutines."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def listen(self, listener: Callable[[Any], None]) -> None:
+        self._engine.heard.append(lambda: listener(None))
+
+    async def read(self, look: Callable[[Mirror], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if not future.done():
+                future.set_result(look(self._engine.mirror))
+
+        self._engine.look(run)
+        return await future
+
+    async def ask(self, owner: str, command: Command) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Any) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        def refused(error: Exception) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self._engine.ask(owner, command, answered, refused)
+        return await future
