@@ -30,6 +30,20 @@ def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
+async def knock(address: str) -> str | None:
+    """Why nobody opens, if so. While no server leads all doors are closed: this costs less than a channel."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_DIAGNOSE_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return "no answer"
+    except OSError as error:
+        return error.strerror or str(error)
+    writer.transport.abort()
+    return None
+
+
 async def diagnose(address: str, identity: NodeIdentity) -> str:
     """gRPC hides what a handshake failed of: repeat it and say."""
     host, _, port = address.rpartition(":")
