@@ -1,6 +1,7 @@
 """A channel to the control plane, and a clear reason when there is none. [I/O]"""
 
 import asyncio
+import os
 import ssl
 import tempfile
 
@@ -39,7 +40,7 @@ async def knock(address: str) -> str | None:
     except TimeoutError:
         return "no answer"
     except OSError as error:
-        return error.strerror or str(error)
+        return _reason(error)
     writer.transport.abort()
     return None
 
@@ -69,7 +70,13 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
     except ssl.SSLError as error:
         return f"TLS: {error.reason or error}"
     except OSError as error:
-        return error.strerror or str(error)
+        return _reason(error)
     if not answer:
         return "the server hung up right after the handshake: it does not accept this node's certificate"
     return "the server hung up"
+
+
+def _reason(error: OSError) -> str:
+    """In the kernel's words: asyncio has others for them. What a resolver says has no number of the kernel's."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
