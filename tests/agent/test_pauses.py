@@ -1,5 +1,6 @@
 """How long an agent waits before it calls again."""
 
+from itertools import pairwise
 from random import Random
 
 from rota.agent.pauses import FIRST_SECONDS, LAST_SECONDS, Pauses
@@ -17,7 +18,7 @@ def test_the_more_is_in_vain_the_longer_it_waits_up_to_a_bound() -> None:
     waited = [pauses.after_round(None) for _ in range(12)]
 
     assert waited[0] <= FIRST_SECONDS
-    assert all(later > earlier / 2 for earlier, later in zip(waited, waited[1:], strict=False))
+    assert all(later > earlier / 2 for earlier, later in pairwise(waited))
     assert LAST_SECONDS / 2 <= waited[-1] <= LAST_SECONDS
 
 

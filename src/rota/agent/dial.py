@@ -77,6 +77,6 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """In the kernel's words: asyncio has others for them. What a resolver says has no number of the kernel's."""
+    """In the kernel's words, for which asyncio has others; but a resolver has numbers of its own."""
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
