@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, etcd, Prometheus (quick)
 	@missing=""; \
 	for pair in runc:runc podman:podman busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
-	etcd:etcd-server prometheus:prometheus ip:iproute2 openssl:openssl curl:curl; do \
+	etcd:etcd-server etcdctl:etcd-client prometheus:prometheus ip:iproute2 openssl:openssl curl:curl; do \
 	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; apt-get update --quiet >/dev/null; \

@@ -65,9 +65,10 @@ class Site:
         return [json.loads(line) for line in said.splitlines()]
 
     def ready(self) -> int:
-        """By the word of the one that leads."""
+        """By the word of the one that leads, and has heard them itself."""
         leader = self.leader()
-        return sum(node["state"] == "ready" for node in self.nodes(leader)) if leader else 0
+        heard = [node for node in self.nodes(leader) if node["heard_ms_ago"] is not None] if leader else []
+        return sum(node["state"] == "ready" for node in heard)
 
     def brake(self, machine: str) -> str:
         token = "authorization: Bearer $(cat server/token)"

@@ -32,17 +32,21 @@ def test_all_nodes_come_to_the_next_leader_and_none_is_lost(tmp_path: Path, reco
         for _ in range(wanted.faults):
             leader = cluster.wait_for_leader()
             idle_bytes = processes.resident_bytes(cluster.servers[_next(cluster, leader)].pid)
-            began = time.monotonic()
+            began, light_cpu = time.monotonic(), light.cpu_seconds
             cluster.kill(leader)
             after = cluster.wait_for_leader(other_than=leader)
-            led = time.monotonic()
+            led, led_cpu = time.monotonic(), processes.cpu_seconds(cluster.servers[after].pid)
             epoch = cluster.call("GET", "/v1/server").body["epoch"]
             until(lambda now=epoch: light.all_connected(now), "all have come", PATIENCE_SECONDS)  # type: ignore[misc]
-            came = time.monotonic()
+            came, came_cpu = time.monotonic(), processes.cpu_seconds(cluster.servers[after].pid)
+            each_ms = [
+                1000 * seconds / nodes for seconds in (came_cpu - led_cpu, light.cpu_seconds - light_cpu)
+            ]
             until(light.all_ready, "all are ready", PATIENCE_SECONDS)
             each_kib = (processes.resident_bytes(cluster.servers[after].pid) - idle_bytes) / nodes / 1024
             told.append(
-                f"led after {led - began:.1f} s, all back {came - led:.1f} s later, {each_kib:.0f} KiB each"
+                f"led after {led - began:.1f} s, all back {came - led:.1f} s later, each {each_kib:.0f} KiB"
+                f" and {each_ms[0]:.1f} ms of a core of the server, {each_ms[1]:.1f} ms of its own"
             )
             cluster.launch(leader)
             until(lambda who=leader: cluster.status_of(who) == 503, "it stands by", PATIENCE_SECONDS)  # type: ignore[misc]

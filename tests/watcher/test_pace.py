@@ -4,7 +4,7 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
-from rota.watcher.pace import Bounds, report_ms
+from rota.watcher.pace import Bounds, report_ms, spread_ms
 
 BOUNDS = Bounds(1_000, 16_000)
 A = NodeId("a")
@@ -39,3 +39,11 @@ def _nodes(count: int) -> Mirror:
     mirror = stage().mirror
     mirror.nodes |= {NodeId(str(number)): mirror.nodes[A] for number in range(count - 1)}
     return mirror
+
+
+def test_the_more_nodes_the_wider_they_spread_their_calls_but_none_is_taken_for_lost() -> None:
+    spread = [spread_ms(nodes, lost_ms=30_000) for nodes in (1, 2, 100, 1_000, 10_000)]
+
+    assert spread == [8, 16, 1_024, 8_192, 10_000]
+    assert spread_ms(1_001, 30_000) == spread_ms(1_024, 30_000)
+    assert spread_ms(10_000, 600_000) == 131_072

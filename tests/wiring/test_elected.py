@@ -1,19 +1,21 @@
 """What servers that share etcd agree on, and whom they refuse."""
 
+import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rota.config import ConfigError, ServerOptions, server_config
 from rota.identity.errors import Unsafe
-from rota.identity.tokens import Role
-from rota.identity.vault import Vault
+from rota.identity.tokens import JoinToken, Role, digest
+from rota.identity.vault import MAX_TOKENS, Contents, Vault
 from rota.store.etcd.client import Access
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
 from rota.wiring.elected import is_sound
-from rota.wiring.shared_identity import adopt_authority, adopt_vault
+from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 
 
 @pytest.mark.parametrize(
@@ -53,11 +55,11 @@ async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -
         first, second, stranger = (tmp_path / name for name in ("first", "second", "stranger"))
         access = Access(tuple(etcd.endpoints), call_seconds=30.0)  # on a busy machine all is answered in time
         store = EtcdStore(access)
-        epoch = await store.lead()
+        await store.lead()
         await adopt_authority(store, first)
         await adopt_authority(store, second)
         token = Vault.open(first / "vault").make_api_token("me", Role.ADMIN, ("*",), 0)
-        await store.board.write("vault", (first / "vault" / "vault.json").read_bytes(), epoch)
+        await store.share("vault", (first / "vault" / "vault.json").read_bytes())
         await adopt_vault(store, second)
         other = EtcdStore(access, "other/")
         await adopt_authority(other, stranger)
@@ -69,3 +71,49 @@ async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -
             await adopt_authority(store, stranger)
         await store.close()
         await other.close()
+
+
+async def test_as_many_tokens_as_a_vault_holds_fit_into_etcd(tmp_path: Path) -> None:
+    with LocalEtcd(tmp_path / "etcd") as etcd:
+        store = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0))
+        await store.lead()
+        _fill(tmp_path / "first" / "vault", MAX_TOKENS - 1)
+        vault = Vault.open(tmp_path / "first" / "vault", publisher(store, asyncio.get_running_loop()))
+        secret = await asyncio.to_thread(vault.make_join_token, 0, labels={}, cluster="main")
+        await adopt_vault(store, tmp_path / "second")
+        await store.close()
+    there = Vault.open(tmp_path / "second" / "vault")
+
+    assert len(there.list_join_tokens()) == MAX_TOKENS
+    assert there.use_join_token(secret, "n1", 1).cluster == "main"
+
+
+def _fill(directory: Path, tokens: int) -> None:
+    """With tokens that were given out and used."""
+    vault = Vault.open(directory)
+    used = [
+        JoinToken(
+            digest=digest(str(number)),
+            made_at_ms=number,
+            expires_at_ms=number + 1_000_000,
+            labels={},
+            cluster="main",
+            used_by=f"n{number}",
+        )
+        for number in range(tokens)
+    ]
+    (directory / "vault.json").write_bytes(msgspec.json.encode(Contents(join_tokens=tuple(used))))
+    (directory / "vault.json").chmod(0o600)
+    assert len(vault.list_join_tokens()) == tokens
+
+
+async def test_what_is_shared_again_and_again_does_not_fill_etcd(tmp_path: Path) -> None:
+    """A thousand nodes that join change the vault two thousand times, and each change is all of it."""
+    with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes", str(200 << 20)) as etcd:
+        store = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0), ttl_seconds=300)
+        await store.lead()
+        for _ in range(240):
+            await store.share("vault", bytes(1 << 20))
+
+        assert await store.has_room()
+        await store.close()

@@ -19,6 +19,10 @@ class Over(Exception):
     """This connection is done with; where that is odd, the text says why."""
 
 
+class Deserted(Over):
+    """By the server: other nodes may have lost it, too."""
+
+
 class Conversation:
     """One connection: its stream, and what was said on it."""
 
@@ -39,7 +43,7 @@ class Conversation:
     async def say(self, word: pb.FromNode) -> None:
         silent_ms = 0 if self._leads_alone() else _now_ms() - self._heard_at_ms
         if silent_ms > SERVER_SILENT_MS:
-            raise Over(f"the server has said nothing for {silent_ms / 1000:.0f} s")
+            raise Deserted(f"the server has said nothing for {silent_ms / 1000:.0f} s")
         word.n = self.words.say(_now_ms())
         word.holds_leases = self.holds_leases or silent_ms > SERVER_SILENT_MS // 3
         try:

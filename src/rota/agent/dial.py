@@ -1,6 +1,7 @@
 """A channel to the control plane, and a clear reason when there is none. [I/O]"""
 
 import asyncio
+import os
 import ssl
 import tempfile
 
@@ -30,6 +31,20 @@ def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
+async def knock(address: str) -> str | None:
+    """Why nobody opens, if so. While no server leads all doors are closed: this costs less than a channel."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_DIAGNOSE_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except TimeoutError:
+        return "no answer"
+    except OSError as error:
+        return _reason(error)
+    writer.transport.abort()
+    return None
+
+
 async def diagnose(address: str, identity: NodeIdentity) -> str:
     """gRPC hides what a handshake failed of: repeat it and say."""
     host, _, port = address.rpartition(":")
@@ -55,7 +70,13 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
     except ssl.SSLError as error:
         return f"TLS: {error.reason or error}"
     except OSError as error:
-        return error.strerror or str(error)
+        return _reason(error)
     if not answer:
         return "the server hung up right after the handshake: it does not accept this node's certificate"
     return "the server hung up"
+
+
+def _reason(error: OSError) -> str:
+    """In the kernel's words, for which asyncio has others; but a resolver has numbers of its own."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

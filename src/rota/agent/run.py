@@ -12,10 +12,11 @@ import grpc
 import structlog
 
 from rota.agent import containers, dial, logs, outputs, probe
-from rota.agent.conversation import Conversation, Over, Stream
+from rota.agent.conversation import Conversation, Deserted, Over, Stream
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.notice import Lookout, as_word
+from rota.agent.pauses import Pauses
 from rota.agent.plan import Facts
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
@@ -31,8 +32,6 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.agent")
 
-_BACKOFF_FIRST_SECONDS = 0.1
-_BACKOFF_LAST_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
 _TOLD_TO = "it was told to leave"
 
@@ -67,7 +66,7 @@ class Agent:
         self._epoch_file = settings.directory / "epoch"
         self._servers = Servers(settings.directory, settings.addresses)
         self._welcomed = False
-        self._pause_most_seconds = _BACKOFF_LAST_SECONDS
+        self._pauses = Pauses(random.Random())
         self._leaving = False
         self._lookout = Lookout(settings.notice, settings.name)
         self._left = asyncio.Event()
@@ -141,28 +140,42 @@ class Agent:
     # ---- the control plane's side
 
     async def _call(self) -> None:
-        pause = _BACKOFF_FIRST_SECONDS
         while not self._left.is_set():
             if self._leaving and self._desk.gone:  # nobody is there to be told
                 self._left.set()
                 return
             await self._desk.attached.wait()
-            try:
-                await self._connection()
-            except grpc.aio.AioRpcError as error:
-                await self._explain(error)
-            if self._welcomed:
-                pause = _BACKOFF_FIRST_SECONDS
-            if self._servers.turn():
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, self._pause_most_seconds)
+            is_lost = await self._call_next()
+            is_round = self._servers.turn()
+            if is_lost:
+                await asyncio.sleep(self._pauses.after_loss(self._lease_seconds()))
+            elif is_round:
+                await asyncio.sleep(self._pauses.after_round(self._lease_seconds()))
+
+    async def _call_next(self) -> bool:
+        """One connection to its end; whether a server that had welcomed us is gone."""
+        self._welcomed = False
+        reason = await dial.knock(self._servers.next)
+        if reason is not None:
+            log.warning("not connected", server=self._servers.next, reason=reason)
+            return False
+        try:
+            await self._connection()
+        except Deserted:
+            return self._welcomed
+        except grpc.aio.AioRpcError as error:
+            await self._explain(error)
+            return self._welcomed
+        return False
+
+    def _lease_seconds(self) -> float | None:
+        return None if (lease_ms := self._desk.lease_ms) is None else lease_ms / 1000
 
     async def _connection(self) -> None:
         async with dial.channel(self._servers.next, self._identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
             conversation = Conversation(stream, lambda: self._servers.is_one)
-            self._welcomed = False
             hello = self._hello()
             conversation.departure = self._lookout.departure
             self._desk.said(conversation.words.next_n, hello.inventory)
@@ -177,6 +190,7 @@ class Agent:
             except* Over as group:
                 for reason in filter(None, map(str, group.exceptions)):
                     log.warning("hung up", reason=reason)
+                broken += [one for one in group.exceptions if isinstance(one, Deserted)]
             except* grpc.aio.AioRpcError as errors:
                 broken += errors.exceptions
             for error in broken:
@@ -208,8 +222,8 @@ class Agent:
             match word.WhichOneof("word"):
                 case "welcome":
                     self._servers.welcomed()
-                    # A server that is back must hear from us well before our silence counts.
-                    self._pause_most_seconds = min(_BACKOFF_LAST_SECONDS, word.welcome.heartbeat_ms / 1000)
+                    self._pauses.begin(word.welcome.heartbeat_ms / 1000)
+                    self._pauses.spread_seconds = word.welcome.spread_ms / 1000
                     conversation.beat_seconds = min(word.welcome.heartbeat_ms, BEAT_MS) / 1000
                     conversation.begin()
                     self._gauges.begin(word.welcome.report_interval_ms / 1000)
@@ -225,9 +239,10 @@ class Agent:
                     self._servers.learn(list(word.servers.addresses))
                 case "pace":
                     self._gauges.report_seconds = word.pace.report_interval_ms / 1000
+                    self._pauses.spread_seconds = word.pace.spread_ms / 1000
                 case _:
                     self._read_out(stub, word, tasks)
-        raise Over
+        raise Deserted
 
     def _read_out(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
         """Logs and outputs: begun, or no longer wanted."""
@@ -363,7 +378,7 @@ class Agent:
         details = error.details() or ""
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._welcomed:
             details = await dial.diagnose(self._servers.next, self._identity)
         log.warning("not connected", server=self._servers.next, code=error.code().name, reason=details)
 

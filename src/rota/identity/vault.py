@@ -151,10 +151,10 @@ class Vault:
             yield change
             after = change.contents()
             if after != before:
-                content = msgspec.json.format(msgspec.json.encode(after))
+                content = msgspec.json.encode(after)
                 if self._publish is not None:
                     self._publish(content)
-                files.write_private(self._path, content)
+                files.write_private(self._path, msgspec.json.format(content))
             self._snapshot = _read(self._path)
 
 

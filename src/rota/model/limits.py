@@ -154,6 +154,7 @@ LEADER_TTL_SECONDS_MIN = 2  # etcd raises less to this
 LEADER_TTL_SECONDS_MAX = 300
 STANDBY_AGE_MS = 5_000  # what a standby knows is shown if it is no older; else the leader is asked first
 STANDBY_AGE_MAX_MS = 600_000  # nor is it shown at all if it is older: tokens may have been revoked since
+SPREAD_MS = 8  # for each node, over which they spread their calls: one costs the server some 5 ms of a core
 SERVER_SILENT_MS = 12_000  # of several servers one that hangs is left well before nodes count as lost
 HEARTBEAT_MS = 5_000  # at most a third of the grace
 STALE_ORDER_MS = 5_000  # a node refuses orders that answer a word it said longer ago than this

@@ -1,6 +1,6 @@
 """Many nodes in one process: real agents on the real wire, whose work is only pretended. [I/O]
 
-python -m rota.testing.light DIRECTORY < join lines
+python -m rota.testing.light DIRECTORY [NUMBER OF THE FIRST] < join lines
 
 Each agent has an identity, a session and a desk of its own. `true` ends at once; anything else runs until
 the file that is its last word exists. DIRECTORY/started-JOB gets a line for each start: task, attempt, node.
@@ -120,9 +120,9 @@ class _Light(Agent):
         self._gauges = _Glances(settings.directory)
 
 
-async def run(directory: Path, lines: list[str]) -> None:
+async def run(directory: Path, lines: list[str], first: int) -> None:
     """Until it is killed."""
-    numbers = range(1, len(lines) + 1)
+    numbers = range(first, first + len(lines))
     runtimes = [Pretended(f"light-{number}", directory) for number in numbers]
     with ThreadPoolExecutor(_JOINING) as threads:
         agents = list(threads.map(_joined, (directory / str(n) for n in numbers), lines, runtimes))
@@ -152,4 +152,4 @@ async def _end_released(runtimes: list[Pretended]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), sys.stdin.read().split()))
+    asyncio.run(run(Path(sys.argv[1]), sys.stdin.read().split(), int((*sys.argv, "1")[2])))

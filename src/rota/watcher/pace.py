@@ -1,9 +1,9 @@
-"""How much is going on -> how often a node tells how busy it is."""
+"""How much is going on -> how often a node tells how busy it is; how many nodes -> how they return."""
 
 from typing import NamedTuple
 
 from rota.model.ids import NodeId
-from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND
+from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND, SPREAD_MS
 from rota.model.pace import ReportPace
 from rota.model.view import View
 
@@ -32,3 +32,11 @@ def report_ms(view: View, node: NodeId, bounds: Bounds) -> int:
         wanted = bounds.most_ms
     crowded = len(view.nodes) * 1000 // REPORTS_PER_SECOND
     return min(bounds.most_ms, max(wanted, crowded))
+
+
+def spread_ms(nodes: int, lost_ms: int) -> int:
+    """Over how long they call when all have lost the server: in steps, so that it is not told at each join.
+
+    Each must be heard well before its silence counts.
+    """
+    return min(SPREAD_MS << max(0, nodes - 1).bit_length(), lost_ms // 3)

@@ -24,7 +24,7 @@ from rota.model.sync import Drain, JobOrders, LogPiece, LogRequest, OutputsReque
 from rota.watcher import liveness, sessions
 from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
-from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms
+from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
 from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
@@ -67,6 +67,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._leading = leading
         self._pace = pace
         self._authority = authority
+        self._lost_ms = lost_ms
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
         self._readings = LogReadings()
@@ -207,7 +208,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except RotaError as error:
             self._part(session)
-            await line.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await line.abort(grpc.StatusCode.ABORTED, str(error))  # not as if nobody had been reached
         session.stored_n = first.n
         session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
@@ -243,7 +244,7 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _tell_news(self, session: Session) -> None:
         """What has changed for it: told when it says something, so that thousands are not at one moment."""
         if self._set_pace(session):
-            pace = pb.Pace(report_interval_ms=session.report_ms)
+            pace = pb.Pace(report_interval_ms=session.report_ms, spread_ms=session.spread_ms)
             session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
         if session.servers != (servers := self._leading.servers()):
             session.servers = servers
@@ -310,6 +311,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             name=self._name(session.node),
             heartbeat_ms=self._heartbeat_ms,
             report_interval_ms=session.report_ms,
+            spread_ms=session.spread_ms,
         )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
@@ -317,9 +319,10 @@ class AgentDoor(pb_grpc.AgentServicer):
         node = session.node
         mirror = self._engine.mirror
         wanted = report_ms(mirror, node, bounds_now(mirror.pace, self._pace))
-        if wanted == session.report_ms:
+        spread = spread_ms(len(mirror.nodes), self._lost_ms)
+        if (wanted, spread) == (session.report_ms, session.spread_ms):
             return False
-        session.report_ms = wanted
+        session.report_ms, session.spread_ms = wanted, spread
         self._engine.observe(lambda mirror: mirror.nodes[node].paced(wanted))
         return True
 

@@ -40,6 +40,7 @@ class Session:
     stored_n: int = 0
     stored_told: int = 0
     report_ms: int = 0  # how often it was told to say how busy it is
+    spread_ms: int = 0  # over how long it was told to call when the server is lost
     servers: list[str] = field(default_factory=list)  # of which it was told
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -80,6 +81,12 @@ def be_swift() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)
+
+
+def open_many() -> None:
+    """As many descriptors as we may: each node is one, and most shells give a thousand unless asked."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

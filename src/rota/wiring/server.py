@@ -49,7 +49,7 @@ from rota.wiring.faces import Own, Sources, make_api
 from rota.wiring.gateway import open_gateway
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
-from rota.wiring.process import Interruption, first_of, guarded, log_to, to_the_end
+from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
 from rota.wiring.telling import tell
 
@@ -61,6 +61,7 @@ _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a re
 def run_server(options: ServerOptions) -> int:
     config = server_config(options)
     log_to(sys.stderr.fileno())
+    open_many()
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)

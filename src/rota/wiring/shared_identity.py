@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,9 @@ from rota.store.etcd.store import EtcdStore
 
 _PUBLISH_SECONDS = 5.0
 _CA, _VAULT = "ca", "vault"
+_PACKED_BYTES = (
+    1 << 20
+)  # above it the vault is packed: etcd takes 1.5 MiB, and an older Rota reads plain ones
 _CA_FILES = ("ca.key", "ca.pem")  # the certificate last: while there is none, nobody has trusted this CA yet
 
 
@@ -40,13 +44,13 @@ async def adopt_vault(store: EtcdStore, directory: Path) -> None:
     Vault.open(place)
     shared = await store.board.read(_VAULT)
     if shared is not None:
-        files.write_private(place / vault.FILE, shared)
+        files.write_private(place / vault.FILE, _unpacked(shared))
 
 
 def take_vault(name: str, content: bytes | None, directory: Path) -> None:
     """What the leader gives out while we stand by."""
     if name == _VAULT and content is not None:
-        files.write_private(directory / "vault" / vault.FILE, content)
+        files.write_private(directory / "vault" / vault.FILE, _unpacked(content))
 
 
 async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
@@ -55,7 +59,7 @@ async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
         own = {name: kept[f"ca/{name}"].decode() for name in _CA_FILES}
         await store.board.settle(_CA, json.dumps(own).encode())
     if f"vault/{vault.FILE}" in kept:
-        await store.board.settle(_VAULT, kept[f"vault/{vault.FILE}"])
+        await store.board.settle(_VAULT, _packed(kept[f"vault/{vault.FILE}"]))
 
 
 async def read_shared(store: EtcdStore) -> dict[str, bytes]:
@@ -66,7 +70,7 @@ async def read_shared(store: EtcdStore) -> dict[str, bytes]:
         said: dict[str, str] = json.loads(authority)
         found |= {f"ca/{name}": said[name].encode() for name in _CA_FILES}
     if tokens is not None:
-        found[f"vault/{vault.FILE}"] = tokens
+        found[f"vault/{vault.FILE}"] = _unpacked(tokens)
     return found
 
 
@@ -74,7 +78,15 @@ def publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[by
     """For threads other than the loop's: returns when etcd has it."""
 
     def publish(content: bytes) -> None:
-        writing = store.board.write(_VAULT, content, store.seat_taken_at)
+        writing = store.share(_VAULT, _packed(content))
         asyncio.run_coroutine_threadsafe(writing, loop).result(_PUBLISH_SECONDS)
 
     return publish
+
+
+def _packed(content: bytes) -> bytes:
+    return zlib.compress(content, 1) if len(content) > _PACKED_BYTES else content
+
+
+def _unpacked(content: bytes) -> bytes:
+    return content if content.startswith(b"{") else zlib.decompress(content)

@@ -11,7 +11,7 @@ from rota.store.etcd.client import Client
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 
-_LOOK_AGAIN_SECONDS = 5.0  # at most: a watch tells at once; this is for one that died without a word
+_LOOK_AGAIN_SECONDS = 1.0  # a watch tells at once; this is for a member that was cut off, without a word
 
 
 class Holder(NamedTuple):
@@ -88,7 +88,7 @@ class Seat:
         create = pb.WatchCreateRequest(key=self._keys.leader, start_revision=holder.at + 1)
         with contextlib.suppress(TimeoutError):
             async with (
-                asyncio.timeout(min(_LOOK_AGAIN_SECONDS, self.ttl_seconds / 2)),
+                asyncio.timeout(_LOOK_AGAIN_SECONDS),
                 contextlib.aclosing(self._client.watch(create)) as changes,
             ):
                 async for change in changes:

@@ -103,6 +103,12 @@ class EtcdStore:
             await self._forget_history(packed.writes)
             return batch.after + 1
 
+    async def share(self, name: str, value: bytes) -> None:
+        """What is no record, with every server; by who leads."""
+        async with self._explained():
+            await self.board.write(name, value, self.seat_taken_at)
+            await self._forget_history([(name.encode(), value)])
+
     async def events(self, after: int, most: int) -> list[EventRow]:
         rows: dict[int, bytearray] = {}
         end = layout.past(self._keys.events)

@@ -273,20 +273,24 @@ class ToNode(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "heartbeat_ms", "report_interval_ms")
+    __slots__ = ("name", "heartbeat_ms", "report_interval_ms", "spread_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     heartbeat_ms: int
     report_interval_ms: int
-    def __init__(self, name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+    spread_ms: int
+    def __init__(self, name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., spread_ms: _Optional[int] = ...) -> None: ...
 
 class Pace(_message.Message):
-    __slots__ = ("report_interval_ms",)
+    __slots__ = ("report_interval_ms", "spread_ms")
     REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_MS_FIELD_NUMBER: _ClassVar[int]
     report_interval_ms: int
-    def __init__(self, report_interval_ms: _Optional[int] = ...) -> None: ...
+    spread_ms: int
+    def __init__(self, report_interval_ms: _Optional[int] = ..., spread_ms: _Optional[int] = ...) -> None: ...
 
 class Servers(_message.Message):
     __slots__ = ("addresses",)

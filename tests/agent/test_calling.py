@@ -1,0 +1,114 @@
+"""An agent whose server is gone calls the next at a moment of its own; one that left by itself at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+
+from rota.agent.pauses import Pauses
+from rota.agent.run import Agent, Settings
+from rota.identity.authority import Authority
+from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.testing.light import Pretended
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import agent_pb2_grpc as pb_grpc
+
+WELCOME = pb.ToNode(epoch=1, welcome=pb.Welcome(name="a", heartbeat_ms=5000, spread_ms=8192))
+
+
+class Noted(Pauses):
+    """Waits for nothing, and says what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1))
+        self.asked: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+
+    def after_loss(self, lease_seconds: float | None) -> float:
+        del lease_seconds
+        self.asked.put_nowait(("loss", self.spread_seconds))
+        return 0.0
+
+    def after_round(self, lease_seconds: float | None) -> float:
+        del lease_seconds
+        self.asked.put_nowait(("round", self.spread_seconds))
+        return 0.01
+
+
+class Door(pb_grpc.AgentServicer):
+    """Welcomes whoever says hello; ends it when told to."""
+
+    def __init__(self, *, welcomes: bool = True) -> None:
+        self.ending = asyncio.Event()
+        self.hellos: asyncio.Queue[None] = asyncio.Queue()
+        self._welcomes = welcomes
+
+    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(words))
+        self.hellos.put_nowait(None)
+        if self._welcomes:
+            await context.write(WELCOME)
+        await self.ending.wait()
+
+
+@asynccontextmanager
+async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
+    """An agent that calls this door and no other."""
+    now = datetime.now(UTC)
+    authority = Authority.open(tmp_path / "ca", now)
+    keys = authority.server_identity([], now)
+    server = grpc.aio.server()
+    pb_grpc.add_AgentServicer_to_server(door, server)  # type: ignore[no-untyped-call]  # generated
+    tls = grpc.ssl_server_credentials([(keys.key_pem, keys.cert_pem)], keys.ca_pem, require_client_auth=True)
+    port = server.add_secure_port("127.0.0.1:0", tls)
+    await server.start()
+    agent = Agent(
+        Settings(tmp_path / "node", (f"127.0.0.1:{port}",), "a", "1", {}, {}, {}, container="none"),
+        _identity(authority, tmp_path / "node", now),
+        Pretended("a", tmp_path),
+    )
+    noted = agent._pauses = Noted()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(agent.run())
+        yield noted, server
+        running.cancel()
+    await server.stop(None)
+
+
+def _identity(authority: Authority, directory: Path, now: datetime) -> NodeIdentity:
+    directory.mkdir(mode=0o700)
+    return store_identity(
+        directory, authority.sign_node(make_request(directory), "n1", "a", now), authority.ca_pem
+    )
+
+
+async def test_a_server_that_hangs_up_is_called_again_within_the_time_it_said(tmp_path: Path) -> None:
+    door = Door()
+    async with calling(tmp_path, door) as (noted, _):
+        await door.hellos.get()
+        door.ending.set()
+
+        assert await noted.asked.get() == ("loss", 8.192)
+        await door.hellos.get()
+
+
+async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: Path) -> None:
+    door = Door()
+    async with calling(tmp_path, door) as (noted, server):
+        await door.hellos.get()
+        await server.stop(None)
+
+        assert await noted.asked.get() == ("loss", 8.192)
+        assert await noted.asked.get() == ("round", 8.192)
+        assert await noted.asked.get() == ("round", 8.192)
+
+
+async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
+    door = Door(welcomes=False)
+    door.ending.set()
+    async with calling(tmp_path, door) as (noted, _):
+        assert await noted.asked.get() == ("round", 0.0)

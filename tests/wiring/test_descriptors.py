@@ -1,0 +1,18 @@
+"""A server opens as many descriptors as it may, not as few as a shell gives."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import resource
+from rota.wiring.process import open_many
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
+open_many()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+    said = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+
+    assert said.stdout.split() == ["512", "512"]
