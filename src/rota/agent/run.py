@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +10,14 @@ from pathlib import Path
 import grpc
 import structlog
 
-from rota.agent import containers, dial, logs, outputs, probe
+from rota.agent import containers, dial, probe
 from rota.agent.conversation import Conversation, Deserted, Over, Stream
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.notice import Lookout, as_word
 from rota.agent.pauses import Pauses
 from rota.agent.plan import Facts
+from rota.agent.readings import Readings
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
@@ -62,7 +62,7 @@ class Agent:
         self._desk = Desk()
         self._gauges = Gauges(settings.directory, lambda: runtime.shortage)
         self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
-        self._readings: dict[int, asyncio.Task[None]] = {}
+        self._readings = Readings(settings.directory, settings.output_bytes, self._desk.is_live, log.warning)
         self._epoch_file = settings.directory / "epoch"
         self._servers = Servers(settings.directory, settings.addresses)
         self._welcomed = False
@@ -241,23 +241,8 @@ class Agent:
                     self._gauges.report_seconds = word.pace.report_interval_ms / 1000
                     self._pauses.spread_seconds = word.pace.spread_ms / 1000
                 case _:
-                    self._read_out(stub, word, tasks)
+                    self._readings.heed(stub, word, tasks)
         raise Deserted
-
-    def _read_out(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
-        """Logs and outputs: begun, or no longer wanted."""
-        match word.WhichOneof("word"):
-            case "open_log":
-                self._readings[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
-            case "open_outputs":
-                asked = word.open_outputs
-                self._readings[asked.id] = tasks.create_task(self._push_outputs(stub, asked))
-            case "close_log":
-                reading = self._readings.pop(word.close_log.id, None)
-                if reading is not None:
-                    reading.cancel()
-            case _:
-                log.warning("a word this version does not know")
 
     async def _obey(self, orders: pb.Orders) -> None:
         """What is to start comes first: nobody waits for the rest."""
@@ -333,20 +318,6 @@ class Agent:
         await conversation.say(pb.FromNode(leave=pb.Leave(reason=_TOLD_TO)))
         await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
 
-    async def _push_log(self, stub: pb_grpc.AgentStub, request: pb.OpenLog) -> None:
-        name = AttemptName(JobId(request.job), request.index, request.attempt)
-
-        async def chunks() -> AsyncIterator[pb.LogChunk]:
-            async for chunk in logs.read(self._settings.directory, request, lambda: self._desk.is_live(name)):
-                yield chunk
-
-        try:
-            await stub.PushLog(chunks())
-        except grpc.aio.AioRpcError as error:
-            log.warning("a log could not be sent", attempt=name, error=error.details())
-        finally:
-            self._readings.pop(request.id, None)
-
     async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
         await conversation.welcomed.wait()
         self._tails.begin()
@@ -355,15 +326,6 @@ class Agent:
                 pieces = await self._tails.next()
                 if pieces:
                     await stub.KeepTails(wire.tails_to_wire(pieces))
-
-    async def _push_outputs(self, stub: pb_grpc.AgentStub, request: pb.OpenOutputs) -> None:
-        settings = self._settings
-        try:
-            await stub.PushLog(outputs.read(settings.directory, request, settings.output_bytes))
-        except grpc.aio.AioRpcError as error:
-            log.warning("outputs could not be sent", job=request.job, error=error.details())
-        finally:
-            self._readings.pop(request.id, None)
 
     async def _renew(self, stub: pb_grpc.AgentStub) -> None:
         """At half its life a certificate is replaced; the next connection uses the new one."""

@@ -34,8 +34,7 @@ from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _PENDING, _STOPPING = int(Phase.PENDING), int(Phase.STOPPING)
-_REFUSED = int(AttemptState.REFUSED)
-_ROOM = int(Hold.ROOM)
+_REFUSED, _ROOM = int(AttemptState.REFUSED), int(Hold.ROOM)
 _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 _SYSTEM, _CANCELING = Kind.SYSTEM, JobState.CANCELING
 
