@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rota.agent.notice import Lookout, Notice, Said, as_word
+from rota.config import ConfigError, check_notice
 from rota.model.limits import NOTICE_NO_LOOKS, NOTICE_SECONDS, NOTICE_WORDS_MAX
 
 UNSAID = "its provider takes the machine away"
@@ -52,7 +53,7 @@ def test_one_look_that_finds_none_takes_nothing_back_several_in_a_row_do() -> No
 
 def test_a_file_is_notice_enough_and_each_node_may_have_its_own(tmp_path: Path) -> None:
     async def look() -> tuple[bool, bool, str]:
-        lookout = Lookout(f"cat {tmp_path}/$ROTA_NODE", "node-1")
+        lookout = Lookout(f"sh -c 'cat {tmp_path}/$ROTA_NODE'", "node-1")
         without = await lookout.look()
         (tmp_path / "node-2").write_text("5s not us\n")
         others = await lookout.look()
@@ -76,7 +77,8 @@ def test_a_command_that_is_not_there_is_told_once_and_changes_nothing() -> None:
     changes, news, taken = asyncio.run(looks())
 
     assert (changes, taken) == ([True, False, False], False)
-    assert news == "the notice command says nothing: it cannot be run: /no/such/command"
+    assert news.startswith("the notice command says nothing: it cannot be run: ")
+    assert news.endswith("No such file or directory: '/no/such/command'")
 
 
 def test_a_command_that_hangs_is_ended_and_says_nothing(
@@ -85,7 +87,7 @@ def test_a_command_that_hangs_is_ended_and_says_nothing(
     monkeypatch.setattr("rota.agent.notice._ANSWER_SECONDS", 0.2)
 
     async def look() -> tuple[bool, str]:
-        lookout = Lookout(f"echo $$ > {tmp_path}/pid; sleep 600; true", "node-1")
+        lookout = Lookout(f"sh -c 'echo $$ > {tmp_path}/pid; sleep 600; true'", "node-1")
         return await lookout.look(), lookout.news
 
     changed, news = asyncio.run(look())
@@ -107,3 +109,11 @@ def test_who_was_told_to_leave_says_that_it_ends_its_work_itself() -> None:
 
 def test_none_any_more_is_said_as_such() -> None:
     assert as_word(None).over
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"), [("  ", "is empty"), ("sh -c 'cat", "a quote that is not closed")]
+)
+def test_a_command_that_is_none_is_refused(command: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check_notice(command)

@@ -24,7 +24,7 @@ class Notices:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"ROTA_NOTICE": f"cat {self._directory}/$ROTA_NODE"}
+        return {"ROTA_NOTICE": f"sh -c 'cat {self._directory}/$ROTA_NODE'"}
 
     def give(self, node: str, line: str) -> None:
         partial = self._directory / f".{node}"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from rota.model.sync import Drain
 
 LOOK_SECONDS = 5.0
 _ANSWER_SECONDS = 10.0  # a command that takes longer has said nothing
-_NOT_RUN = (126, 127)  # how a shell says that there is no such command
+_NOT_RUN = (126, 127)  # how a shell or env says that there is no such command
 _UNSAID = "its provider takes the machine away"
 
 
@@ -105,14 +106,17 @@ class Lookout:
         before, self._trouble = self._trouble, None
         try:
             said = await self._ask(self._command)
-        except (OSError, TimeoutError) as error:
-            self._trouble = str(error) or f"it takes longer than {_ANSWER_SECONDS:g} s"
+        except TimeoutError:
+            self._trouble = f"it takes longer than {_ANSWER_SECONDS:g} s"
+            return self._trouble != before
+        except OSError as error:
+            self._trouble = f"it cannot be run: {error}"
             return self._trouble != before
         return self._notice.heard(said, _now())
 
     async def _ask(self, command: str) -> Said | None:
         process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", command),
+            *shlex.split(command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -128,7 +132,7 @@ class Lookout:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.communicate()
         if process.returncode in _NOT_RUN:
-            raise OSError(f"it cannot be run: {command}")
+            raise OSError(f"it ended with {process.returncode}")
         if process.returncode:
             return None
         return Said.by(output.decode(errors="replace").partition("\n")[0])

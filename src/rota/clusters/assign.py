@@ -110,10 +110,8 @@ class Assigner:
         spec = job.spec
         able, used = self._able(view, assessed(spec)), _used(spec)
         if spec.observed and not any(view.clusters[name].takes_jobs for name in able):
-            able, used = (
-                self._able(view, spec),
-                "",
-            )  # what ran before is not to wait for more than it asks for
+            # what ran before is not to wait for more than it asks for
+            able, used = self._able(view, spec), ""
         ready = [name for name in able if view.clusters[name].takes_jobs]
         if ready:
             best = min(ready, key=lambda name: _rank(view, spec, name, able[name]))

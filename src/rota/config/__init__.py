@@ -1,6 +1,7 @@
 """Flag > environment > file > default: what a server, an agent or a dev cluster is told, and by whom."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -337,7 +338,11 @@ def check_agent(config: AgentConfig) -> None:
 
 
 def check_notice(command: str | None) -> None:
-    if command is not None and not command.strip():
+    try:
+        words = ["none"] if command is None else shlex.split(command)
+    except ValueError:
+        raise ConfigError("notice", "has a quote that is not closed", "close it") from None
+    if not words:
         raise ConfigError("notice", "is empty", "write a command, as cat /run/taken-away, or leave it out")
 
 
