@@ -42,6 +42,7 @@ class LightNodes:
                 self._launch(first, min(_NODES_A_PROCESS, self.count + 1 - first))
             until(lambda: sum(self._all_calls().values()) >= self.count, "every node has come", JOIN_SECONDS)
             until(self.all_ready, "every light node is ready", JOIN_SECONDS)
+            until(self._all_know, "every light node knows every server", JOIN_SECONDS)
         except BaseException:
             self.__exit__()
             raise
@@ -115,6 +116,14 @@ class LightNodes:
                     if found := _CONNECTED.search(line):
                         self._connected[int(found[1])] += 1
         return self._connected
+
+    def _all_know(self) -> bool:
+        """Where the next leader is: this one tells them when they say something."""
+        servers = len(self._cluster.places) if isinstance(self._cluster, ElectedCluster) else 0
+        files = [self._directory / str(number) / "server" for number in range(1, self.count + 1)]
+        return not servers or all(
+            file.exists() and len(file.read_text().split()) == servers for file in files
+        )
 
     def _check(self) -> None:
         for process, log in zip(self._processes, self._logs, strict=True):

@@ -37,6 +37,6 @@ def report_ms(view: View, node: NodeId, bounds: Bounds) -> int:
 def spread_ms(nodes: int, lost_ms: int) -> int:
     """Over how long they call when all have lost the server: in steps, so that it is not told at each join.
 
-    Each must be heard well before its silence counts.
+    Each must be heard before its silence makes it suspect, at half the time after which it is lost.
     """
-    return min(SPREAD_MS << max(0, nodes - 1).bit_length(), lost_ms // 3)
+    return min(SPREAD_MS << max(0, nodes - 1).bit_length(), lost_ms * 2 // 5)
