@@ -15,9 +15,10 @@ from tests.system.witness import Witness
 pytestmark = pytest.mark.system
 TASKS = 200
 OURS = Path(rota.__file__).parent
+REPORTS = "        if conversation.departure is not None:  # an older server has not seen it in the hello\n"
 SPEAKS_UP = (
-    "        await self._say_drain(conversation)\n",
-    '        await conversation.say(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n',
+    REPORTS,
+    f'        await conversation.say(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n{REPORTS}',
 )
 WELCOMES = "        session.say(self._welcome(session))\n"
 SAYS_MORE = (
