@@ -1,6 +1,7 @@
 """Stands in for systemd on a machine of a document: unit files are enabled, started and stopped. [I/O]"""
 
 import configparser
+import contextlib
 import os
 import select
 import shlex
@@ -51,9 +52,11 @@ def environment(files: str) -> dict[str, str]:
 
 
 def stop(name: str) -> None:
-    handle = os.pidfd_open(int((HOME / f"{name}.pid").read_text()))
-    signal.pidfd_send_signal(handle, signal.SIGTERM)
-    select.select([handle], [], [])
+    """One that has ended by itself, as a member of etcd that was removed, is stopped already."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(int((HOME / f"{name}.pid").read_text()))
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        select.select([handle], [], [])
 
 
 if __name__ == "__main__":
