@@ -4,6 +4,7 @@ import pytest
 
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.lifecycle import MachineState
+from rota.model.retry import Retry
 from tests.clusters.clouds import Cloud
 
 
@@ -93,6 +94,19 @@ def test_a_fixed_size_is_reached_by_letting_work_end() -> None:
 
     assert sorted(while_busy) == ["draining", "draining", "draining", "joined"]
     assert list(cloud.machines.values()) == [MachineState.JOINED]
+
+
+def test_a_cluster_that_has_shrunk_to_nothing_grows_for_a_retry_whose_pause_is_over() -> None:
+    cloud = Cloud(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=5))
+    job = cloud.submit(1, retries=1, retry=Retry(delay_ms=60_000, delay_max_ms=60_000, jitter_percent=0))
+    cloud.wait(10)
+    (machine,) = cloud.stage.machines.values()
+    machine.end((job, 0), 1, 1000)
+    cloud.wait(30)
+    while_it_pauses = cloud.nodes
+    cloud.wait(60)
+
+    assert (while_it_pauses, cloud.nodes) == (0, 1)
 
 
 def test_a_machine_whose_node_is_lost_is_replaced() -> None:

@@ -9,7 +9,7 @@ from rota.model.fit import Growth
 from rota.model.ids import NodeId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
-from rota.model.limits import SCALE_LOOK_MS, SCALE_NODES_A_LOOK, SCALE_STEP_MAX
+from rota.model.limits import SCALE_LOOK_MS, SCALE_NODES_A_LOOK, SCALE_SAME_LOOKS, SCALE_STEP_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import View, taken_away
 
@@ -91,7 +91,7 @@ class Scaler:
         return Plan((cluster.asked_for(more), *new), events=(event,), why=why)
 
     def _foresight(self, view: View, fleet: Fleet, most: int, now: Instant) -> Growth:
-        """Simulated at most once a look, and only when something has changed since."""
+        """Simulated at most once a look, and rarely when nothing has changed since: only pauses end then."""
         name = fleet.cluster.name
         waiting = [len(turns) for line, turns in view.waiting() if line.shape.cluster == name]
         moving = _moving(view, fleet)
@@ -99,9 +99,10 @@ class Scaler:
             return Growth(0, 0, 0)
         on = (view.room.grown, sum(waiting), moving, fleet.coming, most)
         at_ms, before, growth = self._foreseen.get(name, (_NEVER_MS, (), Growth(0, 0, 0)))
-        if before == on:
+        look_ms = SCALE_LOOK_MS * (1 + view.room.size // SCALE_NODES_A_LOOK)
+        if before == on and now.ms - at_ms < look_ms * SCALE_SAME_LOOKS:
             return growth
-        if now.ms - at_ms < SCALE_LOOK_MS * (1 + view.room.size // SCALE_NODES_A_LOOK):
+        if now.ms - at_ms < look_ms:
             return Growth(0, 0, 0)
         growth = self._foresee(view, fleet.wish, fleet.coming, most, now)
         self._foreseen[name] = (now.ms, on, growth)

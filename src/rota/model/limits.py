@@ -89,6 +89,7 @@ SCALE_LOOK_MS = 1_000  # between two looks at how large a cluster should be
 MOVE_LOOK_MS = 5_000  # between two looks at which jobs can leave a cluster that drains
 SCALE_STEP_MAX = 100  # machines asked for at one time: as many are tried out; the next look comes soon
 SCALE_NODES_A_LOOK = 100  # nodes of a cluster for each such second between two trials: they cost more
+SCALE_SAME_LOOKS = 5  # between two trials of the same that waits: a pause before a retry may be over
 PROVIDER_AT_ONCE = 16  # calls of one provider under way: most have a limit on their rate
 PROVIDER_CALL_SECONDS = 300.0  # one call of a provider: what takes longer hangs
 PROVIDER_LIST_SECONDS = 30.0  # between two looks at which machines there are
