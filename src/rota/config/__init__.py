@@ -338,8 +338,10 @@ def check_agent(config: AgentConfig) -> None:
 
 
 def check_notice(command: str | None) -> None:
+    if command is None:
+        return
     try:
-        words = ["none"] if command is None else shlex.split(command)
+        words = shlex.split(command)
     except ValueError:
         raise ConfigError("notice", "has a quote that is not closed", "close it") from None
     if not words:
