@@ -2,9 +2,9 @@
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("rota", deadline=None)
+settings.register_profile("rota", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rota")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell does to what it starts in the background

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import grpc
+import pytest
 
+from rota.agent.conversation import Conversation, Deserted
 from rota.agent.pauses import Pauses
 from rota.agent.run import Agent, Settings
 from rota.identity.authority import Authority
@@ -72,11 +74,13 @@ async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc
         Pretended("a", tmp_path),
     )
     noted = agent._pauses = Noted()
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(agent.run())
-        yield noted, server
-        running.cancel()
-    await server.stop(None)
+    try:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(agent.run())
+            yield noted, server
+            running.cancel()
+    finally:
+        await server.stop(None)
 
 
 def _identity(authority: Authority, directory: Path, now: datetime) -> NodeIdentity:
@@ -112,3 +116,16 @@ async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
     door.ending.set()
     async with calling(tmp_path, door) as (noted, _):
         assert await noted.asked.get() == ("round", 0.0)
+
+
+class Ended:
+    """A call that is over: whoever writes on it is told, and may be told before whoever reads."""
+
+    async def write(self, word: pb.FromNode) -> None:
+        del word
+        raise asyncio.InvalidStateError
+
+
+async def test_a_word_that_finds_the_call_over_was_deserted_too() -> None:
+    with pytest.raises(Deserted):
+        await Conversation(cast("Any", Ended())).say(pb.FromNode(beat=pb.Beat()))

@@ -48,8 +48,8 @@ class Conversation:
         word.holds_leases = self.holds_leases or silent_ms > SERVER_SILENT_MS // 3
         try:
             await self.stream.write(word)
-        except asyncio.InvalidStateError:  # the call is over, and whoever reads from it hears why
-            raise Over from None
+        except asyncio.InvalidStateError:  # the server has ended the call; whoever reads from it may hear why
+            raise Deserted from None
 
     def begin(self) -> None:
         if not self.words.welcome(_now_ms()):
