@@ -15,7 +15,7 @@ from rota.model.brake import Silence
 from rota.model.ids import JobId
 from rota.model.job import Kind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
-from rota.model.node import Eligibility, Link, drains
+from rota.model.node import Eligibility, Link
 from rota.model.phase import Phase
 from rota.model.plan import Event
 from rota.model.shape import RunMode
@@ -245,7 +245,7 @@ def node_labels(entry: NodeEntry) -> dict[str, str]:
 
 
 def eligibility(entry: NodeEntry) -> Eligibility:
-    if drains(entry.wish, entry.status):
+    if entry.drains:
         return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
     return entry.wish.eligibility if entry.wish else Eligibility.OPEN
 

@@ -7,7 +7,7 @@ from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.fit import Growth
 from rota.model.ids import NodeId
-from rota.model.job import JobCluster
+from rota.model.job import JobCluster, Kind
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.limits import SCALE_LOOK_MS, SCALE_NODES_A_LOOK, SCALE_SAME_LOOKS, SCALE_STEP_MAX
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -64,7 +64,7 @@ class Scaler:
     def _look_who_is_empty(self, view: View, fleet: Fleet, now: Instant) -> None:
         for machine in fleet.machines:
             node = view.nodes.get(machine.node) if machine.node is not None else None
-            if node is not None and not node.assigned:
+            if node is not None and not _held_by(view, machine):
                 self._empty_since_ms.setdefault(node.spec.id, now.ms)
             elif machine.node is not None:
                 self._empty_since_ms.pop(machine.node, None)
@@ -116,7 +116,7 @@ class Scaler:
             return None
         if fleet.wish.nodes is not None:
             joined.sort(key=lambda one: _held_by(view, one))
-            return _shrunk(fleet, joined[:surplus], f"{fleet.wish.nodes} are asked for", now)
+            return _shrunk(fleet, joined[:surplus], _asked(fleet.wish.nodes), now)
         idle_ms = 0 if fleet.wish.drain else round(fleet.wish.idle_seconds * 1000)
         idle = {
             one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
@@ -130,8 +130,10 @@ class Scaler:
 
 
 def _held_by(view: View, machine: Machine) -> int:
+    """Tasks for whose sake it is there; those of system jobs come and go with it."""
     node = view.nodes.get(machine.node) if machine.node is not None else None
-    return 0 if node is None else len(node.assigned)
+    assigned = () if node is None else node.assigned
+    return sum(view.jobs[job].spec.kind is not Kind.SYSTEM for job, _ in assigned)
 
 
 def _moving(view: View, fleet: Fleet) -> int:
@@ -144,7 +146,7 @@ def _grown(fleet: Fleet, more: int, growth: Growth, *, moves: bool) -> str:
     name, limit = fleet.cluster.name, f"it has {fleet.size}, its limit is {fleet.wish.max_nodes}"
     head = f"adding {_nodes(more)} to {name}"
     if not growth.nodes:
-        return f"{head}: at least {fleet.least} are asked for; {limit}"
+        return f"{head}: at least {_asked(fleet.least)}; {limit}"
     if growth.waiting == 1:
         return f"{head}: 1 task waits{' or has to move' if moves else ''}, which would start; {limit}"
     starts = "all" if growth.starts == growth.waiting else f"{growth.starts} of them"
@@ -160,6 +162,10 @@ def _shrunk(fleet: Fleet, going: list[Machine], reason: str, now: Instant) -> Pl
     return Plan(
         tuple(one.turned(MachineEvent.UNWANTED, now.ms, reason) for one in going), events=(event,), why=why
     )
+
+
+def _asked(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'} asked for"
 
 
 def _nodes(count: int) -> str:

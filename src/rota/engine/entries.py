@@ -310,6 +310,11 @@ class NodeEntry:
         self.report_ms = report_ms
 
     @property
+    def drains(self) -> bool:
+        wished = self.wish is not None and self.wish.drains
+        return wished or self.retires or (self.status is not None and self.status.leaving)
+
+    @property
     def open(self) -> bool:
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
         status = self.status

@@ -123,11 +123,6 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, shortage=shortage)
 
 
-def drains(wish: NodeWish | None, status: NodeStatus | None) -> bool:
-    """An operator wishes it, or the node itself."""
-    return (wish is not None and wish.drains) or (status is not None and status.leaving)
-
-
 class Link(StrEnum):
     """The node's connection, as seen by this process: an observation, never stored."""
 

@@ -119,6 +119,10 @@ class NodeView(Protocol):
     def assigned(self) -> Mapping[tuple[JobId, int], int]:
         """Live attempts on it: (job, index) -> attempt number."""
 
+    @property
+    def drains(self) -> bool:
+        """It takes nothing new: an operator wishes that, the node itself, or its cluster wants it no more."""
+
 
 class View(Protocol):
     @property

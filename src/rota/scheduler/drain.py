@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.cluster import Machine
 from rota.model.columns import Ranges
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Kind
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import NodeStatus, NodeWish, drains
+from rota.model.node import NodeStatus, NodeWish
 from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.view import JobView, NodeView, View
@@ -21,16 +22,17 @@ _AGAIN_MS = 1_000  # until those that could not go yet are looked at again
 WAKES: Wakes = {
     NodeWish: lambda wish: (wish.id,) if wish.drains else (),
     NodeStatus: lambda status: (status.id,) if status.leaving else (),
+    Machine: lambda machine: (machine.node,) if machine.goes and machine.node is not None else (),
 }
 
 
 def start(view: View) -> Iterable[str]:
-    return (name for name, node in view.nodes.items() if drains(node.wish, node.status))
+    return (name for name, node in view.nodes.items() if node.drains)
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     node = view.nodes.get(NodeId(key))
-    if node is None or not drains(node.wish, node.status) or not node.assigned:
+    if node is None or not node.drains or not node.assigned:
         return NOTHING
     wish = node.wish if node.wish is not None and node.wish.drains else NodeWish(node.spec.id)
     last = [name for name in node.assigned if _is_last(view, name)]

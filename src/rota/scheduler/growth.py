@@ -13,7 +13,7 @@ from rota.model.cluster import ClusterWish
 from rota.model.columns import ints
 from rota.model.fit import Growth
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, packed
+from rota.model.job import JobSpec, Kind, packed
 from rota.model.lifecycle import NodeState
 from rota.model.limits import AMOUNT_MAX, SCALE_STEP_MAX
 from rota.model.node import Link, NodeSpec, NodeStatus
@@ -92,17 +92,16 @@ class _Trials:
             for record in plan.puts:
                 shadow.apply(record)
             plan = scheduler.decide(shadow, ROUND, self._now)
-        placed = [node for job, node in _placed(shadow, plan) if job.home == self._wish.name]
+        placed = [node for job, node in _placed(shadow, plan) if self._counts(job)]
         return Trial(waiting - len(placed), len({node for node in placed if node.startswith(_NEW)}))
 
     def _waiting(self, shadow: Shadow) -> int:
-        jobs = (
-            shadow.jobs[JobId(str(turn[2]))]
-            for line, turns in shadow.waiting()
-            if line.shape.cluster == self._wish.name
-            for turn in turns
-        )
-        return sum(len(job.ready(self._now.ms, job.tally.pending)) for job in jobs)
+        jobs = (shadow.jobs[JobId(str(turn[2]))] for _, turns in shadow.waiting() for turn in turns)
+        return sum(len(job.ready(self._now.ms, job.tally.pending)) for job in jobs if self._counts(job.spec))
+
+    def _counts(self, job: JobSpec) -> bool:
+        """What runs on every node takes its part of each, and asks for none."""
+        return job.home == self._wish.name and job.kind is not Kind.SYSTEM
 
     def _add(self, shadow: Shadow, node: NodeId) -> None:
         capacity = {CPU: 1000, MEMORY: AMOUNT_MAX, DISK: AMOUNT_MAX, **self._wish.capacity}

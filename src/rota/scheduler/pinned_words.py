@@ -2,7 +2,6 @@
 
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import drains
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
@@ -36,7 +35,7 @@ def _phase(job: JobView, index: int) -> Phase:
 def _why(node: NodeView, *, paused: bool) -> str:
     if node.status is None or node.status.state is not NodeState.READY:
         return "it has not connected yet" if node.status is None else f"it is {node.status.state}"
-    if drains(node.wish, node.status):
+    if node.drains:
         return "it is drained"
     if node.wish is not None and node.wish.eligibility.value != "open":
         return f"it is {node.wish.eligibility}"

@@ -8,7 +8,7 @@ from rota.model.columns import Draft, Ranges, column, ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
-from rota.model.node import Eligibility, drains
+from rota.model.node import Eligibility
 from rota.model.plan import Event
 from rota.model.service import Life
 from rota.model.sync import Claim, JobClaims, Said
@@ -91,7 +91,7 @@ class Ledger:
     def _drained(self, node_name: str) -> Iterable[Event]:
         """Who drains a node hears when the last of its work has ended."""
         node = self._view.nodes[self._node]
-        if not self._ended or not drains(node.wish, node.status):
+        if not self._ended or not node.drains:
             return
         if all(name in self._ended for name in node.assigned):
             why = f"node {node_name} is drained"
