@@ -18,11 +18,14 @@ STEPS = ("adding ", "taking ")
 class Cloud:
     """A stage with a provider that does as it is told, some time later, or not at all."""
 
-    def __init__(self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000) -> None:
+    def __init__(
+        self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
+    ) -> None:
         self.told: list[str] = []
         self.stage = Stage(self.told.append)
         self.makes = True
         self._delay_ms = delay_ms
+        self._labels = labels or {}  # that machines find out by themselves
         self._number = 0
         self._most = 0
         self.stage.put(wish)
@@ -76,7 +79,7 @@ class Cloud:
             elif machine.place is None:
                 provided.ask(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
-                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
+                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
         """Its provider will take it away, and the node says so; or that it will not."""

@@ -103,5 +103,7 @@ def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Pla
     took = (now.ms - machine.asked_ms) / 1000
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = Event("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
-    again = (fleet.cluster.recovered(),) if fleet.cluster.failures else ()
-    return Plan((machine.became(node.spec.id, now.ms), *again), events=(event,), why=why)
+    assert node.status is not None, "it is there"
+    cluster = fleet.cluster.joined_by(node.status.labels)
+    known = (cluster,) if cluster != fleet.cluster else ()
+    return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)
