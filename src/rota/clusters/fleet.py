@@ -7,7 +7,7 @@ from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
 from rota.model.ids import NodeId
-from rota.model.lifecycle import MachineEvent, MachineState
+from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
 
@@ -41,7 +41,8 @@ class Fleet(NamedTuple):
 
     @property
     def least(self) -> int:
-        return 0 if self.wish.drain else least(self.wish)
+        over = self.wish.drain or self.cluster.state is ClusterState.FAILED
+        return 0 if over else least(self.wish)
 
 
 def _leaves(view: View, node: NodeId) -> bool:

@@ -93,12 +93,14 @@ def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
 
 
 def is_stuck(view: View, cluster: Cluster) -> bool:
-    """Somebody waits, and all the machines it may have are such that do not go."""
+    """It needs another, and all the machines it may have are such that do not go."""
     machines = [one for one in view.machines.values() if one.cluster == cluster.name]
     wish = view.cluster_wishes.get(cluster.name)
     if wish is None or not all(one.goes for one in machines):
         return False
     is_full = sum(1 + one.extra for one in machines) >= wish.max_nodes
+    if cluster.is_to_come:  # who waits for it is in no line yet
+        return is_full
     return is_full and any(line.shape.cluster == cluster.name for line, _ in view.waiting())
 
 

@@ -49,17 +49,17 @@ class Scaler:
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         cluster, wish = view.clusters.get(key), view.cluster_wishes.get(key)
-        if cluster is None or wish is None or wish.by_hand or cluster.state is ClusterState.FAILED:
+        if cluster is None or wish is None or wish.by_hand:
             return NOTHING
         fleet = Fleet.of(view, cluster, wish)
         self._look_who_is_empty(view, fleet, now)
-        plan = (
-            tend(view, fleet, now)
-            or self._grow(view, fleet, now)
-            or self._shrink(view, fleet, now)
-            or NOTHING
-        )
+        plan = tend(view, fleet, now) or self._resized(view, fleet, now) or NOTHING
         return plan.but(wake_at_ms=now.ms + SCALE_LOOK_MS)
+
+    def _resized(self, view: View, fleet: Fleet, now: Instant) -> Plan | None:
+        if fleet.cluster.state is ClusterState.FAILED:  # what was on its way may have come since
+            return _shrunk(fleet, fleet.staying, "it has failed", now) if fleet.staying else None
+        return self._grow(view, fleet, now) or self._shrink(view, fleet, now)
 
     def _look_who_is_empty(self, view: View, fleet: Fleet, now: Instant) -> None:
         for machine in fleet.machines:
