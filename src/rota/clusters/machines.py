@@ -35,14 +35,19 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     machine, node = view.machines.get(name), node_of(view, name)
     if machine is None or not machine.comes or (node is not None and is_there(node)):
         return NOTHING  # something may run there: it has joined, whatever its provider says
-    if node is not None:
-        machine = machine.known_as(node.spec.id)
+    machine = with_node(view, machine)
     cluster = view.clusters[machine.cluster].failed(now.ms, reason, machine.asked_ms)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
     why = f"machine {name} is given up: {reason}{rests}"
     event = Event("cluster.machine_failed", why, cluster=cluster.name)
     return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason), cluster), events=(event,), why=why)
+
+
+def with_node(view: View, machine: Machine) -> Machine:
+    """Also one that was enrolled for it and is not ready yet: it must not begin when its machine goes."""
+    node = node_of(view, machine.name) if machine.node is None else None
+    return machine if node is None else machine.known_as(node.spec.id)
 
 
 def node_of(view: View, name: str) -> NodeView | None:

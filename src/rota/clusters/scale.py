@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from rota.clusters.fleet import Fleet, tend
+from rota.clusters.machines import with_node
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.fit import Growth
@@ -58,7 +59,8 @@ class Scaler:
 
     def _resized(self, view: View, fleet: Fleet, now: Instant) -> Plan | None:
         if fleet.cluster.state is ClusterState.FAILED:  # what was on its way may have come since
-            return _shrunk(fleet, fleet.staying, "it has failed", now) if fleet.staying else None
+            going = [with_node(view, one) for one in fleet.staying]
+            return _shrunk(fleet, going, "it has failed", now) if going else None
         return self._grow(view, fleet, now) or self._shrink(view, fleet, now)
 
     def _look_who_is_empty(self, view: View, fleet: Fleet, now: Instant) -> None:
