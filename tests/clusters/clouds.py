@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rota.model.cluster import ClusterWish
 from rota.model.ids import JobId, NodeId
-from rota.model.lifecycle import MachineState
+from rota.model.lifecycle import ClusterState, JobState, MachineState
 from rota.model.sync import Drain, Said
 from rota.testing import provided
 from rota.testing.builders import job_spec
@@ -18,11 +18,15 @@ STEPS = ("adding ", "taking ")
 class Cloud:
     """A stage with a provider that does as it is told, some time later, or not at all."""
 
-    def __init__(self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000) -> None:
+    def __init__(
+        self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
+    ) -> None:
         self.told: list[str] = []
         self.stage = Stage(self.told.append)
         self.makes = True
+        self.dead = False  # whatever it is asked for, it cannot do
         self._delay_ms = delay_ms
+        self._labels = labels or {}  # that machines find out by themselves
         self._number = 0
         self._most = 0
         self.stage.put(wish)
@@ -43,6 +47,11 @@ class Cloud:
     def most(self) -> int:
         """Machines that there ever were at one time."""
         return self._most
+
+    def state_of(self, cluster: str, job: JobId) -> tuple[ClusterState, JobState]:
+        status = self.stage.mirror.jobs[job].status
+        assert status is not None
+        return self.stage.mirror.clusters[cluster].state, status.state
 
     def submit(self, tasks: int, **fields: object) -> JobId:
         self._number += 1
@@ -68,15 +77,19 @@ class Cloud:
         mirror, now_ms = self.stage.mirror, self.stage.now_ms
         self._most = max(self._most, len(mirror.machines))
         for machine in list(mirror.machines.values()):
-            if machine.state is MachineState.LEAVING:
+            if machine.state is MachineState.LEAVING and self.dead:
+                provided.keep(self.stage, machine.name, "it is dead")
+            elif machine.state is MachineState.LEAVING:
                 there = self.stage.machines.get(machine.name)
                 heard = there is not None and there.told is not None
                 assert not (heard and there and there.held), "something runs on a machine that goes"
                 provided.remove(self.stage, machine.name)
+            elif self.dead:
+                provided.fail(self.stage, machine.name, "it is dead")
             elif machine.place is None:
                 provided.ask(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
-                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, {}))
+                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
         """Its provider will take it away, and the node says so; or that it will not."""

@@ -11,7 +11,7 @@ from rota.model.job import JobCluster, JobSpec, JobStatus, Recovery
 from rota.model.lifecycle import ClusterState
 from rota.model.node import Link, NodeSpec
 from rota.model.plan import NOTHING, Plan
-from rota.model.shape import Preference, Term
+from rota.model.shape import Preference, RunMode, Term
 from rota.scheduler.survey import Surveyor
 from rota.testing.builders import GIB, add_node, at, job_spec, node_status, where
 
@@ -46,6 +46,19 @@ def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
 
     assert first == Cluster(DEFAULT)
     assert decide(mirror, "default") is NOTHING
+
+
+def test_what_machines_have_found_out_counts_when_none_is_left() -> None:
+    mirror = with_clusters("default")
+    wish = ClusterWish("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
+    mirror.apply(wish)
+    asks = {"needs": {"cpu": 8000}, "run": RunMode.ONE_AT_A_TIME}
+    homes = []
+    for found in (None, {}, {"leases": "pid-namespace"}):
+        mirror.apply(Cluster("cloud", found=found))
+        homes.append(chosen(mirror, **asks))
+
+    assert homes == ["cloud", "default", "cloud"]
 
 
 def test_a_job_gets_the_only_cluster_there_is() -> None:

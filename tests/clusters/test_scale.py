@@ -5,6 +5,7 @@ import pytest
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.lifecycle import MachineState
 from rota.model.retry import Retry
+from rota.model.shape import RunMode
 from tests.clusters.clouds import Cloud
 
 
@@ -107,6 +108,31 @@ def test_a_cluster_that_has_shrunk_to_nothing_grows_for_a_retry_whose_pause_is_o
     cloud.wait(60)
 
     assert (while_it_pauses, cloud.nodes) == (0, 1)
+
+
+def test_a_cluster_of_which_nothing_is_known_yet_is_taken_for_able_and_found_to_be() -> None:
+    cloud = Cloud(labels={"leases": "pid-namespace"})
+    cloud.submit(1, run=RunMode.ONE_AT_A_TIME)
+    cloud.wait(10)
+    at_first = cloud.nodes
+    cloud.end_all()
+    cloud.wait(60)
+    without_work = cloud.nodes
+    cloud.submit(1, run=RunMode.ONE_AT_A_TIME)
+    cloud.wait(10)
+
+    assert (at_first, without_work, cloud.nodes) == (1, 0, 1)
+
+
+def test_a_cluster_whose_machines_are_not_able_is_found_out_once() -> None:
+    cloud = Cloud()
+    cloud.submit(1, run=RunMode.ONE_AT_A_TIME)
+    cloud.wait(300)
+
+    assert [why.split(":")[0] for why in cloud.resizes] == [
+        "adding 1 node to default",
+        "taking 1 node from default",
+    ]
 
 
 def test_a_machine_whose_node_is_lost_is_replaced() -> None:

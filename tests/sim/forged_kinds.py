@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rota.model.after import After
 from rota.model.cron import Cron, CronStatus, Missed
 from rota.model.ids import JobId
-from rota.model.job import JobStatus, JobWish, Kind
+from rota.model.job import JobCluster, JobStatus, JobWish, Kind
 from rota.model.lifecycle import AttemptState, JobState
 from rota.sim.keeping import Child, Habit
 from rota.testing.builders import job_spec
@@ -72,6 +72,12 @@ def waits_for_one() -> Stage:
 
 def a_job_gives_up_waiting() -> None:
     waits_for_one().write(JobStatus(TWO, JobState.CANCELED))
+
+
+def a_job_that_waits_is_given_up_with_its_cluster() -> None:
+    """And that is no forgery."""
+    stage = waits_for_one()
+    stage.write(JobCluster(TWO, "cloud", failed="cluster-failed: cloud"), JobStatus(TWO, JobState.CANCELED))
 
 
 def a_job_does_not_wait() -> None:

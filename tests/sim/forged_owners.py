@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
-from rota.model.job import Recovery
+from rota.model.ids import NodeId
+from rota.model.job import Kind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
+from rota.model.node import NodeSpec
 from rota.model.recovery import Answer, JobAnswers, Word
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, reported
@@ -35,9 +37,22 @@ def a_loss_ends_otherwise_than_its_owner_says() -> None:
     stage.write(decided(TASKS, [0], state=TaskState.CANCELED))
 
 
+def a_system_job_loses_its_task_and_not_its_node() -> None:
+    lost_on_every_node()
+
+
+def lost_on_every_node(deletes: tuple[str, ...] = ()) -> None:
+    stage = Stage(job_spec(1, count=2, kind=Kind.SYSTEM))
+    stage.write(NodeSpec(NodeId("n1"), "n1"))
+    stage.place("n1")
+    stage.write(reported(STATUSES, [0], AttemptState.LOST))
+    stage.write(decided(TASKS, [0], state=TaskState.CANCELED), deletes=deletes)
+
+
 FORGED: dict[Callable[[], None], str] = {
     an_owner_is_heard_twice: "of task 0 of job 1 its owner was heard twice",
     what_is_to_be_canceled_is_placed_again: "was lost and is placed again, and its owner is: cancel",
     a_controller_is_not_asked: "was lost and is placed again, and its controller said: None",
     a_loss_ends_otherwise_than_its_owner_says: "task 0 of job 1 was lost and ends as <TaskState.CANCELED: 4>",
+    a_system_job_loses_its_task_and_not_its_node: "was lost and ends as <TaskState.CANCELED: 4>, not as None",
 }

@@ -7,7 +7,7 @@ import msgspec
 
 from rota.model.attempt import AttemptBlock
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus
+from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, NodeSpec, NodeWish
@@ -21,7 +21,7 @@ from rota.store import codec
 from rota.store.protocol import Batch
 from rota.testing.builders import job_spec, node_status
 from rota.testing.records import placed
-from tests.sim.stage import ATTEMPTS, Stage
+from tests.sim.stage import ATTEMPTS, ONE, Stage
 
 WEB = Constraint("app", Op.EQUAL, ("web",))
 TWO = AttemptBlock.new(JobId("2"), 0, 1)
@@ -50,6 +50,11 @@ def a_closed_node_is_given_work() -> None:
     stage = stage_of()
     stage.write(NodeWish(NodeId("n1"), Eligibility.CORDONED))
     stage.write(placed(ATTEMPTS, [0], "n1"))
+
+
+def another_cluster_has_the_work() -> None:
+    stage = stage_of()
+    stage.write(JobCluster(ONE, "cloud"), placed(ATTEMPTS, [0], "n1"))
 
 
 def a_taint_is_not_heeded() -> None:
@@ -124,6 +129,7 @@ def tasks_are_placed_on_a_full_store() -> None:
 
 FORGED: dict[Callable[[], None], str] = {
     a_closed_node_is_given_work: "task 0 of job 1 was placed on n1, which is cordoned",
+    another_cluster_has_the_work: "task 0 of job 1 was placed on n1, of cluster default, and is for cloud",
     a_taint_is_not_heeded: "task 0 of job 1 was placed on n1 and does not tolerate kept=a",
     a_condition_is_not_heeded: "task 0 of job 1 was placed on n2, where 'zone == a' does not hold",
     a_quota_is_exceeded: "namespace default holds 2000 of 1500 cpu",
@@ -144,4 +150,11 @@ def keeps_to_all_rules() -> None:
     """Not forged: those who go together, the first of them anywhere, one after the other."""
     stage = stage_of(labels={"app": "web"}, near=(Term(WEB, "zone"),), gang=True, spread=(Spread("node", 2),))
     stage.write(Namespace("default", {"tasks": 2}), NodeWish(NodeId("n2"), taints=("kept",)))
+    stage.write(placed(ATTEMPTS, [0, 1], "n1"))
+
+
+def is_spread_over_its_own_cluster() -> None:
+    """Not forged either: the other node is nothing to it."""
+    stage = stage_of(spread=(Spread("zone"),))
+    stage.write(NodeSpec(NodeId("n2"), "n2", "cloud"))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))

@@ -305,6 +305,18 @@ def test_who_heeds_every_wish_may_be_placed() -> None:
     forged_places.keeps_to_all_rules()
 
 
+def test_who_is_to_be_spread_is_so_over_the_nodes_of_his_cluster() -> None:
+    forged_places.is_spread_over_its_own_cluster()
+
+
+def test_who_waits_for_others_may_be_given_up_with_his_cluster() -> None:
+    forged_kinds.a_job_that_waits_is_given_up_with_its_cluster()
+
+
+def test_a_lost_task_of_a_system_job_may_end_with_its_node() -> None:
+    forged_owners.lost_on_every_node(deletes=("node/n1/spec",))
+
+
 def test_two_attempts_may_live_while_a_node_is_not_well() -> None:
     stage = Stage()
     stage.checks.nodes.is_well = lambda machine: machine.name == "n1"

@@ -128,7 +128,12 @@ class Assigner:
     def _able(self, view: View, spec: JobSpec) -> dict[str, Fit]:
         """Clusters that can serve it, and how well."""
         fits = {name: self._survey(view, spec, name) for name in _may_have(view, spec)}
-        return {name: fit for name, fit in fits.items() if serves(view.cluster_wishes.get(name), fit, spec)}
+        wishes = view.cluster_wishes
+        return {
+            name: fit
+            for name, fit in fits.items()
+            if serves(view.clusters[name], wishes.get(name), fit, spec)
+        }
 
 
 def _used(spec: JobSpec) -> str:

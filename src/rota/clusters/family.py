@@ -137,7 +137,7 @@ def _balance(view: View, family: Family, now: Instant) -> Plan | None:
         return None
     free = (None, family.first.name)
     may = [job for job in longest.jobs if job.spec.cluster in free and job.spec.move_pending]
-    going = [job for job in may[::2] if makes(family.wish, job.spec)]
+    going = [job for job in may[::2] if makes(idle, family.wish, job.spec)]
     if not going:
         return None
     reason = (

@@ -7,7 +7,7 @@ from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
 from rota.model.ids import NodeId
-from rota.model.lifecycle import MachineEvent, MachineState
+from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
 
@@ -41,7 +41,8 @@ class Fleet(NamedTuple):
 
     @property
     def least(self) -> int:
-        return 0 if self.wish.drain else least(self.wish)
+        over = self.wish.drain or self.cluster.state is ClusterState.FAILED
+        return 0 if over else least(self.wish)
 
 
 def _leaves(view: View, node: NodeId) -> bool:
@@ -103,5 +104,7 @@ def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Pla
     took = (now.ms - machine.asked_ms) / 1000
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = Event("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
-    again = (fleet.cluster.recovered(),) if fleet.cluster.failures else ()
-    return Plan((machine.became(node.spec.id, now.ms), *again), events=(event,), why=why)
+    assert node.status is not None, "it is there"
+    cluster = fleet.cluster.joined_by(node.status.labels)
+    known = (cluster,) if cluster != fleet.cluster else ()
+    return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)

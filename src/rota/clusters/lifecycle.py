@@ -1,6 +1,6 @@
 """What is wanted of a cluster + its machines and jobs -> its state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
@@ -8,9 +8,10 @@ from rota.model.lifecycle import CLUSTER, ClusterEvent, ClusterState, MachineSta
 from rota.model.limits import PROVIDER_FAILURES_MAX, SCALE_LOOK_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
-from rota.model.view import View
+from rota.model.view import NodeView, View
 
 NAME = "cluster"
+_THERE = (NodeState.READY, NodeState.SUSPECT)
 _UNDER_WAY = (ClusterState.PROVISIONING, ClusterState.RESIZING, ClusterState.DRAINING)
 
 
@@ -70,9 +71,15 @@ def _over(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | Non
 
 
 def _is_broken(view: View, cluster: Cluster) -> bool:
-    """Its provider fails again and again, and no node is there. The default one goes on trying for ever."""
-    spent = cluster.failures >= PROVIDER_FAILURES_MAX and cluster.name != DEFAULT
-    return spent and cluster.state is not ClusterState.FAILED and not _has_nodes(view, cluster.name)
+    """Its provider fails again and again, and no node is there but such as only still have to be removed.
+
+    The default one goes on trying for ever.
+    """
+    if cluster.failures < PROVIDER_FAILURES_MAX or cluster.name == DEFAULT:
+        return False
+    leaving = {one.node for one in view.machines.values() if one.state is MachineState.LEAVING}
+    there = any(node.spec.id not in leaving for node in _nodes(view, cluster.name))
+    return cluster.state is not ClusterState.FAILED and not there
 
 
 def _drained(view: View, cluster: Cluster, wish: ClusterWish) -> ClusterEvent | None:
@@ -108,12 +115,15 @@ def _is_empty(view: View, name: str) -> bool:
     )
 
 
+def _nodes(view: View, name: str) -> Iterator[NodeView]:
+    """Those that are there: of one that is suspect it is not known that it is gone."""
+    for node in view.nodes.values():
+        if node.spec.cluster == name and node.status is not None and node.status.state in _THERE:
+            yield node
+
+
 def _has_nodes(view: View, name: str) -> bool:
-    there = (NodeState.READY, NodeState.SUSPECT)
-    return any(
-        node.spec.cluster == name and node.status is not None and node.status.state in there
-        for node in view.nodes.values()
-    )
+    return any(True for _ in _nodes(view, name))
 
 
 def _turned(cluster: Cluster, event: ClusterEvent, now: Instant) -> Plan:

@@ -35,14 +35,19 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     machine, node = view.machines.get(name), node_of(view, name)
     if machine is None or not machine.comes or (node is not None and is_there(node)):
         return NOTHING  # something may run there: it has joined, whatever its provider says
-    if node is not None:
-        machine = machine.known_as(node.spec.id)
+    machine = with_node(view, machine)
     cluster = view.clusters[machine.cluster].failed(now.ms, reason, machine.asked_ms)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
     why = f"machine {name} is given up: {reason}{rests}"
     event = Event("cluster.machine_failed", why, cluster=cluster.name)
     return Plan((machine.turned(MachineEvent.UNWANTED, now.ms, reason), cluster), events=(event,), why=why)
+
+
+def with_node(view: View, machine: Machine) -> Machine:
+    """Also one that was enrolled for it and is not ready yet: it must not begin when its machine goes."""
+    node = node_of(view, machine.name) if machine.node is None else None
+    return machine if node is None else machine.known_as(node.spec.id)
 
 
 def node_of(view: View, name: str) -> NodeView | None:
@@ -93,12 +98,14 @@ def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
 
 
 def is_stuck(view: View, cluster: Cluster) -> bool:
-    """Somebody waits, and all the machines it may have are such that do not go."""
+    """It needs another, and all the machines it may have are such that do not go."""
     machines = [one for one in view.machines.values() if one.cluster == cluster.name]
     wish = view.cluster_wishes.get(cluster.name)
     if wish is None or not all(one.goes for one in machines):
         return False
     is_full = sum(1 + one.extra for one in machines) >= wish.max_nodes
+    if cluster.is_to_come:  # who waits for it is in no line yet
+        return is_full
     return is_full and any(line.shape.cluster == cluster.name for line, _ in view.waiting())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from rota.clusters.fleet import Fleet, tend
+from rota.clusters.machines import with_node
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.fit import Growth
@@ -49,17 +50,18 @@ class Scaler:
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         cluster, wish = view.clusters.get(key), view.cluster_wishes.get(key)
-        if cluster is None or wish is None or wish.by_hand or cluster.state is ClusterState.FAILED:
+        if cluster is None or wish is None or wish.by_hand:
             return NOTHING
         fleet = Fleet.of(view, cluster, wish)
         self._look_who_is_empty(view, fleet, now)
-        plan = (
-            tend(view, fleet, now)
-            or self._grow(view, fleet, now)
-            or self._shrink(view, fleet, now)
-            or NOTHING
-        )
+        plan = tend(view, fleet, now) or self._resized(view, fleet, now) or NOTHING
         return plan.but(wake_at_ms=now.ms + SCALE_LOOK_MS)
+
+    def _resized(self, view: View, fleet: Fleet, now: Instant) -> Plan | None:
+        if fleet.cluster.state is ClusterState.FAILED:  # what was on its way may have come since
+            going = [with_node(view, one) for one in fleet.staying]
+            return _shrunk(fleet, going, "it has failed", now) if going else None
+        return self._grow(view, fleet, now) or self._shrink(view, fleet, now)
 
     def _look_who_is_empty(self, view: View, fleet: Fleet, now: Instant) -> None:
         for machine in fleet.machines:

@@ -84,6 +84,9 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     closing: bool = False  # of such a one: it is not needed any more
     copies: int = 0  # made like it, ever: a number is given once
     copied_ms: int = 0  # cluster time, when the last of them was asked for
+    found: dict[str, str] | None = (
+        None  # labels that its last machine has found out; None: none has joined yet
+    )
 
     @property
     def key(self) -> Key:
@@ -124,14 +127,16 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def another(self, now_ms: int) -> "tuple[Cluster, Cluster]":
         """Itself, which has one more that is like it, and that one."""
         number = self.copies + 1
-        made = Cluster(f"{self.name}.{number + 1}", ClusterState.REQUESTED, since_ms=now_ms, like=self.name)
+        name, like = f"{self.name}.{number + 1}", self.name
+        made = Cluster(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
         return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
 
     def closed(self) -> Self:
         return msgspec.structs.replace(self, closing=True)
 
-    def recovered(self) -> Self:
-        return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None)
+    def joined_by(self, labels: dict[str, str]) -> Self:
+        """Its provider makes machines, and such ones."""
+        return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None, found=labels)
 
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -93,7 +93,9 @@ SCALE_SAME_LOOKS = 5  # between two trials of the same that waits: a pause befor
 PROVIDER_AT_ONCE = 16  # calls of one provider under way: most have a limit on their rate
 PROVIDER_CALL_SECONDS = 300.0  # one call of a provider: what takes longer hangs
 PROVIDER_LIST_SECONDS = 30.0  # between two looks at which machines there are
-PROVIDER_FAILURES_MAX = 6  # in a row, without a node: then its cluster has failed, after some minutes
+PROVIDER_FAILURES_MAX = (
+    6  # in a row, without a node: then its cluster has failed, after minutes, at most an hour
+)
 PROVIDER_PAUSE_FIRST_MS = 5_000  # after a failure of a provider; doubled each time
 PROVIDER_PAUSE_LAST_MS = 300_000  # the longest such pause
 CLUSTER_SECONDS_MAX = 7 * 24 * 3600  # to be idle, or to join: above it is a unit mistaken

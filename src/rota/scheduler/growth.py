@@ -11,6 +11,7 @@ from rota.model.amounts import CPU, DISK, MEMORY
 from rota.model.attempt import AttemptBlock
 from rota.model.cluster import ClusterWish
 from rota.model.columns import ints
+from rota.model.container import RUNTIME
 from rota.model.fit import Growth
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec, Kind, packed
@@ -19,12 +20,15 @@ from rota.model.limits import AMOUNT_MAX, SCALE_STEP_MAX
 from rota.model.node import Link, NodeSpec, NodeStatus
 from rota.model.pins import PinBlock
 from rota.model.plan import Instant, Plan
+from rota.model.sandbox import SANDBOX
+from rota.model.shape import LEASES
 from rota.model.view import View, taken_away
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
 from rota.scheduler.what_moves import let_go
 
 _NEW = "new-"  # nodes that are thought of
+_ABLE = {one.label: "" for one in (RUNTIME, SANDBOX, LEASES)}  # so is one of which nothing is known yet
 
 
 class Trial(NamedTuple):
@@ -104,9 +108,12 @@ class _Trials:
         return job.home == self._wish.name and job.kind is not Kind.SYSTEM
 
     def _add(self, shadow: Shadow, node: NodeId) -> None:
+        """Like the last one that has joined, as far as it has found out by itself what it is."""
+        cluster = shadow.clusters.get(self._wish.name)
+        found = _ABLE if cluster is None or cluster.found is None else cluster.found
         capacity = {CPU: 1000, MEMORY: AMOUNT_MAX, DISK: AMOUNT_MAX, **self._wish.capacity}
         shadow.apply(NodeSpec(node, str(node), self._wish.name, self._wish.node_labels))
-        shadow.apply(NodeStatus(node, NodeState.READY, str(node), "", "", capacity))
+        shadow.apply(NodeStatus(node, NodeState.READY, str(node), "", "", capacity, found))
         shadow.connect(node, Link.UP)
 
 

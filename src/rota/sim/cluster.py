@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from rota.model.cluster import DEFAULT, ClusterWish
+from rota.model.cluster import ClusterWish
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
@@ -13,6 +13,7 @@ from rota.model.plan import Record
 from rota.scheduler.round import Settings
 from rota.sim import shortage
 from rota.sim.checks import Checks
+from rota.sim.company import home_of
 from rota.sim.election import TTL_MS, Election
 from rota.sim.events import Events
 from rota.sim.fleets import Fleets
@@ -96,8 +97,7 @@ class Cluster:
         """Machines of its cluster, also those that would be made for it."""
         if self.fleets is None:
             return self.machines
-        assigned = self.checks.known.get(f"job/{spec.id}/cluster")
-        home = DEFAULT if assigned is None else assigned.cluster
+        home = home_of(self.checks.known, spec)
         specs = {one.name: self.checks.known.get(f"node/{one.node}/spec") for one in self.machines}
         ours = [one for one in self.machines if (known := specs[one.name]) is None or known.cluster == home]
         return [*ours, *self.fleets.to_come(home)]

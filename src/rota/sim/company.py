@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rota.model.cluster import DEFAULT
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
@@ -111,8 +112,10 @@ class Company:
         return status.state is NodeState.READY and (wish is None or wish.eligibility is Eligibility.OPEN)
 
     def _admits(self, node: str, spec: JobSpec) -> bool:
-        wish = self._known.get(f"node/{node}/wish")
-        return (wish is None or not wish.taints) and all(self.fulfils(node, one) for one in spec.where)
+        """It is in the job's cluster: those of others are nothing to it."""
+        wish, home = self._known.get(f"node/{node}/wish"), home_of(self._known, spec)
+        may = self._known[f"node/{node}/spec"].cluster == home and (wish is None or not wish.taints)
+        return may and all(self.fulfils(node, one) for one in spec.where)
 
     def _there(self, spec: JobSpec, term: Term | Spread, domain: str | None) -> int:
         """Live attempts of a job in a domain; none are in a domain that there is not."""
@@ -130,6 +133,12 @@ class Company:
         spec, status = self._known[f"node/{node}/spec"], self._known.get(f"node/{node}/status")
         said = {} if status is None else status.labels
         return {**said, **spec.labels, "node": spec.name, "cluster": spec.cluster}
+
+
+def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:
+    """The cluster that it is assigned to."""
+    assigned = known.get(f"job/{spec.id}/cluster")
+    return DEFAULT if assigned is None else str(assigned.cluster)
 
 
 def _fits(spec: JobSpec, term: Term, other: JobSpec) -> bool:

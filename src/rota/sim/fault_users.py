@@ -105,7 +105,11 @@ def _release(cluster: Cluster) -> None:
 def _say_gone(cluster: Cluster) -> None:
     """Somebody has looked at machines that are off, while so many are silent that nothing is replaced."""
     known = cluster.checks.known
-    off = [machine.node for machine in cluster.machines if not machine.on]
+    known_ones = (
+        *cluster.machines,
+        *cluster.checks.nodes.machines.values(),
+    )  # also what a provider took back
+    off = [machine.node for machine in known_ones if not machine.on]
     statuses = [known.get(f"node/{node}/status") for node in dict.fromkeys(off)]
     silent = [status.id for status in statuses if status is not None and status.state is NodeState.SUSPECT]
     if len(silent) >= BRAKE_NODES:

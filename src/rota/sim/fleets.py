@@ -124,9 +124,9 @@ class Fleets:
         if cluster != self._wish.name:
             return []
         self._spare.on = True
-        left = any(one.machine is not None and one.machine.on for one in self._provider.there)
-        never = self._provider.mood.dead and (cluster == DEFAULT or left)
-        return [] if never else [self._spare] * self._wish.max_nodes
+        left = sum(one.machine is not None and one.machine.on for one in self._provider.there)
+        never = self._provider.mood.dead and (cluster == DEFAULT or left > 0)
+        return [] if never else [self._spare] * (self._wish.max_nodes - left)
 
     def too_many(self) -> str:
         """What is left, in words, though nothing runs or waits; of a provider that is dead nobody knows."""

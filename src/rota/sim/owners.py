@@ -5,7 +5,8 @@ from typing import Any
 
 from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import ints
-from rota.model.job import JobSpec, Recovery
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.recovery import Absence, JobAnswers, Word
@@ -59,6 +60,8 @@ def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
     verdict = known.get(f"job/{now.job}/verdict")
     if attempts.flags[at] & EVICTED or (verdict is not None and verdict.late):
         return
+    if spec.kind is Kind.SYSTEM and known.get(f"node/{_node(attempts, at)}/spec") is None:
+        return  # there is nowhere else where its owner could want it
     number = ints(attempts, "number")[at]
     expected = _end(spec, _word(known, spec, index, number))
     if state is not expected:
@@ -87,6 +90,10 @@ def _end(spec: JobSpec, word: Word | None) -> TaskState | None:
             return TaskState.LOST
         case Recovery.CONTROLLER:
             return None if word is None else _ENDS.get(word)
+
+
+def _node(attempts: AttemptBlock, at: int) -> NodeId:
+    return attempts.nodes[ints(attempts, "node")[at]]
 
 
 def _is_lost(known: Records, attempts: AttemptBlock, at: int) -> bool:

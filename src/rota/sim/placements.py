@@ -11,7 +11,7 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility
 from rota.model.room import bits
 from rota.sim.broken import Broken
-from rota.sim.company import Company
+from rota.sim.company import Company, home_of
 from rota.sim.world import World
 
 Task = tuple[str, int]
@@ -130,7 +130,12 @@ class Placements:
             self._world.count(f"placed: {demand}")
 
     def _look_at_node(self, seat: Seat) -> None:
-        wish = self._known.get(f"node/{seat.node}/wish")
+        wish, node = (self._known.get(f"node/{seat.node}/{part}") for part in ("wish", "spec"))
+        home = home_of(self._known, seat.spec)
+        if node is not None and node.cluster != home:
+            raise Broken(
+                f"{seat.name} was placed on {seat.node}, of cluster {node.cluster}, and is for {home}"
+            )
         if wish is not None and wish.eligibility is not Eligibility.OPEN:
             raise Broken(f"{seat.name} was placed on {seat.node}, which is {wish.eligibility}")
         for taint in () if wish is None else wish.taints:

@@ -67,6 +67,7 @@ class Records:
         self._deadlines = deadlines
         self._placements = Placements(self.known, world, self._is_well)
         self._placed: dict[NodeId, None] = {}
+        self._gone: dict[str, Any] = {}  # records of nodes that this commit deletes
         self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
         self.suspects = Suspects(self.known, world)
         self._brakes = Brakes(self.known, world)
@@ -78,6 +79,7 @@ class Records:
         self.epoch = batch.epoch
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
         self._widen(fresh)
+        self._gone = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
         placed_first = sorted(
             fresh, key=lambda key: not key.startswith("attempt/")
         )  # it may have ended since
@@ -178,7 +180,7 @@ class Records:
             if state == TaskState.UNWANTED:
                 self._deadlines.unwant((now.job, index))
             elif TaskState(state) in TASK_ENDS:
-                owners.look_at_end(ChainMap(fresh, self.known), now, at)
+                owners.look_at_end(ChainMap(self._gone, fresh, self.known), now, at)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
         before = before or StatusBlock.new(now.job, now.block, len(now.state))

@@ -46,7 +46,9 @@ def begins(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now:
             for state, good in zip(states.values(), met, strict=True)
         )
         asked = wish is not None and (wish.cancel or len(wish.cancel_tasks) >= spec.count)
-        if not impossible and not asked:
+        assigned = fresh.get(f"job/{now.id}/cluster") or known.get(f"job/{now.id}/cluster")
+        homeless = assigned is not None and assigned.failed is not None  # canceled whatever it waits for
+        if not impossible and not asked and not homeless:
             raise Broken(f"job {now.id} gave up waiting for {states}, which may still happen")
     elif now.state is not JobState.TIMED_OUT and not all(met):
         raise Broken(f"job {now.id} became {now.state} though it waits for {states}")

@@ -28,6 +28,12 @@ def fail(stage: Stage, name: str, reason: str) -> None:
     stage.settle()
 
 
+def keep(stage: Stage, name: str, reason: str) -> None:
+    """It was asked to remove it, and cannot."""
+    stage.ask("clusters", lambda view, now: machines.not_removed(view, name, reason, now))
+    stage.settle()
+
+
 def remove(stage: Stage, name: str) -> None:
     """As it was asked to: power and all."""
     stage.ask("clusters", lambda view, _: machines.gone(view, name))
