@@ -6,6 +6,8 @@ from rota.model.cluster import Cluster, ClusterWish
 from rota.model.lifecycle import MachineState
 from rota.model.retry import Retry
 from rota.model.shape import RunMode
+from rota.testing import provided
+from rota.testing.stage import Machine
 from tests.clusters.clouds import Cloud
 
 
@@ -133,6 +135,19 @@ def test_a_cluster_whose_machines_are_not_able_is_found_out_once() -> None:
         "adding 1 node to default",
         "taking 1 node from default",
     ]
+
+
+def test_nodes_that_a_gang_needs_wait_for_one_another() -> None:
+    cloud = Cloud(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=3, idle_seconds=1))
+    cloud.makes = False
+    job = cloud.submit(3, gang=True, needs={"cpu": 2000})
+    cloud.wait(5)
+    for machine in list(cloud.machines):
+        provided.provide(cloud.stage, Machine(machine, {"cpu": 2000}, {}))
+        cloud.wait(10)
+
+    assert cloud.stage.mirror.jobs[job].tally.live == 3
+    assert len(cloud.resizes) == 1
 
 
 def test_a_machine_whose_node_is_lost_is_replaced() -> None:

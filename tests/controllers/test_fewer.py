@@ -66,6 +66,17 @@ def test_what_waits_is_over_without_a_record_and_waits_again_as_before() -> None
     assert job(made).ready(made.now.ms, 2) == [1, 2]
 
 
+def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_wanted_again() -> None:
+    made = stage()
+    made.submit(job_spec(count=4))
+    resize(made, 2)
+    made.put(JobWish(ONE, cancel_tasks={3: False}))
+    resize(made, 4)
+
+    assert running(made) == [0, 1, 2]
+    assert phases(made)[3] is Phase.CANCELED
+
+
 def test_the_result_is_that_of_the_tasks_that_were_wanted() -> None:
     made = stage()
     made.submit(job_spec(count=4))

@@ -262,6 +262,16 @@ def test_a_node_is_touched_when_its_assignment_changes(mirror: Mirror) -> None:
     assert by_placing == list(mirror.touched) == [N2]
 
 
+def test_who_is_deleted_is_not_to_be_told_of_a_job_it_had_a_task_of(mirror: Mirror) -> None:
+    mirror.apply(placed(NEW, [0], "n2"))
+    mirror.apply(reported(SILENT, [0], AttemptState.LOST))
+    mirror.forget(Key("node/n2/spec"))
+    by_going = list(mirror.touched)
+    mirror.apply(job(count=4, needs={"cpu": 1000}, version=2))
+
+    assert by_going == list(mirror.touched) == []
+
+
 # ---- observations
 
 

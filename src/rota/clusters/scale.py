@@ -94,12 +94,10 @@ class Scaler:
 
     def _foresight(self, view: View, fleet: Fleet, most: int, now: Instant) -> Growth:
         """Simulated at most once a look, and rarely when nothing has changed since: only pauses end then."""
-        name = fleet.cluster.name
-        waiting = [len(turns) for line, turns in view.waiting() if line.shape.cluster == name]
-        moving = _moving(view, fleet)
+        name, waiting, moving = fleet.cluster.name, _waiting(view, fleet), _moving(view, fleet)
         if not waiting and not moving:
             return Growth(0, 0, 0)
-        on = (view.room.grown, sum(waiting), moving, fleet.coming, most)
+        on = (view.room.grown, waiting, moving, fleet.coming, most)
         at_ms, before, growth = self._foreseen.get(name, (_NEVER_MS, (), Growth(0, 0, 0)))
         look_ms = SCALE_LOOK_MS * (1 + view.room.size // SCALE_NODES_A_LOOK)
         if before == on and now.ms - at_ms < look_ms * SCALE_SAME_LOOKS:
@@ -119,6 +117,9 @@ class Scaler:
         if fleet.wish.nodes is not None:
             joined.sort(key=lambda one: _held_by(view, one))
             return _shrunk(fleet, joined[:surplus], _asked(fleet.wish.nodes), now)
+        comes = fleet.coming or fleet.cluster.paused_until_ms > now.ms
+        if comes and not fleet.wish.drain and _waiting(view, fleet):
+            return None  # an empty one may be needed together with those that come: by a gang, for one
         idle_ms = 0 if fleet.wish.drain else round(fleet.wish.idle_seconds * 1000)
         idle = {
             one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
@@ -136,6 +137,12 @@ def _held_by(view: View, machine: Machine) -> int:
     node = view.nodes.get(machine.node) if machine.node is not None else None
     assigned = () if node is None else node.assigned
     return sum(view.jobs[job].spec.kind is not Kind.SYSTEM for job, _ in assigned)
+
+
+def _waiting(view: View, fleet: Fleet) -> int:
+    """Jobs."""
+    lines = view.waiting()
+    return sum(len(turns) for line, turns in lines if line.shape.cluster == fleet.cluster.name)
 
 
 def _moving(view: View, fleet: Fleet) -> int:

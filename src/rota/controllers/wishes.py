@@ -111,7 +111,9 @@ def _unwant_block(
         TASK, TaskState.WANTED, TaskEvent.UNWISHED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
-    draft["state"][chosen & (phase == Phase.HELD)] = step(TASK, TaskState.HELD, ended)
+    beyond = wanted & (phase == Phase.CANCELED)  # more than are wanted now; not to begin if more are again
+    draft["state"][beyond] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    draft["state"][chosen & (draft["state"] == TaskState.HELD)] = step(TASK, TaskState.HELD, ended)
     lost = [at for at in task.losses if chosen[at]]
     draft["state"][lost] = step(TASK, TaskState.WANTED, ended)
     return draft.done(losses={at: loss for at, loss in task.losses.items() if at not in lost})

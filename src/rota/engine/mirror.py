@@ -322,8 +322,7 @@ class Mirror(Standing):
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
         if attempt is not None:
-            for node in attempt.nodes:
-                self.touched[node] = None
+            self.touched |= {node: None for node in attempt.nodes if node in self.nodes}
 
     def _learn(self, job: JobEntry, new: StatusBlock, written: list[int] | None) -> None:
         """Run times of what just ended, and refusals."""
@@ -396,5 +395,6 @@ class Mirror(Standing):
 
     def _forget_node(self, node: NodeId) -> None:
         entry = self.nodes.pop(node, None)
+        self.touched.pop(node, None)  # nobody is there to be told
         if entry is not None:
             self.room.set_open(self.room.slot[node], False)
