@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system  # it starts processes, and takes its time
 TOOL = Path(__file__).parents[2] / "tools" / "whole_suite.py"
 UNSTEADY = """
 import pytest
