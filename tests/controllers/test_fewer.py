@@ -2,13 +2,14 @@
 
 import pytest
 
-from rota.model.columns import ints
+from rota.model.columns import Draft, ints
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobWish, Kind
-from rota.model.lifecycle import JobState, TaskState
+from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
+from rota.model.plan import Plan
 from rota.model.shape import RunMode
 from rota.testing import asked
 from rota.testing.builders import job_spec
@@ -75,6 +76,20 @@ def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_want
 
     assert running(made) == [0, 1, 2]
     assert phases(made)[3] is Phase.CANCELED
+
+
+def test_a_job_ends_with_what_was_taken_back_of_the_tasks_beyond() -> None:
+    made = stage(cpu=2)
+    made.submit(job_spec(count=2))
+    end(made, 0, 0)
+    made.cut(made.machines["a"])
+    resize(made, 1)
+    before = state(made)
+    status = Draft(job(made).statuses[0])
+    status["state"][1] = AttemptState.WITHDRAWN
+    made.ask("watcher", lambda *_: Plan((status.done(),)))
+
+    assert (before, state(made)) == (JobState.ACTIVE, JobState.SUCCEEDED)
 
 
 def test_the_result_is_that_of_the_tasks_that_were_wanted() -> None:

@@ -91,8 +91,9 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     attempt, status = job.attempts[block], job.statuses[block]
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     positions = _unsettled(task, attempt, status)
-    if not positions:  # though what was taken back may have been the last of a job that is given up
-        return NOTHING if job.verdict is None else look(job, now)
+    if not positions:  # what was taken back may have been the last of a job that is given up, or made smaller
+        is_over = job.verdict is not None or job.spec.kept is not None
+        return look(job, now) if is_over else NOTHING
     asked = ask_owner(view, job, Block(task, attempt, status), positions, now)
     positions = [position for position in positions if position not in asked.losses]
     if not positions and asked.losses == task.losses:
