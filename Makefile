@@ -47,7 +47,7 @@ check: lint ## before every push: lint, contracts, tidy, pure tests (under a min
 	$(BIN)/pytest -q -n 2 -m "not system" $(PURE_TESTS)
 
 test: lint ## everything: lint and all tests
-	$(BIN)/python tools/whole_suite.py
+	$(BIN)/pytest -q -n 2 --session-timeout=4500 tests
 
 sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug
 	$(BIN)/python -m rota.sim --seeds 0-10000
