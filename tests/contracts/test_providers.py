@@ -2,12 +2,14 @@
 
 import os
 import signal
-import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import uvloop
 
 from rota.providers.command import Command
 from rota.providers.local import Local
@@ -15,13 +17,8 @@ from rota.providers.protocol import Order, Provider, ProviderFailed
 from rota.testing.provider_contract import ProviderContract
 from rota.wiring.machines import Nodes
 
-AGENT = """#!{python}
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    signal.pause()
-except KeyboardInterrupt:
-    pass
+AGENT = """#!/bin/sh
+exec env --default-signal=INT sleep 1d
 """
 EXAMPLE = Path(__file__).parents[2] / "examples" / "provider"
 
@@ -40,7 +37,7 @@ class TestCommand(ProviderContract):
     def rota_that_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """An agent that has nothing to do but to be there."""
         agent = tmp_path / "rota"
-        agent.write_text(AGENT.format(python=sys.executable))
+        agent.write_text(AGENT)
         agent.chmod(0o755)
         monkeypatch.setenv("MACHINES", str(tmp_path / "machines"))
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -94,6 +91,31 @@ async def test_a_command_that_prints_without_end_fills_no_memory_and_ends() -> N
     listed = await Command().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
 
     assert set(listed) == {"x"}
+
+
+def test_commands_close_no_file_of_another_thread() -> None:
+    async def fail_often() -> None:
+        for _ in range(120):
+            with pytest.raises(ProviderFailed):
+                await Command().create(order(create="false"))
+
+    with ThreadPoolExecutor(8) as others:
+        over = threading.Event()
+        opening = [others.submit(open_and_close, over) for _ in range(8)]
+        try:
+            uvloop.run(fail_often())
+        finally:
+            over.set()
+
+    assert [one.exception() for one in opening] == [None] * 8
+
+
+def open_and_close(over: threading.Event) -> None:
+    while not over.is_set():
+        file = os.open(os.devnull, os.O_RDONLY)
+        for _ in range(3):
+            os.fstat(file)
+        os.close(file)
 
 
 async def test_a_command_is_not_waited_for_when_what_it_left_running_holds_its_output(tmp_path: Path) -> None:

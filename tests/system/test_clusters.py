@@ -206,3 +206,20 @@ def test_the_default_cluster_is_listed(shared: LocalCluster) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("shared"), nodes=0) as made:
         yield made
+
+
+def test_a_server_that_cannot_write_a_token_for_a_machine_goes_on_and_asks_when_it_can(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    lock = tmp_path / "server" / "vault" / ".vault.lock"
+    lock.rename(tmp_path / "lock")
+    lock.mkdir()  # nothing can be written there, as on a full disk
+    made = cluster.rota("cluster", "create", "burst", "--provider", "local", "--node", "cpu=1", "--max", "1")
+    job = cluster.submit("true", cluster="burst")
+    server_log = tmp_path / "server.log"
+    until(lambda: "machines are not looked after" in server_log.read_text(), "it is told", SECONDS)
+    lock.rmdir()
+    (tmp_path / "lock").rename(lock)
+    until(lambda: cluster.count(job, "succeeded") == 1, "it has run", SECONDS)
+
+    assert made.code == 0, made.err

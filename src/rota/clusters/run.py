@@ -111,7 +111,7 @@ class Procurement:
             await call()
         except Failed:  # and told: it is asked again, ever more rarely
             self._pause(what)
-        except RotaError as error:  # the store is away, or somebody else leads: it is asked again
+        except (RotaError, OSError) as error:  # no store, no disk, or somebody else leads: it is asked again
             self._warn("machines are not looked after", what=what, error=str(error))
             self._pause(what)
         else:

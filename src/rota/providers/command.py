@@ -5,12 +5,13 @@ import contextlib
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rota.model.amounts import CPU
 from rota.providers.protocol import Order, ProviderFailed
 
 _OUTPUT_BYTES = 1 << 20  # of a command, read: a list of ten thousand machines
+_AT_ONCE_BYTES = 1 << 16
 _SAID_CHARACTERS = 300  # of what it said when it failed
 _LAST_WORDS_SECONDS = 0.5  # of a command that has ended: they are in the pipe by then
 _OWN = "ROTA_"
@@ -49,8 +50,9 @@ def _who(cluster: str, machine: str) -> dict[str, str]:
 
 async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str]) -> str:
     """What it printed. It dies with whoever waits for it."""
-    async with _heard() as out, _heard() as err:
+    with contextlib.ExitStack() as heard:
         try:
+            out, err = (heard.enter_context(contextlib.closing(_Heard())) for _ in range(2))
             line = shlex.split(settings[verb])
             process = await asyncio.create_subprocess_exec(
                 *line,
@@ -62,9 +64,8 @@ async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str])
             )
         except (OSError, ValueError, TypeError) as error:
             raise ProviderFailed(f"its {verb} command cannot be run: {error}") from error
-        finally:
-            out.hang_up()
-            err.hang_up()
+        out.hang_up()
+        err.hang_up()
         code = await _ended(process)
         with contextlib.suppress(TimeoutError):  # what it has left running may hold its output open for ever
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
@@ -90,13 +91,19 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
 
 
-class _Heard(asyncio.Protocol):
-    """The last of what comes through a pipe: all is read, so that nobody ever waits for us."""
+class _Heard:
+    """The last of what comes through a pipe: all is read, so that nobody ever waits for us.
 
-    def __init__(self, end: int) -> None:
-        self.end = end  # to write to
+    A pipe of our own: one that is asked for with the process may be left open in what it starts. And read
+    here: uvloop closes what it is given to read from twice, the second time perhaps a file of another thread.
+    """
+
+    def __init__(self) -> None:
+        self._from, self.end = os.pipe()
+        os.set_blocking(self._from, False)
         self.over = asyncio.Event()
         self._said = bytearray()
+        asyncio.get_running_loop().add_reader(self._from, self._read)
 
     @property
     def text(self) -> str:
@@ -104,24 +111,22 @@ class _Heard(asyncio.Protocol):
 
     def hang_up(self) -> None:
         """On our side: others may still write."""
-        os.close(self.end)
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
 
-    def data_received(self, data: bytes) -> None:
-        self._said += data
+    def close(self) -> None:
+        self.hang_up()
+        asyncio.get_running_loop().remove_reader(self._from)
+        os.close(self._from)
+
+    def _read(self) -> None:
+        try:
+            said = os.read(self._from, _AT_ONCE_BYTES)
+        except BlockingIOError:
+            return
+        if not said:
+            asyncio.get_running_loop().remove_reader(self._from)
+            self.over.set()
+        self._said += said
         del self._said[:-_OUTPUT_BYTES]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self.over.set()
-
-
-@contextlib.asynccontextmanager
-async def _heard() -> AsyncIterator[_Heard]:
-    """A pipe of our own: one that is asked for with the process may be left open in what it starts."""
-    read, write = os.pipe()
-    loop, said = asyncio.get_running_loop(), _Heard(write)
-    transport, _ = await loop.connect_read_pipe(lambda: said, os.fdopen(read, "rb", buffering=0))
-    try:
-        yield said
-    finally:
-        transport.close()

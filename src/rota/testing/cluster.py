@@ -237,6 +237,10 @@ class LocalCluster:
                 text = response.read()
             except HTTPException as cut:
                 raise ConnectionError(f"the server went away while it answered: {cut!r}") from cut
+            except OSError as error:
+                if self._server is not None and self._server.poll() is not None:
+                    error.add_note(f"the server ended with {self._server.poll()}: {self._tail('server')}")
+                raise
         return Answer(response.status, json.loads(text) if text else None)
 
     @property

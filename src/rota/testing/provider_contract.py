@@ -75,9 +75,11 @@ class ProviderContract:
             assert there is not None
             listed = await there.list(CLUSTER, self.settings)
             await there.remove(CLUSTER, "build-1", self.settings)
+            left = await provider.list(CLUSTER, self.settings)
+            await provider.remove(CLUSTER, "build-1", self.settings)  # it may hold on to what it started
 
             assert list(listed) == ["build-1"]
-            assert not await provider.list(CLUSTER, self.settings)
+            assert not left
 
     async def test_another_clusters_machines_are_not_listed(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
