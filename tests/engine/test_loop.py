@@ -9,7 +9,7 @@ from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.model.cluster import Cluster
-from rota.model.errors import Bug, Conflict, RotaError, Unavailable, Unsettled, WrongOwner
+from rota.model.errors import Bug, Conflict, NotFound, RotaError, Unavailable, Unsettled, WrongOwner
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
@@ -225,14 +225,16 @@ def test_a_refusal_is_not_told_when_what_it_rests_on_is_not_on_disk() -> None:
     assert [type(error) for error in told] == [Unavailable, Unavailable]
 
 
-def test_a_refusal_alone_writes_nothing_at_all() -> None:
+def test_a_refusal_alone_is_told_when_a_commit_of_nothing_has_shown_that_it_is_not_outdated() -> None:
     def refuse(view: View, now: Instant) -> Plan:
-        raise Conflict("it has ended")
+        raise NotFound("there is no such job")
 
     loop = Loop(Mirror(), [])
     ask(loop, refuse)
+    decided = decide(loop)
 
-    assert not decide(loop).commits
+    assert decided.commits
+    assert (decided.puts, decided.deletes, decided.events) == ({}, {}, ())
 
 
 def test_a_bug_parks_its_key_and_the_others_go_on() -> None:

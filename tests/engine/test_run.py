@@ -10,7 +10,7 @@ import pytest
 from rota.engine import run
 from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
-from rota.model.errors import Bug, Conflict, NotFound, Unavailable
+from rota.model.errors import Bug, Conflict, NotFound, QueueFull, Rejected, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec
 from rota.model.limits import BATCH_KEYS_MAX
@@ -130,16 +130,19 @@ async def test_what_comes_while_a_commit_is_under_way_is_one_commit(store: Gated
         assert await jobs_on_disk(store) == ["1", "2", "3", "4", "5", "6"]
 
 
-async def test_a_refusal_reaches_who_asked_and_nothing_is_written(store: GatedStore) -> None:
+@pytest.mark.parametrize(("refusal", "commits"), [(Conflict, 1), (NotFound, 1), (QueueFull, 0)])
+async def test_a_refusal_reaches_who_asked_after_a_commit_of_nothing_if_it_rests_on_records(
+    store: GatedStore, refusal: type[Rejected], commits: int
+) -> None:
     def refuse(view: View, now: Instant) -> Plan:
-        raise Conflict("it has ended")
+        raise refusal("not now")
 
     async with running(store) as engine:
-        with pytest.raises(Conflict):
+        with pytest.raises(refusal):
             await engine.ask("apiserver", refuse)
 
-        assert store.commits == []
-        assert engine.revision == 0
+        assert [(batch.puts, batch.deletes) for batch in store.commits] == [([], [])] * commits
+        assert engine.revision == commits
 
 
 async def test_a_request_that_stumbles_leaves_the_engine_running(store: GatedStore) -> None:

@@ -8,10 +8,12 @@ import msgspec
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Keys, Reconciler
 from rota.engine.workqueue import Due, WorkQueue
-from rota.model.errors import Bug, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
+from rota.model.errors import Bug, Conflict, NotFound, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
 from rota.model.ids import Key
 from rota.model.limits import BATCH_KEYS_MAX, DECIDE_AGAIN_MAX, STALL_MS
 from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
+
+_OF_RECORDS = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -138,6 +140,9 @@ class Loop:
         plan = self._guarded(Due(request.owner, "request"), request.command, self.mirror, batch.now)
         if isinstance(plan, RotaError):
             batch.refusals.append((request, plan))
+            batch.fenced |= isinstance(
+                plan, NotFound | Conflict
+            )  # it may be otherwise where somebody else leads
             return
         self._take(request.owner, plan, batch)
         batch.outcomes.append(Outcome(request, plan.answer))
