@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rota.agent import logs
-from rota.keeper.output.index import find_end, find_start
+from rota.agent.written import Piece, Stream
+from rota.keeper.output.index import Extent, end_line, find_end, find_start, start_line
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
@@ -111,6 +112,29 @@ async def test_following_tells_the_same_while_segments_go_from_hand_to_hand(
         spoken = [f"out {index}.{n}\n" if stream == "stdout" else f"err {index}\n" for n in range(1, 6)]
         assert task.result() == "".join(spoken).encode()
     assert len(keeper.segments("7")) <= 2 * 4
+
+
+async def test_what_was_written_between_two_looks_and_before_the_end_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was there when its file was read, and its end when the index was."""
+    job = tmp_path / "logs" / "7"
+    job.mkdir(parents=True)
+    output, lines = job / "0.out", job / "index"
+    output.touch()
+    lines.write_bytes(start_line(0, 1, 0, Extent(0, 0)))
+    read_before = Stream.read
+
+    def read_in_vain(stream: Stream, offset: int) -> Piece:
+        piece = read_before(stream, offset)
+        monkeypatch.setattr(Stream, "read", read_before)
+        output.write_bytes(b"last words\nof another\n")
+        lines.write_bytes(lines.read_bytes() + end_line(0, 1, Extent(len(b"last words\n"), 0)))
+        return piece
+
+    monkeypatch.setattr(Stream, "read", read_in_vain)
+
+    assert await read(tmp_path, request(follow=True), lambda: True) == b"last words\n"
 
 
 async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Agent) -> None:

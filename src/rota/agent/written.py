@@ -129,10 +129,13 @@ class Written:
         """Some bytes, then a look for its end, which is written before anyone else gets the segment."""
         name = self._request.stream
         piece = self.stream(name).read(offset)
-        await self._look_for_end()
         end = self.end(name)
         if end is None:
-            return piece
+            await self._look_for_end()
+            end = self.end(name)
+            if end is None:
+                return piece
+            piece = self.stream(name).read(offset)  # it may have written on, up to its end
         left = max(0, end - offset)
         if piece == NOTHING:
             return Piece(left, b"")  # it was cut, or deleted
