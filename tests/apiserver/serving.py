@@ -56,6 +56,7 @@ class FileSource:
         self.directory = directory
         self.ended: set[str] = set()
         self.away: set[NodeId] = set()
+        self.cuts: dict[str, int] = {}  # names whose next reading breaks off after so many bytes
         self.open_now = 0
         self.most_open = 0
         self.grown = asyncio.Event()
@@ -83,6 +84,9 @@ class FileSource:
                 path = self.directory / name
                 data = path.read_bytes()[offset:] if path.exists() else b""
                 if node in self.away:
+                    raise Unavailable(f"node {node} went away")
+                if (cut := self.cuts.pop(name, None)) is not None:
+                    yield LogPiece(offset, data[:cut])
                     raise Unavailable(f"node {node} went away")
                 if data:
                     yield LogPiece(offset, data)

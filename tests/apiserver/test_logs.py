@@ -164,6 +164,23 @@ async def test_a_follower_waits_for_a_node_that_is_away_for_a_moment(
             assert await anext(lines) == b"while away"
 
 
+async def test_what_was_read_before_a_node_went_away_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.0)
+    async with serving(tmp_path, MemoryStore) as server:
+        job = await job_with(server, 1, number=[1], state=[SUCCEEDED])
+        server.source.write(f"{job}.0.1.stdout", b"whole", ended=True)
+        server.source.write(f"{job}.0.1.stderr", b"", ended=True)
+        await server.put("controllers", JobStatus(JobId(job), JobState.SUCCEEDED))
+        server.source.cuts[f"{job}.0.1.stdout"] = 2
+        async with asyncio.timeout(5):
+            reply = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&follow=true")
+
+    assert texts(reply.body) == {(0, 1, "stdout"): b"whole"}
+    assert server.source.cuts == {}
+
+
 async def test_a_follower_does_not_wait_for_a_lost_node(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 1, number=[1], state=[AttemptState.LOST])

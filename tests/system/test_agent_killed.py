@@ -53,6 +53,25 @@ def test_a_killed_agent_finds_its_work_again(
     assert times_ended(wide, job) == dict.fromkeys(range(TASKS), 1)
 
 
+def test_whoever_follows_a_log_hears_the_rest_of_it_from_the_next_agent(
+    wide: LocalCluster, gate: Gate, tmp_path: Path
+) -> None:
+    more = Gate(tmp_path / "more")
+    job = wide.submit("sh", "-c", f"echo one; {more.wait}; echo two; {gate.wait}; echo three")
+    following = wide.start_rota("logs", "-f", job)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"one\n"
+    more.open()
+    assert following.stdout.readline() == b"two\n"  # as it came: the agent sends it in a call that stays open
+
+    wide.kill_agent(1)
+    wide.start_agent(1)
+    gate.open()
+
+    out, err = following.communicate(timeout=120)
+    assert (following.returncode, out) == (0, b"three\n"), err
+
+
 def test_an_upgraded_agent_takes_up_its_work(wide: LocalCluster, witness: Witness, gate: Gate) -> None:
     job = wide.submit(*witness.script(gate.wait), count=10)
     until(lambda: wide.count(job, "running") == 10, "all tasks run")

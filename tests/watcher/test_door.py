@@ -12,13 +12,16 @@ from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.identity.authority import Authority
 from rota.model.attempt import AttemptBlock
+from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
 from rota.model.plan import NOTHING, OWNERS, Plan, Record
-from rota.model.sync import Hello
+from rota.model.sync import Hello, LogRequest
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello
 from rota.watcher import liveness
 from rota.watcher.run import PLACE, AgentDoor, Context
+from rota.watcher.session import Session
+from rota.watcher.told import Told
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from tests.engine.driving import running, turns
@@ -144,3 +147,41 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
 
     assert line.welcomed
     assert A not in engine.mirror.nodes
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_whole"),
+    [
+        (("begun", "", "done"), True),
+        (("begun", ""), False),
+        (("", ""), True),  # an agent of an older version
+    ],
+)
+async def test_a_log_that_stops_without_its_last_word_was_cut_off(
+    store: GatedStore, codes: tuple[str, ...], is_whole: bool
+) -> None:
+    async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        door._sessions[A] = Session(A, cast(Told, None))
+        said = b""
+
+        async def read() -> bool:
+            nonlocal said
+            try:
+                async for piece in door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True)):
+                    said += piece.data
+            except Unavailable:
+                return False
+            return True
+
+        reading = group.create_task(read())
+        await turns()
+        await door.take_log(sent(*(pb.LogChunk(id=1, code=code, data=code.encode()) for code in codes)))
+
+    assert reading.result() is is_whole
+    assert said == "".join(codes).replace("done", "").encode()
+
+
+async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:
+    for chunk in chunks:
+        yield chunk

@@ -8,13 +8,17 @@ from pathlib import Path
 
 from rota.agent.window import Window, window
 from rota.agent.written import Search, Written
+from rota.wire.agent import BEGUN, DONE
 from rota.wire.generated import agent_pb2 as pb
 
 _LOOK_SECONDS = 0.025  # files say nothing when they grow; a new look this often costs two reads
 
 
 async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> AsyncIterator[pb.LogChunk]:
-    """Chunks of the log; the first one always comes, so that the reader knows it was opened."""
+    """Chunks of the log; the first one always comes, so that the reader knows it was opened.
+
+    And so does the last, unless nothing can be read: a call that broke must not look like the log's end.
+    """
     with ExitStack() as descriptors:
         try:
             written = await _opened(Search(root, request, descriptors), request, is_live)
@@ -22,7 +26,8 @@ async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> 
             yield pb.LogChunk(id=request.id, error="the log is no longer on the node")
             return
         if written is None:
-            yield pb.LogChunk(id=request.id)
+            yield pb.LogChunk(id=request.id, code=BEGUN)
+            yield pb.LogChunk(id=request.id, code=DONE)
             return
         async for chunk in _chunks(written, request, await window(written, request, _now_ms()), is_live):
             yield chunk
@@ -51,7 +56,7 @@ async def _chunks(
 ) -> AsyncIterator[pb.LogChunk]:
     offset = wanted.start
     caught_up = False  # what is read from here on has just arrived
-    yield pb.LogChunk(id=request.id, offset=offset)
+    yield pb.LogChunk(id=request.id, offset=offset, code=BEGUN)
     while wanted.end is None or offset < wanted.end:
         live = is_live()  # asked before reading: what it wrote until its end is then surely seen
         piece = await written.read(offset)
@@ -62,10 +67,11 @@ async def _chunks(
             yield _chunk(request, offset, data, piece.missing, marks)
             offset += len(data)
         elif written.has_ended or not (request.follow and live):
-            return
+            break
         else:
             caught_up = True
             await asyncio.sleep(_LOOK_SECONDS)
+    yield pb.LogChunk(id=request.id, offset=offset, code=DONE)
 
 
 def _chunk(

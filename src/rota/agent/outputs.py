@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from rota.wire.agent import DONE
 from rota.wire.generated import agent_pb2 as pb
 
-DONE = "done"  # the code of the last chunk: without it some are missing
 _CHUNK_BYTES = 256 * 1024
 _FILES_MAX = 100_000  # of one job: each costs a call to open it
 _DEPTH_MAX = 32

@@ -37,6 +37,13 @@ class TailSource(Protocol):
         """What the server itself keeps of a stream."""
 
 
+class _Upto(NamedTuple):
+    """How far a stream was read; not whole: its node went away before it had sent all there was."""
+
+    offset: int
+    is_whole: bool = True
+
+
 class _Some(NamedTuple):
     """Attempts that have begun: before the reader came, or since."""
 
@@ -114,14 +121,15 @@ class Logs:
                     for key in [key for key, reader in before.items() if reader.done()]:
                         del before[key]
                     earlier = before.get((begun.index, stream))
-                    offset = known.get((begun.index, begun.attempt, stream))
+                    upto = known.get((begun.index, begun.attempt, stream))
+                    offset = None if upto is None else upto.offset
                     before[begun.index, stream] = readers.create_task(follow(begun, stream, offset, earlier))
 
     async def _copy_sorted(
         self, wanted: Wanted, begun: list[Begun], write: Callable[[Chunk], Awaitable[None]]
-    ) -> dict[Key, int]:
+    ) -> dict[Key, _Upto]:
         """What there is of all of them; up to where each was read."""
-        known: dict[Key, int] = {}
+        known: dict[Key, _Upto] = {}
 
         def sources() -> Iterator[Source]:
             for one in sorted(begun, key=lambda one: one.started_ms):
@@ -132,8 +140,9 @@ class Logs:
         return known
 
     async def _there_is(
-        self, wanted: Wanted, begun: Begun, stream: str, known: dict[Key, int]
+        self, wanted: Wanted, begun: Begun, stream: str, known: dict[Key, _Upto]
     ) -> AsyncGenerator[Chunk, None]:
+        key = (begun.index, begun.attempt, stream)
         request = request_of(wanted, begun, stream, wanted.offset)._replace(follow=False)
         next_offset = request.offset
         # A follower is given what the server itself keeps only when the node does not come back.
@@ -147,9 +156,11 @@ class Logs:
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
             if waits:
+                if next_offset > request.offset:  # not once more what was read before
+                    known[key] = _Upto(next_offset, is_whole=False)
                 return
             yield Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error))
-        known[begun.index, begun.attempt, stream] = next_offset
+        known[key] = _Upto(next_offset)
 
     async def _follow(
         self,
@@ -240,11 +251,12 @@ class Logs:
         return await self.engine.read(lambda mirror: search.look(mirror, block))
 
 
-def _to_follow(wanted: Wanted, some: list[Begun], known: dict[Key, int]) -> Iterator[tuple[Begun, str]]:
+def _to_follow(wanted: Wanted, some: list[Begun], known: dict[Key, _Upto]) -> Iterator[tuple[Begun, str]]:
     """All that may say more: not what has ended and was read."""
     for begun in some if wanted.follow else ():
         for stream in wanted.streams:
-            if not begun.has_ended or (begun.index, begun.attempt, stream) not in known:
+            upto = known.get((begun.index, begun.attempt, stream))
+            if not begun.has_ended or upto is None or not upto.is_whole:
                 yield begun, stream
 
 

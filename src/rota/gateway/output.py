@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from rota.gateway.worker import Away, Refused, Worker
+from rota.wire.agent import BEGUN, DONE
 from rota.wire.generated import agent_pb2 as pb
 
 _FIRST_SECONDS = 5.0  # a busy worker's before its first word
@@ -23,8 +24,9 @@ class Source:
 
 async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogChunk]:
     """Both streams are one there: it is told as stdout."""
-    yield pb.LogChunk(id=asked.id, offset=asked.offset)
+    yield pb.LogChunk(id=asked.id, offset=asked.offset, code=BEGUN)
     if asked.stream != "stdout" or not (handle := await source.handle()):
+        yield pb.LogChunk(id=asked.id, offset=asked.offset, code=DONE)
         return
     at = 0
     async for data in _read(source, handle, follow=asked.follow):
@@ -36,6 +38,7 @@ async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogCh
         for start in range(0, len(fresh), _PIECE_BYTES):
             piece = fresh[start : start + _PIECE_BYTES]
             yield pb.LogChunk(id=asked.id, offset=at - len(fresh) + start, data=piece)
+    yield pb.LogChunk(id=asked.id, offset=max(at, asked.offset), code=DONE)
 
 
 async def error_chunk(reading: int, why: str) -> AsyncIterator[pb.LogChunk]:

@@ -126,12 +126,17 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         try:
             await reading.begin()
+            is_cut = False
             while some := await reading.take():
                 for chunk in some:
                     if chunk.error:
                         raise Unavailable(chunk.error)
-                for piece in joined(map(wire.log_piece_from_wire, some), _PIECE_BYTES):
+                    is_cut = wire.is_cut_behind(chunk, before=is_cut)
+                said = (wire.log_piece_from_wire(chunk) for chunk in some if chunk.code != wire.DONE)
+                for piece in joined(said, _PIECE_BYTES):
                     yield piece
+            if is_cut:
+                raise Unavailable(f"node {self._name(node)} went away while it sent the log")
         finally:
             self._readings.close(reading_id)
             session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
@@ -151,7 +156,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 for chunk in some:
                     if chunk.error:
                         raise _ERRORS.get(chunk.code, Unavailable)(chunk.error)
-                    if chunk.code == "done":
+                    if chunk.code == wire.DONE:
                         return
                     if chunk.data:
                         yield chunk.data

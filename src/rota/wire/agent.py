@@ -41,6 +41,7 @@ from rota.wire.service import (
 )
 
 PROTOCOL = 1
+BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
 _MARK = StepMark.__struct_fields__
 
 
@@ -369,6 +370,11 @@ def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
         tail_lines=window.tail_lines,
         tail_of_both=window.tail_of_both,
     )
+
+
+def is_cut_behind(chunk: pb.LogChunk, *, before: bool) -> bool:
+    """Whether a log that stops there was not sent to its end; agents of older versions do not say."""
+    return chunk.code == BEGUN or (before and chunk.code != DONE)
 
 
 def log_piece_from_wire(chunk: pb.LogChunk) -> LogPiece:
