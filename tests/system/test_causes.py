@@ -11,7 +11,7 @@ from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
-LOST_SECONDS = 5
+LOST_SECONDS = 10
 SOON: dict[str, Any] = {"delay": "10ms"}
 EATS = "exec python3 -c 'a = bytearray(200 << 20); print(len(a))'"
 

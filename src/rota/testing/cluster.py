@@ -25,6 +25,7 @@ from rota.testing.processes import until
 _PORTS = range(15_000, 32_000)
 _PARTS = 20
 _START_SECONDS = 90.0
+_NODE_SECONDS = 10.0  # more, of each that starts at the same time on few cores
 _ANSWER_SECONDS = 120.0
 _given: deque[int] = deque(maxlen=200)  # ports that somebody may be about to listen on
 
@@ -156,7 +157,7 @@ class LocalCluster:
             states = [node["state"] for node in self.call("GET", "/v1/nodes").body["nodes"]]
             return states == ["ready"] * len(self._agents)
 
-        until(all_are, "every node is ready", _START_SECONDS)
+        until(all_are, "every node is ready", _START_SECONDS + _NODE_SECONDS * len(self._agents))
 
     def node(self, number: int) -> Any:
         """What the server knows of it."""
