@@ -137,6 +137,22 @@ async def test_what_was_written_between_two_looks_and_before_the_end_is_read(
     assert await read(tmp_path, request(follow=True), lambda: True) == b"last words\n"
 
 
+async def test_what_begins_and_ends_while_its_log_is_opened_is_read(tmp_path: Path) -> None:
+    """Its beginning was on record before its files were made."""
+    job = tmp_path / "logs" / "7"
+    job.mkdir(parents=True)
+    lines = job / "index"
+    lines.write_bytes(start_line(0, 1, 0, Extent(0, 0)))
+    chunks = logs.read(tmp_path, request(), lambda: True)
+    opened = await anext(chunks)
+    (job / "0.out").write_bytes(b"all of it\n")
+    lines.write_bytes(lines.read_bytes() + end_line(0, 1, Extent(len(b"all of it\n"), 0)))
+    rest = [(chunk.data, chunk.missing) async for chunk in chunks]
+
+    assert (opened.data, opened.missing, opened.error) == (b"", 0, "")
+    assert rest == [(b"all of it\n", 0)]
+
+
 async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Agent) -> None:
     script = 'echo "out $ROTA_INDEX"; echo "err $ROTA_INDEX" >&2; [ $ROTA_INDEX -lt 50 ] || exec sleep 600'
     start_many(agent, 54, script)

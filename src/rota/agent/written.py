@@ -119,7 +119,8 @@ class Written:
         return _of(self._ended.at, stream) - _of(self._begun.at, stream)
 
     def stream(self, name: str) -> "Stream":
-        if name not in self._streams:
+        """Looked for again while it has no file: that is made after its beginning is on record."""
+        if name not in self._streams or not self._streams[name].has_file:
             self._streams[name] = Stream(
                 self._directory, f"{self._begun.segment}.{_ENDINGS[name]}", _of(self._begun.at, name)
             )
