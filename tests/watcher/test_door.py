@@ -14,6 +14,8 @@ from rota.identity.authority import Authority
 from rota.model.attempt import AttemptBlock
 from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
+from rota.model.lifecycle import NodeState
+from rota.model.node import Link
 from rota.model.plan import NOTHING, OWNERS, Plan, Record
 from rota.model.sync import Hello, LogRequest
 from rota.store.memory import MemoryStore
@@ -84,8 +86,9 @@ async def calling(store: GatedStore, line: Line) -> AsyncIterator[tuple[Engine, 
             await put(engine, record)
         calls: list[asyncio.Task[None]] = []
 
-        def call() -> None:
+        def call() -> asyncio.Task[None]:
             calls.append(group.create_task(door.Connect(line.says(), cast(Context, line))))
+            return calls[-1]
 
         assert isinstance(placement, AttemptBlock)
         yield engine, call, placement
@@ -185,3 +188,22 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:
     for chunk in chunks:
         yield chunk
+
+
+async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_connected(
+    store: GatedStore,
+) -> None:
+    line = Line(hello("a"))
+    async with calling(store, line) as (engine, call, _):
+        store.gate.clear()
+        calling_now = call()
+        await store.at_the_gate.wait()
+        calling_now.cancel()
+        store.gate.set()
+        await turns()
+
+        assert not line.welcomed
+        assert engine.mirror.nodes[A].link is Link.DOWN
+        status = engine.mirror.nodes[A].status
+        assert status is not None
+        assert (status.state, status.reason) == (NodeState.SUSPECT, "its connection broke")

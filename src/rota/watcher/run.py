@@ -214,6 +214,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         except RotaError as error:
             self._part(session)
             await line.abort(grpc.StatusCode.ABORTED, str(error))  # not as if nobody had been reached
+        except asyncio.CancelledError:  # it hung up before it was greeted
+            self._part(session)
+            raise
         session.stored_n = first.n
         session.say(self._welcome(session))
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
