@@ -1,9 +1,20 @@
-"""Whether a server opens is found out before anything dear is tried."""
+"""Whether a server opens is found out before anything dear is tried, and why one does not is told."""
 
 import asyncio
+import socket
+import ssl
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
 
-from rota.agent.dial import knock
+import pytest
+
+from rota.agent.dial import diagnose, knock
+from rota.identity.authority import Authority
+from rota.identity.node_identity import NodeIdentity, make_request
 from rota.testing.cluster import free_ports
+
+AT_ONCE = struct.pack("ii", 1, 0)  # what is not sent by then is thrown away: the other side gets a reset
 
 
 async def test_an_open_door_is_not_spoken_through() -> None:
@@ -28,3 +39,31 @@ async def test_a_closed_door_tells_why() -> None:
 
 async def test_a_name_that_nobody_has_tells_why() -> None:
     assert await knock("nobody.invalid:1") is not None
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["a silent end", "a reset"])
+async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_certificate(
+    tmp_path: Path, *, resets: bool
+) -> None:
+    """Which of the two comes is chance: whether our first words were there when it hung up."""
+    now = datetime.now(UTC)
+    authority = Authority.open(tmp_path / "ca", now)
+    keys = authority.server_identity((), now)
+    (tmp_path / "server.pem").write_bytes(keys.cert_pem + keys.key_pem)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem")
+    certificate = authority.sign_node(make_request(tmp_path), "n1", "node-1", now)
+    node = NodeIdentity("n1", (tmp_path / "node.key").read_bytes(), certificate, authority.ca_pem)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        if resets:
+            door = writer.get_extra_info("socket")
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        told = await diagnose(f"127.0.0.1:{port}", node)
+
+    assert "does not accept this node's certificate" in told
