@@ -55,7 +55,7 @@ def rota(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def plain_text(url: str) -> str:
-    with socket.create_connection((ADDRESS, int(url.rpartition(":")[2])), timeout=10) as connection:
+    with socket.create_connection((ADDRESS, int(url.rpartition(":")[2])), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
             return "answered" if connection.recv(100).startswith(b"HTTP/1.1 2") else "refused"

@@ -12,8 +12,8 @@ from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
-LOST_SECONDS = 5
-PATIENT_SECONDS = 8  # a beat may come late on a busy machine
+LOST_SECONDS = 12  # a beat may come late on a busy machine: half of it makes a node suspect
+PATIENT_SECONDS = 16
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,10 @@ def _node(cluster: LocalCluster, name: str) -> Any:
     return next(one for one in cluster.call("GET", "/v1/nodes").body["nodes"] if one["name"] == name)
 
 
+def _draining(cluster: LocalCluster, name: str) -> Any:
+    return node if (node := _node(cluster, name))["eligibility"] == "draining" else None
+
+
 def _told(cluster: LocalCluster, *flags: str) -> list[str]:
     events = json.loads(cluster.rota("event", "ls", *flags, "-o", "json").out)["events"]
     return [one["why"] for one in events]
@@ -58,9 +62,8 @@ def test_an_elastic_cluster_makes_another_machine_and_the_work_moves_there_witho
         job = cluster.submit(*witness.script(gate.wait), cluster="spot", retries=0, grace="1s")
         assert [seen.node for seen in witness.wait_for(1)] == ["spot-1"]
 
-        notices.give("spot-1", "20s the price is too high")
-        until(lambda: _node(cluster, "spot-1")["eligibility"] == "draining", "it drains", SECONDS)
-        shown = _node(cluster, "spot-1")
+        notices.give("spot-1", "40s the price is too high")
+        shown = until(lambda: _draining(cluster, "spot-1"), "it drains", SECONDS)
         assert (shown["reason"], shown["running"]) == ("the price is too high", 1)
         assert "the price is too high" in cluster.rota("node", "ls").out
         assert "moves" in cluster.rota("node", "show", "spot-1").out
@@ -106,7 +109,7 @@ def test_an_agent_whose_machine_goes_leaves_on_sigterm_and_its_work_starts_elsew
         job = cluster.submit(*witness.script(gate.wait), retries=0)
         first = witness.wait_for(1)[0].node
         notices.give(first, "1h maintenance")
-        until(lambda: _node(cluster, first)["eligibility"] == "draining", "it drains", SECONDS)
+        until(lambda: _draining(cluster, first), "it drains", SECONDS)
 
         assert cluster.kill_agent(int(first[-1]), signal.SIGTERM) == 0
         assert _node(cluster, first)["state"] == "left"

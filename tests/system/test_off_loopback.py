@@ -20,7 +20,7 @@ def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(t
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=240,
         env=environment,
     )
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 @contextmanager
 def taken(database: Path) -> Iterator[None]:
     """Somebody else writes to it: the server's commits fail."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+    with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
         other.execute("ROLLBACK")

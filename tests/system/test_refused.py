@@ -60,7 +60,8 @@ def test_an_agent_with_a_certificate_of_another_ca_is_refused(shared: LocalClust
 
     assert knock(shared, tmp_path / "both.pem") == "refused"
     identity = NodeIdentity("n1", (tmp_path / "node.key").read_bytes(), certificate, ca_of(shared).encode())
-    assert "does not accept this node's certificate" in asyncio.run(diagnose(shared.agent, identity))
+    reason = "does not accept this node's certificate"
+    until(lambda: reason in asyncio.run(diagnose(shared.agent, identity)), "why is told")
 
 
 def test_an_agent_with_a_good_certificate_is_let_in(shared: LocalCluster, tmp_path: Path) -> None:
@@ -93,7 +94,8 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
     agent = shared.start_rota("agent", "--data-dir", str(stranger), "--run-as", "self")
 
     assert agent.stderr is not None
-    line = agent.stderr.readline()
+    # It calls again and again; on a busy machine the first reason may be that nobody answered in time.
+    line = next(line for line in agent.stderr if b"no answer" not in line)
     assert b"not connected" in line
     assert b"CERTIFICATE_VERIFY_FAILED" in line
 

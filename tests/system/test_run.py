@@ -73,7 +73,7 @@ def test_a_time_limit_really_ends_the_work(shared: LocalCluster) -> None:
     witness = f"timed-{token_hex(8)}"
     script = "trap '' TERM; echo began; while :; do sleep 0.1; done"
 
-    ran = shared.rota("run", "--timeout", "3s", "--grace", "0s", "--", "sh", "-c", script, witness)
+    ran = shared.rota("run", "--timeout", "10s", "--grace", "0s", "--", "sh", "-c", script, witness)
 
     assert ran.code == 124
     assert ran.out == "began\n"
