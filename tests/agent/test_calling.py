@@ -16,6 +16,7 @@ from rota.agent.pauses import Pauses
 from rota.agent.run import Agent, Settings
 from rota.identity.authority import Authority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.model.sync import JobClaims
 from rota.testing.light import Pretended
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -24,16 +25,17 @@ WELCOME = pb.ToNode(epoch=1, welcome=pb.Welcome(name="a", heartbeat_ms=5000, spr
 
 
 class Noted(Pauses):
-    """Waits for nothing, and says what it was asked."""
+    """Waits for nothing unless told to, and says what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, loss_seconds: float = 0.0) -> None:
         super().__init__(Random(1))
+        self._loss_seconds = loss_seconds
         self.asked: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
 
     def after_loss(self, lease_seconds: float | None) -> float:
         del lease_seconds
         self.asked.put_nowait(("loss", self.spread_seconds))
-        return 0.0
+        return self._loss_seconds
 
     def after_round(self, lease_seconds: float | None) -> float:
         del lease_seconds
@@ -42,11 +44,12 @@ class Noted(Pauses):
 
 
 class Door(pb_grpc.AgentServicer):
-    """Welcomes whoever says hello; ends it when told to."""
+    """Welcomes whoever says hello; ends it when told to, or when it is said goodbye to."""
 
     def __init__(self, *, welcomes: bool = True) -> None:
         self.ending = asyncio.Event()
         self.hellos: asyncio.Queue[None] = asyncio.Queue()
+        self.goodbyes: asyncio.Queue[str] = asyncio.Queue()
         self._welcomes = welcomes
 
     async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
@@ -54,12 +57,48 @@ class Door(pb_grpc.AgentServicer):
         self.hellos.put_nowait(None)
         if self._welcomes:
             await context.write(WELCOME)
-        await self.ending.wait()
+        async with asyncio.TaskGroup() as tasks:
+            hearing = tasks.create_task(self._hear(words))
+            await self.ending.wait()
+            hearing.cancel()
+
+    async def _hear(self, words: AsyncIterator[pb.FromNode]) -> None:
+        async for word in words:
+            if word.HasField("leave"):
+                self.goodbyes.put_nowait(word.leave.reason)
+                self.ending.set()
+
+
+class Quits(Pretended):
+    """As a keeper that goes when it is told to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("a", directory)
+        self._told = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[list[JobClaims]]:
+        await self._told.wait()
+        nothing: list[list[JobClaims]] = []
+        for claims in nothing:
+            yield claims
+
+    async def quit(self) -> None:
+        self._told.set()
 
 
 @asynccontextmanager
 async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
     """An agent that calls this door and no other."""
+    async with called(tmp_path, door) as (agent, server):
+        noted = agent._pauses = Noted()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(agent.run())
+            yield noted, server
+            running.cancel()
+
+
+@asynccontextmanager
+async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
     now = datetime.now(UTC)
     authority = Authority.open(tmp_path / "ca", now)
     keys = authority.server_identity([], now)
@@ -71,14 +110,10 @@ async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc
     agent = Agent(
         Settings(tmp_path / "node", (f"127.0.0.1:{port}",), "a", "1", {}, {}, {}, container="none"),
         _identity(authority, tmp_path / "node", now),
-        Pretended("a", tmp_path),
+        Quits(tmp_path),
     )
-    noted = agent._pauses = Noted()
     try:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(agent.run())
-            yield noted, server
-            running.cancel()
+        yield agent, server
     finally:
         await server.stop(None)
 
@@ -116,6 +151,33 @@ async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
     door.ending.set()
     async with calling(tmp_path, door) as (noted, _):
         assert await noted.asked.get() == ("round", 0.0)
+
+
+async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(tmp_path: Path) -> None:
+    door = Door()
+    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        noted = agent._pauses = Noted(loss_seconds=0.5)
+        tasks.create_task(agent.run())
+        await door.hellos.get()
+        door.ending.set()
+        await noted.asked.get()
+        door.ending.clear()
+        await agent.leave()
+
+    assert door.goodbyes.get_nowait() == "it was told to leave"
+
+
+async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Path) -> None:
+    door = Door()
+    async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        noted = agent._pauses = Noted(loss_seconds=0.5)
+        tasks.create_task(agent.run())
+        await door.hellos.get()
+        await server.stop(None)
+        await noted.asked.get()
+        await agent.leave()
+
+    assert door.goodbyes.empty()
 
 
 class Ended:

@@ -68,6 +68,7 @@ class Agent:
         self._welcomed = False
         self._pauses = Pauses(random.Random())
         self._leaving = False
+        self._said_goodbye = False
         self._lookout = Lookout(settings.notice, settings.name)
         self._left = asyncio.Event()
 
@@ -141,10 +142,11 @@ class Agent:
 
     async def _call(self) -> None:
         while not self._left.is_set():
-            if self._leaving and self._desk.gone:  # nobody is there to be told
+            if not (self._leaving and self._desk.gone):
+                await self._desk.attached.wait()
+            elif self._said_goodbye or not self._welcomed:  # nobody is there to be told
                 self._left.set()
                 return
-            await self._desk.attached.wait()
             is_lost = await self._call_next()
             is_round = self._servers.turn()
             if is_lost:
@@ -316,6 +318,7 @@ class Agent:
         if claims:
             await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
         await conversation.say(pb.FromNode(leave=pb.Leave(reason=_TOLD_TO)))
+        self._said_goodbye = True
         await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
 
     async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
