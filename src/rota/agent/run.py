@@ -144,7 +144,7 @@ class Agent:
         while not self._left.is_set():
             if not (self._leaving and self._desk.gone):
                 await self._desk.attached.wait()
-            elif self._said_goodbye or not self._welcomed:  # nobody is there to be told
+            elif self._said_goodbye or not self._welcomed:  # told, or nobody is there to be
                 self._left.set()
                 return
             is_lost = await self._call_next()
