@@ -1,6 +1,7 @@
 """The edge of the program: start-up cost, exit codes, and that no traceback reaches a user."""
 
 import importlib
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import click
 import pytest
 
 from rota.cli.main import COMMANDS
+from rota.cli.session import waiting_notice
+from rota.client.errors import Unavailable
 from rota.config import AgentOptions, DevOptions, ServerOptions
 from tests.client.canned_server import CannedServer, job
 
@@ -100,6 +103,21 @@ def test_a_server_that_is_not_there_is_told_with_what_to_do(
         f"error: unavailable: no answer from {server.addr}: connection refused",
         "hint: is the server running? `rota dev` starts one",
     ]
+
+
+def test_a_wait_is_told_when_it_has_lasted_and_only_once(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long each step of ours takes."""
+    seconds = itertools.count(1.0)
+    monkeypatch.setattr("rota.cli.session.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    notice = waiting_notice()
+    told = []
+    for _ in range(3):
+        notice(Unavailable("unavailable", "it is away"))
+        told.append(capsys.readouterr().err)
+
+    assert told == ["", "waiting: it is away\n", ""]
 
 
 @pytest.mark.parametrize(("ref", "code"), [("nothing", 4), ("8-5", 2)])

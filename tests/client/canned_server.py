@@ -290,15 +290,16 @@ class _Door(BaseHTTPRequestHandler):
 
     def _pieces(self, reply: Reply, pieces: Iterable[Piece]) -> None:
         self._head(reply, {"Transfer-Encoding": "chunked"})
+        held = b""  # the last piece comes with the end: who has read it finds the end there
         for piece in pieces:
+            self.wfile.write(held)
             if isinstance(piece, threading.Event):
+                held = b""
                 piece.wait(HOLD_SECONDS)
             else:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        if reply.cut:
-            self.close_connection = True
-        else:
-            self.wfile.write(b"0\r\n\r\n")
+                held = b"%x\r\n%s\r\n" % (len(piece), piece)
+        self.wfile.write(held if reply.cut else held + b"0\r\n\r\n")
+        self.close_connection = self.close_connection or reply.cut
 
     def _head(self, reply: Reply, headers: dict[str, str]) -> None:
         self.send_response(reply.status)

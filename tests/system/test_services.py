@@ -91,7 +91,7 @@ def test_it_is_restarted_while_neither_agent_nor_server_is_there(
 def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, witness: Witness) -> None:
     restart = {"attempts": 1, "delay": "100ms", "delay_max": "100ms"}
     job = cluster.submit(*witness.script("exit 1"), kind="service", restart=restart)
-    until(lambda: len({seen.attempt for seen in witness.seen()}) == 2, "a second attempt")
+    until(lambda: 2 in {seen.attempt for seen in witness.seen()}, "a second attempt")  # soon a third
 
     first, second = ({seen.node for seen in witness.seen() if seen.attempt == attempt} for attempt in (1, 2))
     assert first.isdisjoint(second)
@@ -117,7 +117,7 @@ def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
     service = {"kind": "service", "restart": OFTEN, "stop_signal": "INT", "grace": "1s"}
     job = cluster.submit(*command, check=QUICK | checks[kind], **service)
     until(lambda: health(cluster, job) == "healthy", "it is healthy")
-    assert "1 healthy" in cluster.rota("ls").out
+    until(lambda: "1 healthy" in cluster.rota("ls").out, "it is listed so")  # a busy machine may fail a check
 
     (tmp_path / "sick").touch()
     harm = {"command": 0, "tcp": signal.SIGKILL, "http": signal.SIGSTOP}

@@ -94,13 +94,15 @@ def test_who_talks_to_a_standby_sees_what_it_does_there(cluster: ElectedCluster)
 def test_a_token_counts_at_a_standby_from_when_it_is_made_until_it_is_revoked(
     cluster: ElectedCluster,
 ) -> None:
+    job = cluster.submit("true")
+    until(lambda: cluster.asked(NEVER, "GET", f"/v1/jobs/{job}").status == 200, "it is known there")
     made = cluster.call("POST", "/v1/tokens", {"name": "eve", "role": "viewer", "namespaces": ["*"]}).body
     with connect(f"http://{cluster.places[NEVER].http}", token=made["token"]) as client:
-        seen = list(client.jobs())
+        seen = [one.id for one in client.jobs()]
         cluster.call("DELETE", f"/v1/tokens/{made['id']}")
         until(lambda: is_refused(client), "it is refused")
 
-    assert seen
+    assert job in seen
 
 
 def is_refused(client: Cluster) -> bool:
@@ -126,7 +128,8 @@ def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
             assert cluster.wait_for_leader(other_than=leader) != NEVER
             submitter.go_on()
         cluster.launch(leader)
-        until(lambda: cluster.status_of(leader) == 503, "it stands by", PATIENCE_SECONDS)
+        # On a busy machine it may lead again by then.
+        until(lambda: cluster.status_of(leader) in (200, 503), "it is back", PATIENCE_SECONDS)
         gate.open()
         ended = job.wait(PATIENCE_SECONDS)
         names = Counter(one.name for one in client.jobs() if one.name in submitter.submitted)

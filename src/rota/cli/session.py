@@ -55,8 +55,9 @@ def waiting_notice() -> OnWait:
 
     def notice(problem: Unavailable) -> None:
         nonlocal due_at, told
-        due_at = due_at or time.monotonic() + QUIET_SECONDS
-        if not told and time.monotonic() >= due_at:
+        now = time.monotonic()
+        due_at = due_at or now + QUIET_SECONDS
+        if not told and now >= due_at:
             told = True
             tell(f"waiting: {problem}")
 
