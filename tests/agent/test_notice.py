@@ -8,6 +8,7 @@ import pytest
 from rota.agent.notice import Lookout, Notice, Said, as_word
 from rota.config import ConfigError, check_notice
 from rota.model.limits import NOTICE_NO_LOOKS, NOTICE_SECONDS, NOTICE_WORDS_MAX
+from rota.testing.processes import with_variable
 
 UNSAID = "its provider takes the machine away"
 
@@ -87,14 +88,13 @@ def test_a_command_that_hangs_is_ended_and_says_nothing(
     monkeypatch.setattr("rota.agent.notice._ANSWER_SECONDS", 0.2)
 
     async def look() -> tuple[bool, str]:
-        lookout = Lookout(f"sh -c 'echo $$ > {tmp_path}/pid; sleep 600; true'", "node-1")
+        lookout = Lookout("sh -c 'sleep 600; true'", str(tmp_path))
         return await lookout.look(), lookout.news
 
     changed, news = asyncio.run(look())
 
     assert (changed, news) == (True, "the notice command says nothing: it takes longer than 0.2 s")
-    pid = (tmp_path / "pid").read_text().strip()
-    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert with_variable("ROTA_NODE", str(tmp_path)) == []
 
 
 def test_who_was_told_to_leave_says_that_it_ends_its_work_itself() -> None:
