@@ -70,7 +70,7 @@ def test_the_check_runs_inside(keeper: Keeper, agent: Agent, image: str) -> None
 
 
 def test_a_check_that_hangs_inside_is_ended_there(keeper: Keeper, agent: Agent, image: str) -> None:
-    check = by_command("exec sleep 987", timeout_ms=3_000, failures=1_000, after_ms=60_000)
+    check = by_command("exec sleep 987", timeout_ms=10_000, failures=1_000, after_ms=60_000)
     serve(agent, image, "exec sleep 600", check=check)
     wait_until(lambda: bool(hanging(keeper)), "a check that hangs")
     first = hanging(keeper)

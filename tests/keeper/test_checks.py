@@ -64,7 +64,7 @@ def test_who_fails_its_check_is_restarted_in_place(keeper: Keeper, agent: Agent,
     """It is asked to end as it wishes to be, and says goodbye."""
     sick = tmp_path / "sick"
     script = f"trap 'echo bye; rm -f {sick}; exit 0' TERM; echo start; while :; do sleep 0.01; done"
-    serve(agent, script, check=by_command(f"! test -e {sick} || exit 7"))
+    serve(agent, script, check=by_command(f"! test -e {sick} || exit 7"), grace_ms=60_000)
     wait_life(agent, health="healthy")
     wait_until(lambda: keeper.output("7") == "start\n", "its trap")
     sick.touch()

@@ -82,9 +82,9 @@ def test_a_stop_in_the_second_step_starts_no_third(keeper: Keeper, agent: Agent)
 
 
 def test_a_stop_that_comes_while_a_step_ends_starts_no_further_one(agent: Agent) -> None:
-    """Whatever the moment: many attempts of many short steps, all stopped at once."""
+    """Whatever the moment: many attempts of many short steps, stopped at once; a long one waits for it."""
     tasks = [[index, 1, 1] for index in range(20)]
-    steps = [step(f"s{number}", "true") for number in range(100)]
+    steps = [step(f"s{number}", "sleep 600" if number == 90 else "true") for number in range(100)]
     agent.start("7", "x", steps=steps, tasks=tasks, count=20, needs={"cpu": 1})
     agent.wait_started(20)
     agent.stop(*(["7", index, 1] for index in range(20)))
@@ -104,7 +104,9 @@ def test_a_step_over_its_time_ends_it(agent: Agent) -> None:
 
 
 def test_the_time_of_a_step_is_its_own(agent: Agent) -> None:
-    run(agent, *(step(f"s{number}", "sleep 0.2", timeout_ms=5000) for number in range(3)), timeout_ms=60_000)
+    run(
+        agent, *(step(f"s{number}", "sleep 0.2", timeout_ms=30_000) for number in range(3)), timeout_ms=60_000
+    )
     (ended,) = agent.wait_ended()
 
     assert ended[3:5] == ["exited", 0]
@@ -188,7 +190,7 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
     keeper: Keeper, agent: Agent, tmp_path: Path, ending: str
 ) -> None:
     waiting = f"until [ -e {tmp_path}/go ]; do :; done"
-    more = {"timeout_ms": 3000} if ending == "timed_out" else {}
+    more = {"timeout_ms": 10_000} if ending == "timed_out" else {}
     run(agent, step("a", waiting), step("b", "echo b"), **more)
     agent.wait_started()
     starve(keeper, agent, most=1)

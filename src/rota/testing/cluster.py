@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +22,9 @@ from rota.testing import processes
 from rota.testing.processes import until
 
 # Below the range from which the kernel takes ports for outgoing connections: a port that is free while
-# its server is down stays so. Test runs side by side, whose process ids differ, choose from different parts.
+# its server is down stays so. Whoever runs side by side chooses from different parts.
 _PORTS = range(15_000, 32_000)
-_PARTS = 20
+_PARTS = 40
 _START_SECONDS = 90.0
 _NODE_SECONDS = 10.0  # more, of each that starts at the same time on few cores
 _ANSWER_SECONDS = 120.0
@@ -277,7 +278,7 @@ class LocalCluster:
 
 
 def free_ports(count: int) -> list[int]:
-    ours = _PORTS[os.getpid() % _PARTS :: _PARTS]
+    ours = _PORTS[_part() :: _PARTS]
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
@@ -288,6 +289,21 @@ def free_ports(count: int) -> list[int]:
                 ports += [port] if port not in _given else []
         _given.extend(ports)
         return ports
+
+
+@cache
+def _part() -> int:
+    """The ports that are ours until this process ends: a name says so that only one can have."""
+    for part in random.sample(range(_PARTS), _PARTS):
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0rota-test-ports-{part}")
+        except OSError:
+            name.close()
+        else:
+            name.detach()
+            return part
+    raise ChildProcessError(f"{_PARTS} others use ports for tests on this machine")
 
 
 def _keepers(directory: Path) -> list[int]:
