@@ -76,6 +76,14 @@ async def test_a_podman_that_fails_makes_way_for_a_docker_that_does_not(programs
     assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
 
 
+async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None:
+    (programs / "podman").write_bytes(b"\x7fELF of another machine")
+    (programs / "podman").chmod(0o755)
+    docker = install(programs, "docker", "echo 27.0")
+
+    assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
+
+
 async def test_none_is_asked_for_where_none_is_wanted(programs: Path) -> None:
     install(programs, "podman", "echo cgroupfs v1")
 

@@ -48,13 +48,16 @@ def _has_init() -> bool:
 
 async def _ask(*words: str) -> str | None:
     """What it answers, asked as the keeper will: without a way to more privileges. None: nothing."""
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        preexec_fn=_renounce,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            preexec_fn=_renounce,
+        )
+    except OSError:  # it is there, and no program of this machine, or is just being replaced
+        return None
     try:
         async with asyncio.timeout(_ASK_SECONDS):
             said, _ = await process.communicate()
