@@ -150,7 +150,7 @@ async def test_what_begins_and_ends_while_its_log_is_opened_is_read(tmp_path: Pa
     rest = [(chunk.data, chunk.missing) async for chunk in chunks]
 
     assert (opened.data, opened.missing, opened.error) == (b"", 0, "")
-    assert rest == [(b"all of it\n", 0)]
+    assert rest == [(b"all of it\n", 0), (b"", 0)]
 
 
 async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Agent) -> None:

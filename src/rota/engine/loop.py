@@ -140,9 +140,7 @@ class Loop:
         plan = self._guarded(Due(request.owner, "request"), request.command, self.mirror, batch.now)
         if isinstance(plan, RotaError):
             batch.refusals.append((request, plan))
-            batch.fenced |= isinstance(
-                plan, NotFound | Conflict
-            )  # it may be otherwise where somebody else leads
+            batch.fenced |= isinstance(plan, _OF_RECORDS)
             return
         self._take(request.owner, plan, batch)
         batch.outcomes.append(Outcome(request, plan.answer))
