@@ -22,9 +22,9 @@ from rota.wiring import chaos
 from rota.wiring.chaos import Act, Kind
 from tests.system.witness import Witness
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 LINE = (sys.executable, "-m", "rota.cli.main")
-STOP_SECONDS = 60
+START_SECONDS = STOP_SECONDS = 120
 TASKS = 300
 PACE = 0.2
 
@@ -86,7 +86,7 @@ class ChaoticDev:
             self.process = subprocess.Popen(
                 [*LINE, "dev", *given, *place], env=self._environment, stderr=diary, start_new_session=True
             )
-        until(lambda: f"--chaos-seed {seed}" in self.told(), "the cluster is ready")
+        until(lambda: f"--chaos-seed {seed}" in self.told(), "the cluster is ready", START_SECONDS)
 
     def rota(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -82,6 +82,20 @@ def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(
     assert "Traceback" not in told
 
 
+def test_a_dev_cluster_does_not_wait_for_a_node_whose_agent_has_ended(
+    environment: Mapping[str, str], directory: Path
+) -> None:
+    bad = ("--resource", "node-1:cpu=x")  # that agent refuses it
+    ended = command_line(
+        environment, "dev", "--port", "0", "--nodes", "2", *bad, "--data-dir", str(directory)
+    )
+
+    assert ended.returncode == 75
+    assert "some nodes are not ready after " in ended.stderr
+    assert f"see {directory}/node-1/agent.log" in ended.stderr
+    until(lambda: not with_argument(str(directory)), "nothing is left")
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Whatever still runs in it when the test is over is ended."""

@@ -28,7 +28,7 @@ from rota.model.errors import Unavailable
 from rota.model.plan import Plan
 from rota.wiring import chaos, guard
 from rota.wiring.chaos_run import unrest
-from rota.wiring.dev_node import STOP_SECONDS, DevNode
+from rota.wiring.dev_node import DevNode
 from rota.wiring.process import Interruption, guarded, log_to
 from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
@@ -36,6 +36,7 @@ from rota.wiring.telling import tell
 
 _IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
+_READY_SECONDS = 120.0  # for all nodes: on a busy machine many agents take long to start side by side
 
 
 def run_dev(options: DevOptions) -> int:
@@ -175,13 +176,14 @@ async def _disturbed(
 
 
 async def _until_open(engine: Engine, nodes: list[DevNode]) -> None:
-    try:
-        async with asyncio.timeout(STOP_SECONDS):
-            while await engine.read(_open_nodes) < len(nodes):
-                await asyncio.sleep(_LOOK_SECONDS)
-    except TimeoutError:
-        logs = ", ".join(str(node.directory / "agent.log") for node in nodes if not node.is_ready)
-        raise Unavailable(f"some nodes are not ready after {STOP_SECONDS:g} s; see {logs}") from None
+    """Or one will never be, because its agent has ended."""
+    began = time.monotonic()
+    while await engine.read(_open_nodes) < len(nodes):
+        seconds = time.monotonic() - began
+        if seconds > _READY_SECONDS or not all(node.runs for node in nodes):
+            logs = ", ".join(str(node.directory / "agent.log") for node in nodes if not node.is_ready)
+            raise Unavailable(f"some nodes are not ready after {seconds:.0f} s; see {logs}")
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _open_nodes(mirror: Mirror) -> int:

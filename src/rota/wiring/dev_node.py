@@ -16,7 +16,7 @@ from rota.wiring.agent import AGENT_LOCK
 from rota.wiring.relay import Relay
 from rota.wiring.server import Server
 
-STOP_SECONDS = 30.0
+_STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.02  # nobody tells when a lock is free
 
 
@@ -88,7 +88,7 @@ class DevNode:
     async def has_left(self) -> None:
         """Its work ends with it, also where the agent was dead."""
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(_STOP_SECONDS):
                 if self._agent is not None:
                     await self._agent.wait()
         except TimeoutError:
@@ -105,7 +105,7 @@ class DevNode:
 
 async def _relieve(directory: Path) -> None:
     """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
-    async with asyncio.timeout(STOP_SECONDS):
+    async with asyncio.timeout(_STOP_SECONDS):
         while True:
             try:
                 DirectoryLock(directory, AGENT_LOCK).release()
