@@ -185,6 +185,17 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
     assert said == "".join(codes).replace("done", "").encode()
 
 
+async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anything(store: GatedStore) -> None:
+    async with running(store, PLACES_NOTHING) as engine:
+        door = Door(engine, cast(Authority, None))
+        session = door._sessions[A] = Session(A, cast(Told, None))
+        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        asyncio.get_running_loop().call_soon(door._part, session)  # when it has been asked for
+
+        with pytest.raises(Unavailable, match="is not connected any more"):
+            await anext(pieces)
+
+
 async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:
     for chunk in chunks:
         yield chunk

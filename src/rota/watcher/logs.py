@@ -42,7 +42,8 @@ def is_own(view: View, node: NodeId, piece: TailPiece) -> bool:
 class Reading:
     """One log on its way to one reader; one that stalls holds back its own call only."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: object) -> None:
+        self.asked = asked  # the connection over which it was asked for
         self._ahead: deque[pb.LogChunk | None] = deque()
         self._ahead_bytes = 0
         self._news = asyncio.Event()
@@ -82,6 +83,13 @@ class Reading:
         self._room.set()
         return found
 
+    def give_up(self, why: str) -> None:
+        """Nobody is there any more to begin it; if it has begun, the end of its call is heard."""
+        if not self.begun.is_set():
+            self._ahead.append(pb.LogChunk(error=why))
+            self._news.set()
+            self.begun.set()
+
     def close(self) -> None:
         self.closed = True
         self._ahead.clear()
@@ -93,10 +101,16 @@ class LogReadings:
         self._open: dict[int, Reading] = {}
         self._last_id = 0
 
-    def open(self) -> tuple[int, Reading]:
+    def open(self, asked: object) -> tuple[int, Reading]:
         self._last_id += 1
-        reading = self._open[self._last_id] = Reading()
+        reading = self._open[self._last_id] = Reading(asked)
         return self._last_id, reading
+
+    def give_up(self, asked: object, why: str) -> None:
+        """All that were asked for over a connection which has ended."""
+        for reading in self._open.values():
+            if reading.asked is asked:
+                reading.give_up(why)
 
     def close(self, reading_id: int) -> None:
         reading = self._open.pop(reading_id, None)

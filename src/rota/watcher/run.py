@@ -120,7 +120,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         session = self._sessions.get(node)
         if session is None:
             raise Unavailable(f"node {self._name(node)} is not connected")
-        reading_id, reading = self._readings.open()
+        reading_id, reading = self._readings.open(session)
         session.say(
             pb.ToNode(epoch=self._engine.epoch, open_log=wire.log_request_to_wire(reading_id, wanted))
         )
@@ -147,7 +147,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         session = self._sessions.get(node)
         if session is None:
             raise Unavailable(f"node {self._name(node)} is not connected")
-        reading_id, reading = self._readings.open()
+        reading_id, reading = self._readings.open(session)
         asked = wire.outputs_request_to_wire(reading_id, wanted)
         session.say(pb.ToNode(epoch=self._engine.epoch, open_outputs=asked))
         try:
@@ -345,6 +345,7 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     def _part(self, session: Session) -> None:
         """The stream is broken: the node is suspect at once, unless it has already called again."""
+        self._readings.give_up(session, f"node {self._name(session.node)} is not connected any more")
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             node = session.node
