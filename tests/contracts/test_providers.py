@@ -54,6 +54,27 @@ def test_what_another_host_has_made_is_out_of_reach(tmp_path: Path) -> None:
     assert local.at(f"elsewhere:{tmp_path}") is None
 
 
+async def test_a_machine_is_made_when_it_is_seen(tmp_path: Path) -> None:
+    """What has just been started has no command line for a moment, and is not listed until then."""
+
+    class Late(Nodes):
+        looks = 0
+
+        def runs(self, directory: Path) -> bool:
+            self.looks += 1
+            return self.looks > 3 and super().runs(directory)
+
+    late = Late()
+    local = Local(tmp_path, late)
+    try:
+        await local.create(order())
+
+        assert late.looks > 3
+        assert list(await local.list("build", {})) == ["build-1"]
+    finally:
+        await local.remove("build", "build-1", {})
+
+
 def order(**settings: str) -> Order:
     return Order("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
 

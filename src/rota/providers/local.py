@@ -12,6 +12,7 @@ from typing import Protocol
 from rota.model.amounts import CPU, MEMORY
 from rota.providers.protocol import Order, ProviderFailed
 
+_LOOK_SECONDS = 0.005
 _OFFERED = {CPU: ("--cpu", 1000), MEMORY: ("--memory", 1)}  # the agent's flag, and how many are one
 
 
@@ -55,7 +56,7 @@ class Local:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with (directory / "agent.log").open("ab") as diary:
-                self._agents[order.machine] = await asyncio.create_subprocess_exec(
+                agent = self._agents[order.machine] = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "rota.cli.main", "agent"),
                     *("--data-dir", str(directory), "--name", order.machine, "--run-as", "self"),
                     *_flags(order),
@@ -67,6 +68,11 @@ class Local:
                 )
         except OSError as error:
             raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
+        # A process has no words yet when whoever started it goes on: it would not be listed for a moment.
+        while agent.returncode is None:
+            if await asyncio.to_thread(self._processes.runs, directory):
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         del settings
