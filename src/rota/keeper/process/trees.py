@@ -14,6 +14,7 @@ from rota.keeper.rules import Key
 PR_SET_CHILD_SUBREAPER = 36
 BUSY = ("R", "D")
 CHECK = b"\0ROTA_CHECK=1\0"
+_BECOMING_SECONDS = 1.0  # that exec may take on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +173,26 @@ def _pids() -> Iterator[int]:
 
 def _environ(pid: int) -> bytes:
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            return b"\0" + file.readall() + b"\0"
+        said = _said(pid, "environ")
+        if not said:
+            _await_words(pid)
+            said = _said(pid, "environ")
     except OSError:  # gone, or another user's
         return b""
+    return b"\0" + said + b"\0"
+
+
+def _await_words(pid: int) -> None:
+    """Who becomes another program has none for a moment, after whoever started it was told that it has."""
+    os.readlink(f"/proc/{pid}/exe")  # an error for a zombie and for the kernel's own
+    give_up_at = time.monotonic() + _BECOMING_SECONDS
+    while not _said(pid, "cmdline") and time.monotonic() < give_up_at:
+        time.sleep(0.001)
+
+
+def _said(pid: int, what: str) -> bytes:
+    with open(f"/proc/{pid}/{what}", "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _carries(environ: bytes, mark: str) -> bool:
