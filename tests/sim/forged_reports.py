@@ -72,7 +72,9 @@ def a_good_report_is_refused() -> None:
 
 
 def who_is_there_is_not_known() -> None:
-    running().checks.reported.answered(SAID, NotFound("nobody"))
+    stage = running()
+    write(stage)
+    stage.checks.reported.answered(SAID, NotFound("nobody"))
 
 
 def a_report_is_lost() -> None:

@@ -40,10 +40,12 @@ class Reported:
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known  # on disk, but for what is being written
         self._world = world
+        self._before: dict[str, Any] = {}  # attempts that the last commit wrote, as they were
         self._acknowledged: dict[str, Result] = {}
         self.failed: dict[Key, str] = {}  # attempts that said so, and why
 
     def committed(self, batch: Batch) -> None:
+        self._before = {key: self._known.get(key) for key, _ in batch.puts if key.startswith("attempt/")}
         for key, value in [put for put in batch.puts if put[0].startswith("result/")]:
             now, before = codec.decode(key, value), self._known.get(key)
             assert isinstance(now, Result)
@@ -90,7 +92,7 @@ class Reported:
                 is_first = kept is None and last == wanted.attempt and not is_over
                 if is_first or _same(kept, wanted):
                     raise Broken(f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}")
-            case NotFound() if job is not None and last >= wanted.attempt:
+            case NotFound() if job is not None and self._was_there(wanted):
                 raise Broken(f"{_name(wanted)} is there, and was told: {answer}")
             case _:
                 pass
@@ -100,6 +102,13 @@ class Reported:
             kept = self._known.get(key)
             if f"job/{result.job}/spec" in self._known and not _same(kept, result):
                 raise Broken(f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}")
+
+    def _was_there(self, of: Result) -> bool:
+        """Before the last commit: a server refuses first, writes then, and says so last."""
+        block, position = divmod(of.index, BLOCK_TASKS)
+        key = f"attempt/{of.job}/{block}"
+        attempts = self._before.get(key, self._known.get(key))
+        return attempts is not None and ints(attempts, "number")[position] >= of.attempt
 
     def _attempt(self, of: Result) -> tuple[int, bool]:
         """The last there is of its task, and whether this one has ended."""
