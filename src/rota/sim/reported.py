@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from rota.apiserver import admit_results
 from rota.keeper.rules import Key
+from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
 from rota.model.errors import Conflict, NotFound
 from rota.model.ids import JobId
@@ -105,17 +106,15 @@ class Reported:
 
     def _was_there(self, of: Result) -> bool:
         """Before the last commit: a server refuses first, writes then, and says so last."""
-        block, position = divmod(of.index, BLOCK_TASKS)
-        key = f"attempt/{of.job}/{block}"
-        attempts = self._before.get(key, self._known.get(key))
-        return attempts is not None and ints(attempts, "number")[position] >= of.attempt
+        key = f"attempt/{of.job}/{of.index // BLOCK_TASKS}"
+        return _last(self._before.get(key, self._known.get(key)), of) >= of.attempt
 
     def _attempt(self, of: Result) -> tuple[int, bool]:
         """The last there is of its task, and whether this one has ended."""
         block, position = divmod(of.index, BLOCK_TASKS)
         attempts = self._known.get(f"attempt/{of.job}/{block}")
         status = self._known.get(f"status/{of.job}/{block}")
-        last = 0 if attempts is None else ints(attempts, "number")[position]
+        last = _last(attempts, of)
         if status is None or ints(status, "number")[position] != of.attempt:
             return last, False
         return last, status.state[position] >= ATTEMPT_FIRST_END
@@ -132,6 +131,11 @@ def _is_of(event: Event, result: Result) -> bool:
 
 def _same(kept: Result | None, said: Result) -> bool:
     return kept is not None and (kept.results, kept.failure) == (said.results, said.failure)
+
+
+def _last(attempts: AttemptBlock | None, of: Result) -> int:
+    """The newest attempt of its task."""
+    return 0 if attempts is None else ints(attempts, "number")[of.index % BLOCK_TASKS]
 
 
 def _name(result: Result) -> str:
