@@ -44,7 +44,7 @@ lint: venv ## format, lint and types only
 	$(BIN)/mypy
 
 check: lint ## before every push: lint, contracts, tidy, pure tests (under a minute)
-	$(BIN)/pytest -q -n 2 -m "not system" $(PURE_TESTS)
+	$(BIN)/pytest -q -n 2 -m "not system and not slow" $(PURE_TESTS)
 
 test: lint ## everything: lint and all tests
 	$(BIN)/pytest -q -n 2 --session-timeout=4500 tests

@@ -58,6 +58,7 @@ def start_many(agent: Agent, count: int, script: str) -> None:
     agent.start("7", "sh", "-c", script, grace_ms=100, tasks=[[index, 1, 0] for index in range(count)])
 
 
+@pytest.mark.slow
 async def test_every_log_holds_what_its_attempt_wrote_and_nothing_else(keeper: Keeper, agent: Agent) -> None:
     start_many(agent, COUNT, MIXED)
     stopped: set[int] = set()
@@ -83,6 +84,7 @@ async def test_every_log_holds_what_its_attempt_wrote_and_nothing_else(keeper: K
     assert len(keeper.segments("7")) <= 2 * (4 + COUNT // 200)  # those running at once, and one per orphan
 
 
+@pytest.mark.slow
 async def test_following_tells_the_same_while_segments_go_from_hand_to_hand(
     keeper: Keeper, agent: Agent
 ) -> None:

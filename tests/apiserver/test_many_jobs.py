@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from rota.model.job import Counters
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import spec
@@ -14,6 +16,7 @@ ROUNDS = 9
 MANY_TIMES = 4  # a page that is searched for from the beginning takes dozens of times as long as the first
 
 
+@pytest.mark.slow
 async def test_a_hundred_thousand_jobs_are_paged_through_steadily_while_others_come(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, reconcilers=()) as server:
         for first in range(1, JOBS, AT_ONCE):

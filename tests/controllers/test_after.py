@@ -85,6 +85,7 @@ def test_who_has_begun_or_is_gone_is_not_waited_for_any_more() -> None:
     assert mirror.followers(JobId("1")) == ()
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_thousand_jobs_runs_in_order() -> None:
     made = stage(cpu=1)
     for number in range(1, MANY + 1):

@@ -33,6 +33,7 @@ def lost_stage(count: int = 1, **fields: Any) -> Stage:
     return made
 
 
+@pytest.mark.slow
 def test_a_lost_task_waits_for_its_controller_for_as_long_as_it_takes() -> None:
     made = lost_stage()
     made.wait(24 * 3600 * 1000)

@@ -73,6 +73,7 @@ async def test_what_is_refused_for_lack_of_room_is_no_bug(store: GatedStore) -> 
             await engine.ask("apiserver", refuse)
 
 
+@pytest.mark.slow
 async def test_a_store_without_room_is_noticed_and_so_is_its_end(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ STARTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.tuples(*FIELD.values()).map(" ".join), st.sampled_from(ZONES), STARTS, st.integers(1, 3 * DAY))
 def test_a_schedule_names_what_a_walk_through_every_minute_finds(

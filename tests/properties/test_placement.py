@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -305,6 +306,7 @@ social = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, derandomize=True)
 @given(
     st.lists(machines, min_size=3, max_size=8),
@@ -336,6 +338,7 @@ def short_memory() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, derandomize=True)
 @worlds
 def test_each_pick_is_the_best_of_all_nodes_however_little_is_kept(

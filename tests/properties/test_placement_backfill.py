@@ -4,6 +4,7 @@ import heapq
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ comings = st.lists(
 ).map(lambda many: sorted(many, key=lambda one: one.at_ms))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, derandomize=True)
 @given(nodes, comings)
 def test_nobody_delays_the_start_that_was_promised(nodes: list[Machine], coming: list[Coming]) -> None:

@@ -49,6 +49,7 @@ def test_the_trace_is_printed_when_asked_for(capsys: Captured) -> None:
     assert any("fault: " in line for line in trace)
 
 
+@pytest.mark.slow
 def test_many_seeds_give_a_table(capsys: Captured) -> None:
     code = main(["--seeds", "0-3", "--processes", "2"])
 

@@ -107,6 +107,7 @@ def _fill(directory: Path, tokens: int) -> None:
     assert len(vault.list_join_tokens()) == tokens
 
 
+@pytest.mark.slow
 async def test_what_is_shared_again_and_again_does_not_fill_etcd(tmp_path: Path) -> None:
     """A thousand nodes that join change the vault two thousand times, and each change is all of it."""
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes", str(200 << 20)) as etcd:

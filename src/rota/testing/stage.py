@@ -243,11 +243,10 @@ class Stage:
     def call(self, machine: Machine) -> None:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
-        machine.silent, machine.heard_ms = False, self.now_ms
+        machine.silent = False
         machine.told = Told(word.inventory)
-        self.mirror.now_ms = self.now_ms
         self.mirror.connect(node, Link.UP)
-        self.mirror.hear(node)
+        self._hear(machine)
         self.loop.wake("place", scheduler.ROUND)
         self.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
         machine.take(machine.told.orders(self.mirror, node))
@@ -302,12 +301,10 @@ class Stage:
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
             self.now_ms = min(end_ms, self.now_ms + TICK_MS)
-            self.mirror.now_ms = self.now_ms
             for machine in self.machines.values():
                 if machine.told is not None and not machine.silent:
-                    self.mirror.hear(NodeId(machine.name))
+                    self._hear(machine)
                     self.loop.wake(liveness.NAME, machine.name)
-                    machine.heard_ms = self.now_ms
                 machine.lapse(self.now_ms)
             self.settle()
 
@@ -329,6 +326,11 @@ class Stage:
             raise refusal
         return decided
 
+    def _hear(self, machine: Machine) -> None:
+        """Any word of its own renews its leases, and tells that it lives."""
+        self.mirror.now_ms = machine.heard_ms = self.now_ms
+        self.mirror.hear(NodeId(machine.name))
+
     def _report(self, machine: Machine) -> bool:
         claims = [] if machine.told is None or machine.silent else machine.words()
         if not claims:
@@ -337,6 +339,7 @@ class Stage:
         machine.told.heard(claims)
         self._n += 1
         node, word = NodeId(machine.name), Report(self._n, claims)
+        self._hear(machine)
         self.ask("watcher", lambda view, now: sessions.report(view, node, word, now))
         return True
 
