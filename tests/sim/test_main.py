@@ -19,6 +19,7 @@ name = "ci"
 per_hour = 600
 run_seconds = 5
 """
+LOG = Path(__file__).parent / "data" / "small.swf"
 Captured = pytest.CaptureFixture[str]
 
 
@@ -96,6 +97,18 @@ def test_a_workload_is_worked_off_and_plotted(workload: Path, tmp_path: Path, ca
     assert re.search(r"^utilisation", told, re.MULTILINE)
     assert told.endswith(f"plotted in {picture}\n")
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(("options", "order"), [([], "Rota"), (["--first-come"], "first come")])
+def test_a_log_is_set_beside_what_became_of_its_jobs(
+    options: list[str], order: str, capsys: Captured
+) -> None:
+    code = main(["--workload", str(LOG), "--hours", "0.01", *options])
+
+    told = capsys.readouterr().out
+    assert code == 0
+    assert re.search(rf"^ +{order} +the log$", told, re.MULTILINE)
+    assert re.search(r"^tasks +4 +3$", told, re.MULTILINE), "of the first 36 seconds, each by its own word"
 
 
 def test_a_workload_under_faults_keeps_every_promise_and_is_the_same_each_time(

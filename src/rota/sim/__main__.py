@@ -15,15 +15,15 @@ from pathlib import Path
 from rota.model.errors import Rejected
 from rota.model.limits import CLUSTER_SECONDS_MAX
 from rota.sim.broken import Broken
-from rota.sim.figures import figures, table, timeline
-from rota.sim.load import Elastic, Workload
+from rota.sim.figures import Figures, figures, ran_in_log, table, timeline
+from rota.sim.load import HOUR_MS, Elastic, Workload
 from rota.sim.plot import over_time, sizes_over_time
 from rota.sim.replay import Replayed, Settings, replay
 from rota.sim.report import batch_table, failure
 from rota.sim.scenario import Finding, Scenario, run, scenario
 from rota.sim.shrink import shrink
 from rota.sim.sizes import Worked, busy_share, node_hours, sizes
-from rota.sim.workload import read
+from rota.sim.workload import is_log, read
 
 MOST_FAILURES = 5  # that are shrunk and told at length
 
@@ -108,13 +108,23 @@ def _work_off(options: argparse.Namespace) -> int:
     if workload.cluster is not None:
         return _compare(options, workload, workload.cluster)
     done = replay(workload, _settings(options))
+    order = "first come" if options.first_come else "Rota"
     print(f"{workload.name}: {workload.size:,} nodes, seed {options.seed}")
-    print(table({"Rota": figures(done.rows, workload.cpu_milli)}), end="")
+    print(table({order: figures(done.rows, workload.cpu_milli), **_log_itself(options)}), end="")
     _tell_cost(done)
     if options.plot:
         drawn = over_time(workload.name, {"Rota": timeline(done.rows, workload.cpu_milli)})
         _write(options.plot, drawn)
     return 0
+
+
+def _log_itself(options: argparse.Namespace) -> dict[str, Figures]:
+    """Beside it what a log says of the same jobs, if the workload is one."""
+    if not is_log(options.workload):
+        return {}
+    log = ran_in_log(options.workload)
+    until_ms = log.rows[0].submitted_ms + options.hours * HOUR_MS if log.rows else 0
+    return {"the log": figures([row for row in log.rows if row.submitted_ms < until_ms], log.cpu_milli)}
 
 
 def _asked_for(options: argparse.Namespace) -> Workload:

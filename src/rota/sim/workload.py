@@ -56,7 +56,7 @@ def read(path: str | Path) -> Workload:
         ".swf": traces.read_swf,
         ".csv": openb.read_openb,
     }
-    ending = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
+    ending = _ending(file)
     try:
         if ending not in kinds:
             hint = f"its name ends with {', '.join(kinds)}, or that and .gz"
@@ -64,6 +64,15 @@ def read(path: str | Path) -> Workload:
         return kinds[ending](file)
     except Rejected as error:
         raise BadWorkload(file, error) from None
+
+
+def is_log(path: str | Path) -> bool:
+    """One that says when its jobs started and ended, too."""
+    return _ending(Path(path)) == ".swf"
+
+
+def _ending(file: Path) -> str:
+    return file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
 
 
 def _read_toml(path: Path) -> Workload:
