@@ -44,10 +44,10 @@ lint: venv ## format, lint and types only
 	$(BIN)/mypy
 
 check: lint ## before every push: lint, contracts, tidy, pure tests (under a minute)
-	$(BIN)/pytest -q -n 2 -m "not system and not slow" $(PURE_TESTS)
+	$(BIN)/pytest -q -n 3 --dist worksteal -m "not system and not slow" $(PURE_TESTS)
 
 test: lint ## everything: lint and all tests
-	$(BIN)/pytest -q -n 2 --session-timeout=4500 tests
+	$(BIN)/pytest -q -n 3 --dist worksteal --session-timeout=4500 tests
 
 sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug
 	$(BIN)/python -m rota.sim --seeds 0-10000

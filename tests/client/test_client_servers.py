@@ -10,6 +10,7 @@ import rota
 from rota.client.cluster import Cluster
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected, Unavailable
+from rota.client.upkeep import COPY_BYTES
 from rota.testing.cluster import free_ports
 from tests.client.canned_server import TOKEN, CannedServer, Reply, job, node, problem
 
@@ -67,11 +68,15 @@ def test_a_backup_is_fetched_from_the_one_that_leads(trio: list[CannedServer]) -
 
 def test_a_backup_that_was_cut_is_not_gone_on_with(trio: list[CannedServer]) -> None:
     leader, *others = trio
-    leader.on("GET /v1/store/backup", Reply(stream=(b"half",), cut=True))
+    leader.on("GET /v1/store/backup", Reply(stream=(bytes(COPY_BYTES), b"half of the rest"), cut=True))
     for other in others:
         other.on("GET /v1/store/backup", Reply(stream=(b"all of it",)))
+    into = io.BytesIO()
     with to_all(trio) as cluster, pytest.raises(Unavailable):
-        cluster.back_up(io.BytesIO())
+        cluster.back_up(into)
+
+    assert into.getvalue() == bytes(COPY_BYTES)
+    assert [len(server.asked("GET /v1/store/backup")) for server in trio] == [1, 0, 0]
 
 
 def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None:
