@@ -1,5 +1,7 @@
 """Which runtime an agent finds, and what it refuses without one."""
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,14 @@ async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None
     docker = install(programs, "docker", "echo 27.0")
 
     assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
+
+
+async def test_one_that_is_just_being_written_is_asked_when_it_is_there(programs: Path) -> None:
+    podman = install(programs, "podman", "echo systemd v2")
+    written = os.open(podman, os.O_WRONLY)
+    asyncio.get_running_loop().call_later(0.05, os.close, written)
+
+    assert labels_of(await find(None, (), root=False), None) == {"container": "podman"}
 
 
 async def test_none_is_asked_for_where_none_is_wanted(programs: Path) -> None:

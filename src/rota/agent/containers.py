@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from rota.runtimes.protocol import Engine
 
 NONE, PODMAN, DOCKER = "none", "podman", "docker"
 _ASK_SECONDS = 10.0  # one that takes longer to answer would take longer to start anything
+_WHILE_IT_IS_WRITTEN_SECONDS = (0.01, 0.1, 1.0, 1.0)
 _ALIVE = {
     PODMAN: ("info", "--format", "{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}"),
     DOCKER: ("version", "--format", "{{.Server.Version}}"),
@@ -49,14 +51,8 @@ def _has_init() -> bool:
 async def _ask(*words: str) -> str | None:
     """What it answers, asked as the keeper will: without a way to more privileges. None: nothing."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            preexec_fn=_renounce,
-        )
-    except OSError:  # it is there, and no program of this machine, or is just being replaced
+        process = await _begin(*words)
+    except OSError:  # it is there, and no program of this machine
         return None
     try:
         async with asyncio.timeout(_ASK_SECONDS):
@@ -66,6 +62,24 @@ async def _ask(*words: str) -> str | None:
         await process.wait()
         return None
     return said.decode(errors="replace").strip() if process.returncode == 0 else None
+
+
+async def _begin(*words: str) -> asyncio.subprocess.Process:
+    """One that is just being written can be run a moment later; who asks does so once in its life."""
+    for pause in _WHILE_IT_IS_WRITTEN_SECONDS:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                preexec_fn=_renounce,
+            )
+        except OSError as error:
+            if error.errno != errno.ETXTBSY:
+                raise
+            await asyncio.sleep(pause)
+    raise TimeoutError(f"{words[0]} is being written")
 
 
 _libc = ctypes.PyDLL(None)
