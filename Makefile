@@ -43,7 +43,7 @@ lint: venv ## format, lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint ## before every push: lint, contracts, tidy, pure tests (under a minute)
+check: lint ## before every push: lint, contracts, tidy, pure tests (about a minute)
 	$(BIN)/pytest -q -n 3 --dist worksteal -m "not system and not slow" $(PURE_TESTS)
 
 test: lint ## everything: lint and all tests

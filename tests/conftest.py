@@ -4,6 +4,8 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+import rota.wiring  # noqa: F401 - what it tells gRPC is read when that is first imported, here as in our processes
+
 settings.register_profile("rota", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rota")
 
