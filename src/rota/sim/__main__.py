@@ -113,7 +113,7 @@ def _work_off(options: argparse.Namespace) -> int:
     print(table({order: figures(done.rows, workload.cpu_milli), **_log_itself(options)}), end="")
     _tell_cost(done)
     if options.plot:
-        drawn = over_time(workload.name, {"Rota": timeline(done.rows, workload.cpu_milli)})
+        drawn = over_time(workload.name, {order: timeline(done.rows, workload.cpu_milli)})
         _write(options.plot, drawn)
     return 0
 
