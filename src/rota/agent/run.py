@@ -234,7 +234,7 @@ class Agent:
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
                     heard_ms = conversation.words.heard_ms
-                    if word.orders.renews and heard_ms is not None:
+                    if word.orders.renews and heard_ms is not None and self._desk.lease_ms is not None:
                         await self._runtime.renew(heard_ms * 1_000_000)
                     await self._obey(word.orders)
                 case "servers":
