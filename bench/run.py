@@ -4,7 +4,8 @@ python bench/run.py [--tasks 5000] [--rounds 5] [--directory DIR]
 
 Each round measures the floor (a C loop that spawns on every core), `xargs -P`, and Rota, one after the other,
 so that the ratios hold whatever else the machine is doing. Every state change of Rota is on disk in DIR.
-The latency of a job is measured when the machine has nothing else to do: each waits for such a moment.
+The latency of a job is measured when the machine has nothing else to do: each waits for such a moment. In
+turn with it goes a word through the same hops, where nobody decides anything (hops.py): the rest is Rota's.
 """
 
 import argparse
@@ -15,9 +16,11 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from hops import Chain
 
 import rota
 from rota.client import Cluster
@@ -37,6 +40,23 @@ PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 
 
 
 @dataclass
+class Latencies:
+    """One entry per job: until its process has started, and until the client knows that it has ended."""
+
+    started_ms: list[float] = field(default_factory=list)
+    known_ms: list[float] = field(default_factory=list)
+    disturbed: int = 0
+
+    def measure(self, run: Callable[[Path], object], note: Path) -> None:
+        """`run` starts a program that writes into `note` when it was started."""
+        self.disturbed += not is_quiet_soon()
+        began_ns = time.time_ns()
+        run(note)
+        self.known_ms.append((time.time_ns() - began_ns) / 1e6)
+        self.started_ms.append((int(note.read_text()) - began_ns) / 1e6)
+
+
+@dataclass
 class Figures:
     """One entry per round."""
 
@@ -46,9 +66,8 @@ class Figures:
     server_us: list[float] = field(default_factory=list)
     agent_us: list[float] = field(default_factory=list)
     keeper_us: list[float] = field(default_factory=list)
-    started_ms: list[float] = field(default_factory=list)
-    known_ms: list[float] = field(default_factory=list)
-    disturbed: int = 0
+    jobs: Latencies = field(default_factory=Latencies)
+    hops: Latencies = field(default_factory=Latencies)
 
 
 def main() -> None:
@@ -62,7 +81,8 @@ def main() -> None:
             for number in range(options.rounds):
                 measure(figures, cluster, local, floor, options.tasks)
                 print(f"round {number + 1} of {options.rounds}: {round_line(figures)}", flush=True)
-            latency(figures, cluster, stamp)
+            with Chain(directory / "hops", stamp) as chain:
+                latency(figures, cluster, chain, stamp)
     report(figures, options)
 
 
@@ -81,16 +101,12 @@ def measure(figures: Figures, cluster: Cluster, local: LocalCluster, floor: Path
     figures.floor.append((before + run_floor(floor)) / 2)
 
 
-def latency(figures: Figures, cluster: Cluster, stamp: Path) -> None:
-    """One job at a time: submit -> its process has started -> the client knows that it has ended."""
+def latency(figures: Figures, cluster: Cluster, chain: Chain, stamp: Path) -> None:
+    """One job at a time, and one word through the hops alone."""
     with scratch(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()) as notes:
         for number in range(LATENCY_JOBS):
-            note = notes / str(number)
-            figures.disturbed += not is_quiet_soon()
-            began_ns = time.time_ns()
-            cluster.run(str(stamp), str(note))
-            figures.known_ms.append((time.time_ns() - began_ns) / 1e6)
-            figures.started_ms.append((int(note.read_text()) - began_ns) / 1e6)
+            figures.jobs.measure(lambda note: cluster.run(str(stamp), str(note)), notes / f"job-{number}")
+            figures.hops.measure(chain.run, notes / f"hops-{number}")
 
 
 def is_quiet_soon() -> bool:
@@ -124,10 +140,21 @@ def report(figures: Figures, options: argparse.Namespace) -> None:
     server, agent, keeper = (statistics.median(one) for one in spent)
     print(f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us,")
     print(f"                the spawned program and the spawning itself {CORES / floor * 1e6:.0f} us")
-    started, known = statistics.median(figures.started_ms), statistics.median(figures.known_ms)
-    moments = f"each in a quiet moment of the machine, but for {figures.disturbed}"
+    show_latency(figures.jobs, figures.hops)
+
+
+def show_latency(jobs: Latencies, hops: Latencies) -> None:
+    moments = f"each in a quiet moment of the machine, but for {jobs.disturbed + hops.disturbed}"
     print(f"\none job at a time, medians of {LATENCY_JOBS}, {moments}:")
-    print(f"  started after {started:.1f} ms, known to the client after {known:.1f} ms")
+    medians = [
+        (name, statistics.median(one.started_ms), statistics.median(one.known_ms))
+        for name, one in (("Rota, every change on disk", jobs), ("its hops alone, nobody decides", hops))
+    ]
+    for name, started, known in medians:
+        print(f"  {name:<38} started after {started:.1f} ms, known to the client after {known:.1f} ms")
+    (_, *rota_ms), (_, *hops_ms) = medians
+    started, known = (ours / theirs for ours, theirs in zip(rota_ms, hops_ms, strict=True))
+    print(f"  {'ratio':<38} {started:.1f} and {known:.1f}")
     print(f"  measured elsewhere: {PEERS_LATENCY}")
 
 
