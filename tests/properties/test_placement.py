@@ -331,7 +331,7 @@ def short_memory() -> Iterator[None]:
             (rows, "ROWS_KEPT", 2),
             (rows, "_PAIRS_MAX", 4),
             (rows, "_PACK_DEPTH", 3),
-            (place, "_STREAMS_MAX", 3),
+            (place, "_CLASSES_MAX", 3),
             (place, "_FEW", 2),
         ]:
             stack.enter_context(mock.patch.object(module, name, value))

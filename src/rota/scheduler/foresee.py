@@ -11,8 +11,8 @@ from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.scheduler.ahead import count_before, turns_before
 from rota.scheduler.backfill import NEVER_MS, releases
+from rota.scheduler.company import NODE
 from rota.scheduler.place import Seating
-from rota.scheduler.rules import NODE
 
 _AHEAD_MAX = 100  # jobs before it; behind more of them nobody can tell
 _NODES_MAX = 512  # the emptiest first

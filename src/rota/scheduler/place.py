@@ -1,6 +1,7 @@
 """Tasks of one job onto nodes: every node considered, the best first, its rules and its gang obeyed."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -11,13 +12,14 @@ from rota.model.plan import Instant
 from rota.model.shape import Shape
 from rota.model.view import JobView, View
 from rota.scheduler.board import Board, Nodes
-from rota.scheduler.rows import Pick, Plugins, Rows, Run, fitting
-from rota.scheduler.rules import Company, Domains, Terms
+from rota.scheduler.company import NODE, Classes, Company, Domains
+from rota.scheduler.heads import Best, Heads, best_two
+from rota.scheduler.rows import Pick, Plugins, Row, Rows, Run
+from rota.scheduler.rules import Terms
 from rota.scheduler.scores import NEVER
 
-_NOBODY = np.zeros(0, np.bool_)
 _FEW = 4  # tasks for which nothing is prepared
-_STREAMS_MAX = 64  # classes of nodes that are kept apart; beyond it one node at a time is cheaper
+_CLASSES_MAX = 64  # classes of nodes that are kept apart; beyond it looking at every node is cheaper
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -52,7 +54,8 @@ class Seating:
         self.board.sync()
         if self.board.devices.shape[1]:
             self.rows.gpus.learn(view)
-        self.company = Company(view.neighbours, view.room.size)
+        self.company = Company(view.neighbours, self._domains)
+        self._among: dict[tuple[Shape, str], Array] = {}
 
     def seat(self, job: JobView, wanted: int, barred: Array | None = None) -> Seated:
         """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question.
@@ -61,7 +64,9 @@ class Seating:
         """
         if not job.spec.gang:
             return self._seat(job, wanted, barred)
-        if wanted < job.tally.pending or self.copies(job) < wanted:
+        if wanted < job.tally.pending:
+            return Seated([])
+        if self.rows.row(job.spec.shape).fitting < wanted and self.copies(job) < wanted:
             return Seated([])
         seated = self._seat(job, wanted, barred)
         if len(seated.seats) == wanted:
@@ -80,15 +85,14 @@ class Seating:
         return bool((self.board.slots(shape) * self.rows.eligible(shape)).any())
 
     def _seat(self, job: JobView, wanted: int, barred: Array | None) -> Seated:
-        terms = self.terms(job)
-        shape = job.spec.shape
-        row = self.rows.row(shape)
-        worth = _worth(row.points, terms.points() if terms.parts else None, barred)
-        seated = _best_two(worth, row.fitting if worth is row.points else fitting(worth))
-        if not seated.fitting or wanted <= 0:
+        terms, shape = self.terms(job), job.spec.shape
+        best = self._best(shape, terms, barred)
+        seated = Seated([], *best)
+        if not best.fitting or wanted <= 0:
             return seated
-        if wanted == 1:
-            seated.seats.append(self._take(shape, seated.slot, terms))
+        if wanted < _FEW:
+            seated.seats.append(self._take(shape, best.slot, terms))
+            seated.seats.extend(self._one_by_one(shape, wanted - 1, terms, barred))
         elif terms.still:
             seated.seats.extend(self._run(shape, wanted, terms, barred))
         else:
@@ -103,8 +107,38 @@ class Seating:
             self.company.settle(job.spec.id, counted, seat.slot, -1)
 
     def terms(self, job: JobView) -> Terms:
-        eligible = self.rows.eligible(job.spec.shape) if job.spec.spread else _NOBODY
-        return Terms(self._domains, self.company, job, eligible)
+        return Terms(self.company, job, partial(self._possible, job.spec.shape))
+
+    def _possible(self, shape: Shape, label: str) -> Array:
+        """Domains of a label with a node on which it might run, were there room."""
+        known = self._among.get((shape, label))
+        if known is None or self.rows.plugins.filters:  # those may look at what changes
+            known = self._among[shape, label] = self.company.among(label, self.rows.eligible(shape))
+        return known
+
+    def _best(self, shape: Shape, terms: Terms, barred: Array | None) -> Best:
+        row = self.rows.row(shape)
+        if not terms.parts and barred is None:
+            return best_two(row.points, row.fitting)
+        heads = self._heads(row, terms) if terms.parts and barred is None else None
+        if heads is not None:
+            return heads.best_two(terms.points(heads.classes.members).tolist())
+        return best_two(_worth(row.points, terms.points() if terms.parts else None, barred))
+
+    def _heads(self, row: Row, terms: Terms) -> Heads | None:
+        classes = self._classes(terms)
+        if classes is None:
+            return None
+        heads = row.heads.get(terms.over)
+        if heads is None or heads.classes is not classes:
+            heads = row.heads[terms.over] = Heads(classes)
+        heads.sync(self.board, row.points, row.version)
+        return heads
+
+    def _classes(self, terms: Terms) -> Classes | None:
+        """Of nodes that are alike to every rule, where these are few."""
+        classes = None if NODE in terms.over else self.company.classes(terms.over)
+        return None if classes is None or len(classes.slots) > _CLASSES_MAX else classes
 
     def _run(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
         """Many at a time: what is picked does not change what the rules say of other nodes."""
@@ -121,15 +155,16 @@ class Seating:
 
     def _walk(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
         """Rules that change with every pick: each class' next node is known, the best is chosen."""
-        classes = terms.classes
-        count = int(classes.max(initial=-1)) + 1
-        if wanted < _FEW or count > _STREAMS_MAX:
+        classes = self._classes(terms)
+        if classes is None:
             return self._one_by_one(shape, wanted, terms, barred)
-        streams = [_Stream(self.rows, shape, classes == number, barred) for number in range(count)]
-        members = np.array([int((classes == number).argmax()) for number in range(count)])  # one of each
+        streams = [
+            _Stream(self.rows, shape, classes.number == number, barred)
+            for number in range(len(classes.slots))
+        ]
         seats: list[Seat] = []
         while len(seats) < wanted:
-            best = _best_head(streams, terms.points(members).tolist(), wanted - len(seats))
+            best = _best_head(streams, terms.points(classes.members).tolist(), wanted - len(seats))
             if best is None:
                 break
             seats.append(self._take(shape, best.pop().slot, terms))
@@ -137,12 +172,8 @@ class Seating:
 
     def _one_by_one(self, shape: Shape, wanted: int, terms: Terms, barred: Array | None) -> list[Seat]:
         seats: list[Seat] = []
-        while len(seats) < wanted:
-            worth = _worth(self.rows.of(shape), terms.points(), barred)
-            best = int(worth.argmax())
-            if worth[best] == NEVER:
-                break
-            seats.append(self._take(shape, best, terms))
+        while len(seats) < wanted and (best := self._best(shape, terms, barred)).fitting:
+            seats.append(self._take(shape, best.slot, terms))
         return seats
 
     def _take(self, shape: Shape, slot: int, terms: Terms) -> Seat:
@@ -212,17 +243,3 @@ def choose_devices(rows: Rows, shape: Shape, slot: int) -> int:
 def _worth(points: Array, added: Array | None, barred: Array | None) -> Array:
     worth = points if added is None else points + added
     return worth if barred is None else np.where(barred, NEVER, worth)
-
-
-def _best_two(worth: Array, fitting: int) -> Seated:
-    """Of those that fit: the best of them and who comes second; nobody is seated yet."""
-    if not fitting:
-        return Seated([])
-    best = int(worth.argmax())
-    points = worth.item(best)
-    if fitting == 1:
-        return Seated([], best, 1, points)
-    worth[best] = NEVER  # for a moment
-    second = int(worth.argmax())
-    worth[best] = points
-    return Seated([], best, fitting, points, second, worth.item(second))

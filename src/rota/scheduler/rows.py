@@ -11,6 +11,7 @@ from rota.model.shape import Policy, Shape
 from rota.scheduler.board import Board, Nodes
 from rota.scheduler.filters import NO_LEAST, Filter, fits, floor
 from rota.scheduler.gpus import Gpus
+from rota.scheduler.heads import Heads, count_fitting
 from rota.scheduler.scores import NEVER, Interference, Score, merit, merits, points, said
 
 _FEW = 3  # nodes: up to here plain numbers beat NumPy's cost per call
@@ -40,6 +41,7 @@ class Row:
         self.least: list[tuple[int, int]] = []  # the same as pairs, of what is asked for
         self.version = (-1, -1)  # of the labels, and of what is asked of GPU nodes
         self.position = -1  # of the board's log
+        self.heads: dict[tuple[str, ...], Heads] = {}  # by the labels that its classes agree in
 
 
 class Merits:
@@ -125,12 +127,12 @@ class Rows:
             row.said = said(board.room, shape)
             row.version = version
             row.points = self.score(shape, np.arange(board.size))
-            row.fitting = fitting(row.points)
+            row.fitting = count_fitting(row.points)
         elif changed.size <= _FEW and self._is_plain(shape):
             self._rescore_few(shape, row, changed.tolist())
         else:
             row.points[changed] = self._rescored(shape, row, changed)
-            row.fitting = fitting(row.points)
+            row.fitting = count_fitting(row.points)
         row.position = board.position
 
     def _is_plain(self, shape: Shape) -> bool:
@@ -160,11 +162,6 @@ class Rows:
                     now = NEVER
             row.fitting += (now != NEVER) - (row.points.item(slot) != NEVER)
             row.points[slot] = now
-
-
-def fitting(points: Array) -> int:
-    """On how many nodes they are not NEVER."""
-    return int(np.count_nonzero(np.isfinite(points)))
 
 
 class Pick(NamedTuple):
