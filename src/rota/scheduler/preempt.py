@@ -1,6 +1,6 @@
 """No room for a job of high priority -> the node where the least work of lower priority has to give way."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import combinations
 from typing import NamedTuple
 
@@ -102,12 +102,11 @@ def _smallest(
 
 
 def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
+    """Of these all are enough, and without those of the highest priority among them no set is."""
     if need.met_by([]):
         return ()
     if len(candidates) <= _EXACT:
-        sizes = range(1, len(candidates) + 1)
-        sets = (chosen for size in sizes for chosen in combinations(candidates, size) if need.met_by(chosen))
-        return min(sets, key=_harm)
+        return _exactly(need, candidates)
     chosen = list(candidates)
     for victim in sorted(candidates, key=lambda one: (one.priority, len(one.tasks)), reverse=True):
         fewer = [one for one in chosen if one is not victim]
@@ -116,8 +115,19 @@ def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
     return tuple(chosen)
 
 
-def _harm(victims: tuple[Victim, ...]) -> tuple[int, int]:
-    return max(one.priority for one in victims), sum(len(one.tasks) for one in victims)
+def _exactly(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
+    best, fewest = tuple(candidates), _count_tasks(candidates)
+    for size in range(1, len(candidates)):
+        if fewest <= size:  # so many victims are at least as many tasks
+            break
+        for chosen in combinations(candidates, size):
+            if _count_tasks(chosen) < fewest and need.met_by(chosen):
+                best, fewest = chosen, _count_tasks(chosen)
+    return best
+
+
+def _count_tasks(victims: Sequence[Victim]) -> int:
+    return sum(len(one.tasks) for one in victims)
 
 
 class _Need:
@@ -131,21 +141,21 @@ class _Need:
             leaving = lent.leaving.get(resource)
             free = 0 if row is None else int(board.free[row, slot])
             coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])
-            self._missing[resource] = amount - free - coming
+            if amount > free + coming:
+                self._missing[resource] = amount - free - coming
         self._gpu = job.spec.needs.get(GPU, 0)
         self._devices = board.devices[slot].copy() if self._gpu else board.devices[:0]
         if self._gpu:
             for device, part in _leaving_devices(view, node):
                 self._devices[device] += part
 
-    def met_by(self, victims: Iterable[Victim]) -> bool:
-        chosen = list(victims)
+    def met_by(self, victims: Sequence[Victim]) -> bool:
         for resource, missing in self._missing.items():
-            if missing > 0 and sum(victim.here.get(resource, 0) for victim in chosen) < missing:
+            if sum([victim.here.get(resource, 0) for victim in victims]) < missing:
                 return False
-        return not self._gpu or self._devices_met_by(chosen)
+        return not self._gpu or self._devices_met_by(victims)
 
-    def _devices_met_by(self, victims: list[Victim]) -> bool:
+    def _devices_met_by(self, victims: Sequence[Victim]) -> bool:
         devices = self._devices.copy()
         for victim in victims:
             for device, part in victim.devices:
