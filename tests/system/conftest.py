@@ -1,5 +1,6 @@
 """Clusters of real processes: one for each test that harms it, one for each file whose tests do not."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from rota.client.cluster import Cluster, connect
 from rota.testing.cluster import LocalCluster
+from tests.system.dev import Dev
 from tests.system.witness import Gate, Witness
 
 
@@ -35,6 +37,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def client(three: LocalCluster) -> Iterator[Cluster]:
     with connect(f"http://{three.http}", token=three.token) as opened:
         yield opened
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    """Not started yet."""
+    with contextlib.closing(Dev(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
