@@ -180,9 +180,9 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3, 30])
 def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
-    cluster, now_ms = Cluster("build"), 0
+    cluster, wish, now_ms = Cluster("build"), ClusterWish("build", pause_seconds=2), 0
     for _ in range(failures):
         now_ms = cluster.paused_until_ms
-        cluster = cluster.failed(now_ms, "why", now_ms)
+        cluster = cluster.failed(wish.pause_ms(cluster.failures), now_ms, "why", now_ms)
 
-    assert cluster.paused_until_ms - now_ms == min(5000 * 2 ** (failures - 1), 300_000)
+    assert cluster.paused_until_ms - now_ms == min(2000 * 2 ** (failures - 1), 300_000)

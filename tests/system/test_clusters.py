@@ -174,6 +174,7 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
         (("cluster", "create", "x", "--provider", "local", "--max", "2"), "how many cores a machine has"),
         (("cluster", "create", "x", "--max", "2"), "without a provider"),
         (("cluster", "create", "x", "--provider", "local", "--node", "cpu=1"), "max_nodes"),
+        (("cluster", "create", "x", "--pause", "0s"), "write 0.1 to 300 seconds"),
         (("cluster", "create", "default", "--type", "a b"), "type"),
         (("cluster", "create", "x", "--clusters", "many"), "write it as 1-3"),
         (("cluster", "create", "x", "--clusters", "1-3"), "nobody makes clusters without a provider"),

@@ -72,7 +72,9 @@ def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_kill
     assert witness.starts() == dict.fromkeys(range(TASKS), 1)
     assert {seen.node for seen in witness.seen()} == {f"default-{number}" for number in range(1, NODES + 1)}
     assert (while_others_go["running"], last.exit_code, late.starts()) == (1, 0, {0: 1})
-    assert "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4" in told
+    assert (
+        "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4" in told
+    )
     assert steps(told) == dict.fromkeys(("added", "joined", "taken", "gone"), NODES)
     assert elastic.dev.end(signal.SIGINT) == 0
     until(lambda: elastic.dev.left() == [], "nothing is left", STOP_SECONDS)

@@ -13,12 +13,19 @@ from rota.model.amounts import parse_count, parse_seconds
 from rota.model.cluster import BY_HAND, DEFAULT, PROVIDERS, Cluster, ClusterWish
 from rota.model.cluster import MACHINE as MACHINE_LABEL
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull
-from rota.model.limits import CLUSTER_NODES_MAX, CLUSTER_SECONDS_MAX, CLUSTERS_ALIKE_MAX, CLUSTERS_MAX
+from rota.model.limits import (
+    CLUSTER_NODES_MAX,
+    CLUSTER_SECONDS_MAX,
+    CLUSTERS_ALIKE_MAX,
+    CLUSTERS_MAX,
+    PROVIDER_PAUSE_LAST_MS,
+    PROVIDER_PAUSE_LEAST_SECONDS,
+)
 from rota.model.plan import Event, Plan
 from rota.model.view import View
 
 WHAT_IT_IS = ("type", "region", "labels", "provider", "settings", "capacity")
-SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join", "min_clusters", "max_clusters", "wait")
+SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join", "pause", "min_clusters", "max_clusters", "wait")
 SETTINGS_MAX = 32  # of a provider: a few command lines, a region, an image
 AUTO = "auto"
 
@@ -152,11 +159,13 @@ def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
         nodes=None if nodes in (None, AUTO) else count("nodes", 0),
         idle_seconds=seconds("idle", wish.idle_seconds),
         join_seconds=seconds("join", wish.join_seconds),
+        pause_seconds=seconds("pause", wish.pause_seconds),
         min_clusters=copies("min_clusters", wish.min_clusters),
         max_clusters=copies("max_clusters", wish.max_clusters),
         wait_seconds=seconds("wait", wish.wait_seconds),
     )
     _refuse_sizes(sized)
+    _refuse_times(sized)
     _refuse_clusters(sized)
     return sized
 
@@ -175,8 +184,15 @@ def _refuse_sizes(wish: ClusterWish) -> None:
     if wish.nodes is not None and wish.nodes > wish.max_nodes:
         hint = f"write a number from 0 to {wish.max_nodes}, or raise max_nodes"
         raise BadField("nodes", f"{wish.nodes} is more than max_nodes", hint)
+
+
+def _refuse_times(wish: ClusterWish) -> None:
     if wish.join_seconds == 0:
         raise BadField("join", "0 s leaves no time to join", "write 2m")
+    least, most = PROVIDER_PAUSE_LEAST_SECONDS, PROVIDER_PAUSE_LAST_MS / 1000
+    if not least <= wish.pause_seconds <= most:
+        hint = f"write {least:g} to {most:g} seconds"
+        raise BadField("pause", f"{wish.pause_seconds:g} s cannot be used", hint)
 
 
 def _refuse_clusters(wish: ClusterWish) -> None:

@@ -104,6 +104,7 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
         "nodes_wanted": wish.nodes,
         "idle_seconds": wish.idle_seconds,
         "join_seconds": wish.join_seconds,
+        "pause_seconds": wish.pause_seconds,
         "min_clusters": wish.min_clusters,
         "max_clusters": wish.max_clusters,
         "wait_seconds": wish.wait_seconds,

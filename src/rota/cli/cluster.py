@@ -89,6 +89,7 @@ def show(cluster: Cluster, name: str, output: str) -> None:
 @click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
 @click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes. [default: 60s]")
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join. [default: 2m]")
+@click.option("--pause", metavar="DURATION", help="After its provider's first failure. [default: 5s]")
 @click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
 @click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made. [default: 60s]")
 @output_option
@@ -113,6 +114,7 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
 @click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
 @click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes.")
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join.")
+@click.option("--pause", metavar="DURATION", help="After its provider's first failure; doubled each time.")
 @click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
 @click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made.")
 @output_option

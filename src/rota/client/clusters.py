@@ -59,8 +59,8 @@ class Clusters:
         return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
 
     def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
-        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `drain`, and how many
-        clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, and how
+        many clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
         request = Request("PATCH", _path(name), body=said, headers=matching(if_etag))
         return read(ClusterStatus, self._transport.call(request))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from rota.clusters.machines import given_up, gone, is_stuck, not_made, not_removed, together
+from rota.clusters.machines import failed, given_up, gone, is_stuck, not_made, not_removed, together
 from rota.model.cluster import Machine
 from rota.model.lifecycle import MachineState
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -76,5 +76,5 @@ def not_listed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
     if known is None:
         return NOTHING
     why = f"machines of cluster {cluster} cannot be listed: {reason}"
-    spent = (known.failed(now.ms, reason, now.ms),) if is_stuck(view, known) else ()
+    spent = (failed(view, known, reason, now.ms, now),) if is_stuck(view, known) else ()
     return Plan(spent, events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)

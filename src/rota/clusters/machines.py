@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rota.model.cluster import MACHINE, Cluster, Machine
+from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
 from rota.model.ids import Key
 from rota.model.lifecycle import MachineEvent, MachineState, NodeState
 from rota.model.plan import NOTHING, Event, Instant, Plan
@@ -36,7 +36,7 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     if machine is None or not machine.comes or (node is not None and is_there(node)):
         return NOTHING  # something may run there: it has joined, whatever its provider says
     machine = with_node(view, machine)
-    cluster = view.clusters[machine.cluster].failed(now.ms, reason, machine.asked_ms)
+    cluster = failed(view, view.clusters[machine.cluster], reason, machine.asked_ms, now)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
     why = f"machine {name} is given up: {reason}{rests}"
@@ -94,7 +94,13 @@ def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
     still = machine.because(f"it cannot be removed: {reason}")
     if cluster is None or not is_stuck(view, cluster):
         return Plan((still,), events=(event,), why=why)
-    return Plan((still, cluster.failed(now.ms, reason, now.ms)), events=(event,), why=why)
+    return Plan((still, failed(view, cluster, reason, now.ms, now)), events=(event,), why=why)
+
+
+def failed(view: View, cluster: Cluster, reason: str, asked_ms: int, now: Instant) -> Cluster:
+    """Once more, its provider; it is left alone for as long as its wish says."""
+    wish = view.cluster_wishes.get(cluster.name, ClusterWish(cluster.name))
+    return cluster.failed(wish.pause_ms(cluster.failures), now.ms, reason, asked_ms)
 
 
 def is_stuck(view: View, cluster: Cluster) -> bool:

@@ -12,18 +12,12 @@ from rota.engine.mirror import Mirror
 from rota.model.cluster import ClusterWish, Machine
 from rota.model.errors import RotaError
 from rota.model.lifecycle import MachineState
-from rota.model.limits import (
-    PROVIDER_AT_ONCE,
-    PROVIDER_LIST_SECONDS,
-    PROVIDER_PAUSE_FIRST_MS,
-    PROVIDER_PAUSE_LAST_MS,
-)
+from rota.model.limits import PROVIDER_AT_ONCE, PROVIDER_LIST_SECONDS
 from rota.providers.protocol import Provider
 
 log = structlog.get_logger("rota.clusters")
 
 _LOOK_SECONDS = 1.0
-_DOUBLED_MAX = 16  # often enough for the longest pause
 
 
 class Due(NamedTuple):
@@ -104,27 +98,26 @@ class Procurement:
         ):
             return
         self._busy.add(what)
-        tasks.create_task(self._guarded(what, call))
+        tasks.create_task(self._guarded(what, wish, call))
 
-    async def _guarded(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, what: str, wish: ClusterWish, call: Callable[[], Awaitable[None]]) -> None:
         try:
             await call()
         except Failed:  # and told: it is asked again, ever more rarely
-            self._pause(what)
+            self._pause(what, wish)
         except (RotaError, OSError) as error:  # no store, no disk, or somebody else leads: it is asked again
             self._warn("machines are not looked after", what=what, error=str(error))
-            self._pause(what)
+            self._pause(what, wish)
         else:
             self._failures.pop(what, None)
         finally:
             self._busy.discard(what)
             self._news.set()
 
-    def _pause(self, what: str) -> None:
+    def _pause(self, what: str, wish: ClusterWish) -> None:
         failures = self._failures.get(what, 0)
         self._failures[what] = failures + 1
-        pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(failures, _DOUBLED_MAX), PROVIDER_PAUSE_LAST_MS)
-        self._not_before[what] = asyncio.get_running_loop().time() + pause_ms / 1000
+        self._not_before[what] = asyncio.get_running_loop().time() + wish.pause_ms(failures) / 1000
 
     async def _see_to(self, due: Due) -> None:
         """As it is wanted now: it may have waited for its turn."""
@@ -141,7 +134,7 @@ class Procurement:
         what = _list_of(wish)
         self._not_before[what] = asyncio.get_running_loop().time() + PROVIDER_LIST_SECONDS
         for name in await self._calls.list(wish):
-            self._pause(name)
+            self._pause(name, wish)
 
 
 def _list_of(wish: ClusterWish) -> str:

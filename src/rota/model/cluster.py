@@ -14,7 +14,7 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.lifecycle import MACHINE as MACHINE_STEPS
-from rota.model.limits import PROVIDER_PAUSE_FIRST_MS, PROVIDER_PAUSE_LAST_MS
+from rota.model.limits import PROVIDER_PAUSE_LAST_MS
 
 DEFAULT = "default"  # always there, so that nobody has to know about clusters
 BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
@@ -42,6 +42,7 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: int | None = None  # so many, whatever waits; None: as many as the work needs
     idle_seconds: float = 60.0  # that a node is empty before it goes
     join_seconds: float = 120.0  # that a machine may take to join before it is replaced
+    pause_seconds: float = 5.0  # after a failure of its provider; twice as long after each in a row
     drain: bool = False  # it gets no new jobs
     end: bool = False  # and is forgotten when nothing is left of it
     min_clusters: int = 1  # of the same kind, itself among them: others are made like it, and ended
@@ -62,6 +63,10 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
         if not cluster.closing:
             return alike
         return msgspec.structs.replace(alike, drain=True, end=True, nodes=None, min_nodes=0)
+
+    def pause_ms(self, failures: int) -> int:
+        """How long its provider is left alone that has failed so often in a row before."""
+        return min(round(self.pause_seconds * 1000) << min(failures, 16), PROVIDER_PAUSE_LAST_MS)
 
     @property
     def node_labels(self) -> dict[str, str]:
@@ -111,14 +116,13 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
 
-    def failed(self, now_ms: int, reason: str, asked_ms: int) -> Self:
-        """Its provider did: after each failure in a row the pause is twice as long.
+    def failed(self, pause_ms: int, now_ms: int, reason: str, asked_ms: int) -> Self:
+        """Its provider did, and is left alone for so long.
 
         What was asked for before the last pause belongs to the failure that was counted then.
         """
         if asked_ms < self.paused_until_ms:
             return msgspec.structs.replace(self, reason=reason)
-        pause_ms = min(PROVIDER_PAUSE_FIRST_MS << min(self.failures, 16), PROVIDER_PAUSE_LAST_MS)
         until_ms = now_ms + pause_ms
         return msgspec.structs.replace(
             self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason

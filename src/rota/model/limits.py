@@ -96,8 +96,8 @@ PROVIDER_LIST_SECONDS = 30.0  # between two looks at which machines there are
 PROVIDER_FAILURES_MAX = (
     6  # in a row, without a node: then its cluster has failed, after minutes, at most an hour
 )
-PROVIDER_PAUSE_FIRST_MS = 5_000  # after a failure of a provider; doubled each time
-PROVIDER_PAUSE_LAST_MS = 300_000  # the longest such pause
+PROVIDER_PAUSE_LEAST_SECONDS = 0.1  # after a failure of a provider: below it is a busy loop
+PROVIDER_PAUSE_LAST_MS = 300_000  # the longest such pause: it doubles each time
 CLUSTER_SECONDS_MAX = 7 * 24 * 3600  # to be idle, or to join: above it is a unit mistaken
 
 BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next

@@ -45,6 +45,7 @@ class Cluster(Answer):
     nodes_wanted: Annotated[int | None, said("so many, whatever waits; null: as many as the work needs")]
     idle_seconds: Annotated[float, said("that a node is empty before it goes")]
     join_seconds: Annotated[float, said("that a machine may take to join before it is replaced")]
+    pause_seconds: Annotated[float, said("after a failure of its provider; twice as long each time in a row")]
     min_clusters: Annotated[int, said("of the same kind, itself among them: at least so many")]
     max_clusters: Annotated[int, said("and at most so many, made and ended by what waits")]
     wait_seconds: Annotated[float, said("that the first in its queue waits before another is made")]
@@ -79,6 +80,7 @@ class SizeBody(Body):
     nodes: Annotated[int | str | None, said("so many, whatever waits; `auto`: as the work needs")] = None
     idle: Annotated[float | int | str, said("time that a node is empty before it goes")] = 60
     join: Annotated[float | int | str, said("time that a machine may take to join")] = 120
+    pause: Annotated[float | int | str, said("after a failure of its provider; doubled each time")] = 5
     min_clusters: Annotated[int | str, said("of the same kind, itself among them: at least so many")] = 1
     max_clusters: Annotated[int | str, said("and at most so many, made and ended by what waits")] = 1
     wait: Annotated[float | int | str, said("time in the queue before another cluster is made")] = 60
@@ -104,6 +106,7 @@ class ClusterBody(Body):
     nodes: Annotated[int | str | None, said("so many, whatever waits; `auto`: as the work needs")] = None
     idle: Annotated[float | int | str, said("time that a node is empty before it goes")] = 60
     join: Annotated[float | int | str, said("time that a machine may take to join")] = 120
+    pause: Annotated[float | int | str, said("after a failure of its provider; doubled each time")] = 5
     min_clusters: Annotated[int | str, said("of the same kind, itself among them: at least so many")] = 1
     max_clusters: Annotated[int | str, said("and at most so many, made and ended by what waits")] = 1
     wait: Annotated[float | int | str, said("time in the queue before another cluster is made")] = 60
