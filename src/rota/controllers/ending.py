@@ -1,5 +1,6 @@
 """A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
 
+from rota.controllers.wishes import cluster_failed
 from rota.model.attempt import NO_EXIT_CODE
 from rota.model.columns import Ranges, column
 from rota.model.job import JobStatus
@@ -55,11 +56,13 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
         return "exit 0" if job.spec.size == 1 else f"all {job.spec.size} tasks succeeded"
     if job.verdict is not None and state in (JobState.REJECTED, JobState.TIMED_OUT):
         return job.verdict.reason
+    by_user = job.wish is not None and job.wish.cancel
+    if state is JobState.CANCELED and not by_user and (failed := cluster_failed(job)) is not None:
+        return failed  # whatever its tasks met with before
     if not bad:
-        whole = job.wish is not None and (job.wish.cancel or not job.tasks)  # or nothing of it ever began
+        whole = job.wish is not None and (by_user or not job.tasks)  # or nothing of it ever began
         reason = job.wish.reason if job.wish is not None and whole else _reason_of_a_canceled_task(job)
-        failed = None if job.cluster is None else job.cluster.failed
-        return reason or failed or "canceled by its user"
+        return reason or "canceled by its user"
     first = describe(job, bad[0])
     if job.spec.count == 1:
         return first

@@ -85,6 +85,10 @@ class _Story:
     def do_fail(self, name: str, *reason: str) -> None:
         provided.fail(self._stage, name, " ".join(reason))
 
+    def do_keep(self, name: str, *reason: str) -> None:
+        """The provider was asked to remove a machine, and cannot."""
+        provided.keep(self._stage, name, " ".join(reason))
+
     def do_remove(self, name: str) -> None:
         provided.remove(self._stage, name)
 
