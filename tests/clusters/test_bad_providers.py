@@ -68,7 +68,9 @@ def test_one_that_says_three_and_gives_two_is_found_out_by_its_own_list() -> Non
     told.list("default-1", "default-2", missing=frozenset({"default-3"}))
 
     assert told.machines["default-3"].state is MachineState.LEAVING
-    assert told.cluster.reason == "its provider says that it has made it, and does not list it"
+    assert told.cluster.reason == (
+        "machine default-3 was given up: its provider says that it has made it, and does not list it"
+    )
 
 
 def test_what_was_made_twice_counts_twice_and_goes() -> None:
@@ -93,8 +95,12 @@ def test_one_that_says_it_has_removed_a_machine_is_believed_when_its_list_shows_
     still = told.machines["default-1"]
     told.list(ended=frozenset({"default-1"}))
 
-    assert still.reason == "it cannot be removed: its provider says that it has, and still lists it"
+    assert (still.reason, still.stuck) == (
+        "no",
+        "it cannot be removed: its provider says that it has, and still lists it",
+    )
     assert told.machines == {}
+    assert "machine default-1 is gone: no" in told.lines
 
 
 def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others_are_let_alone() -> None:

@@ -116,7 +116,7 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
         "waiting": sum(job.tally.pending for job in waiting),
         "failures": cluster.failures,
         "machines": [
-            {"name": one.name, "state": one.state.value, "node": one.node, "reason": one.reason}
+            {"name": one.name, "state": one.state.value, "node": one.node, "reason": one.stuck or one.reason}
             for one in machines
         ],
     }

@@ -36,7 +36,8 @@ def not_made(view: View, name: str, reason: str, now: Instant) -> Plan:
     if machine is None or not machine.comes or (node is not None and is_there(node)):
         return NOTHING  # something may run there: it has joined, whatever its provider says
     machine = with_node(view, machine)
-    cluster = failed(view, view.clusters[machine.cluster], reason, machine.asked_ms, now)
+    last = f"machine {name} was given up: {reason}"
+    cluster = failed(view, view.clusters[machine.cluster], last, machine.asked_ms, now)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
     why = f"machine {name} is given up: {reason}{rests}"
@@ -91,10 +92,10 @@ def not_removed(view: View, name: str, reason: str, now: Instant) -> Plan:
     why = f"machine {name} cannot be removed: {reason}"
     event = Event("cluster.machine_failed", why, cluster=machine.cluster)
     cluster = view.clusters.get(machine.cluster)
-    still = machine.because(f"it cannot be removed: {reason}")
+    still = machine.kept(f"it cannot be removed: {reason}")
     if cluster is None or not is_stuck(view, cluster):
         return Plan((still,), events=(event,), why=why)
-    return Plan((still, failed(view, cluster, reason, now.ms, now)), events=(event,), why=why)
+    return Plan((still, failed(view, cluster, why, now.ms, now)), events=(event,), why=why)
 
 
 def failed(view: View, cluster: Cluster, reason: str, asked_ms: int, now: Instant) -> Cluster:

@@ -152,7 +152,8 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
     since_ms: int = 0  # cluster time
     asked_ms: int = 0  # the same, when it was first wanted
     node: NodeId | None = None  # that it became
-    reason: str | None = None  # for which it goes, or still does not
+    reason: str | None = None  # for which it goes
+    stuck: str | None = None  # why it still has not gone, though its provider was asked
     place: str | None = None  # from where its provider was asked for it; None: it was not, yet
     extra: int = 0  # machines of the same name beside it, as its provider lists them
 
@@ -177,8 +178,8 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
         """From now on its time to join runs."""
         return msgspec.structs.replace(self, place=place, since_ms=now_ms)
 
-    def because(self, reason: str) -> Self:
-        return msgspec.structs.replace(self, reason=reason)
+    def kept(self, reason: str) -> Self:
+        return msgspec.structs.replace(self, stuck=reason)
 
     def beside(self, extra: int) -> Self:
         """So many more there are of it."""

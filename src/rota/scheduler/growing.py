@@ -1,6 +1,6 @@
 """A cluster whose machines are made for it -> what is on its way, what keeps it from growing, in words."""
 
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import ClusterWish, Machine
 from rota.model.view import View
 from rota.model.why import Reason
 
@@ -10,14 +10,19 @@ def on_the_way(view: View, name: str) -> list[str]:
     wish, cluster = view.cluster_wishes.get(name, ClusterWish(name)), view.clusters.get(name)
     coming = sum(one.comes for one in machines)
     words = [f"{coming} {'is' if coming == 1 else 'are'} on the way"] if coming else []
-    if cluster is not None and cluster.reason is not None:
-        words.append(f"the last one was given up: {cluster.reason}")
-    stuck = [one for one in machines if one.goes and one.reason is not None]
-    if not wish.by_hand and sum(1 + one.extra for one in machines) >= wish.max_nodes and stuck:
-        words.append(
-            f"of at most {wish.max_nodes} machines {stuck[0].name} still has to go: {stuck[0].reason}"
-        )
+    is_full = not wish.by_hand and sum(1 + one.extra for one in machines) >= wish.max_nodes
+    first = next((one for one in machines if one.goes and is_full), None)
+    if cluster is not None and cluster.reason is not None and (first is None or first.stuck is None):
+        words.append(cluster.reason)
+    if first is not None:
+        words.append(_still_there(first, wish.max_nodes))
     return words
+
+
+def _still_there(machine: Machine, most: int) -> str:
+    head = f"its only machine, {machine.name}," if most == 1 else f"of at most {most} machines {machine.name}"
+    reason = machine.stuck or machine.reason
+    return f"{head} still has to go" + (f": {reason}" if reason else "")
 
 
 def growing(view: View, name: str) -> list[Reason]:
