@@ -72,13 +72,17 @@ class Assigner:
                 for job in view.jobs.values()
                 if job.cluster is None or (_may_move(view, job, name) and job.spec.recovery not in ended)
             ]
-        plan = self._assign_all(view, jobs, f"cluster {name} is {cluster.state}")
+        plan = self._assign_all(view, jobs, f"cluster {name} {cluster.standing}")
         if cluster.takes_jobs:
             return plan
         ending = _given_up(view, cluster) if cluster.state is ClusterState.FAILED else NOTHING
-        return plan.but(
-            puts=(*plan.puts, *ending.puts),
-            events=(*plan.events, *ending.events),
+        moved = sum(isinstance(one, JobCluster) and one.moved for one in plan.puts)
+        why = _left(cluster, moved, len(ending.puts))
+        told = (Event("cluster.left", why, cluster=name),) if why else ()
+        return Plan(
+            (*plan.puts, *ending.puts),
+            events=(*told, *plan.events, *ending.events),
+            why=why or plan.why,
             wake_at_ms=now.ms + MOVE_LOOK_MS,
         )
 
@@ -98,16 +102,16 @@ class Assigner:
         return self._assign_all(view, stuck, f"node {known.spec.name} is there")
 
     def _assign_all(self, view: View, jobs: list[JobView], reason: str) -> Plan:
-        plans = [plan for job in jobs if (plan := self._assign(view, job)) is not None and plan.puts]
+        plans = [plan for job in jobs if (plan := self._assign(view, job, reason)) is not None and plan.puts]
         return Plan(
             tuple(record for plan in plans for record in plan.puts),
             events=tuple(event for plan in plans for event in plan.events),
             why=f"{len(plans)} jobs are assigned anew: {reason}" if plans else "",
         )
 
-    def _assign(self, view: View, job: JobView) -> Plan | None:
-        """None: those that can serve it are not ready."""
-        spec = job.spec
+    def _assign(self, view: View, job: JobView, cause: str = "") -> Plan | None:
+        """None: those that can serve it are not ready. `cause`: why it is looked at again."""
+        spec, head = job.spec, f"{cause}; " if cause else ""
         able, used = self._able(view, assessed(spec)), _used(spec)
         if spec.observed and not any(view.clusters[name].takes_jobs for name in able):
             # what ran before is not to wait for more than it asks for
@@ -115,15 +119,15 @@ class Assigner:
         ready = [name for name in able if view.clusters[name].takes_jobs]
         if ready:
             best = min(ready, key=lambda name: _rank(view, spec, name, able[name]))
-            others = f"of {_names(list(able))}, which can serve it, {best} suits it best"
-            return _assigned(job, best, (others if len(able) > 1 else f"only {best} can serve it") + used)
+            others = f"of {_names(ready)}, which can serve it, {best} suits it best"
+            chosen = others if len(ready) > 1 else f"only {best} can serve it"
+            return _assigned(job, best, head + chosen + used)
         if any(view.clusters[name].is_to_come for name in able):
             return None
         home = spec.cluster or DEFAULT
         needs = ", ".join(show_amount(resource, amount) for resource, amount in spec.needs.items())
-        return _assigned(
-            job, home, f"no node of any cluster could run a task with {needs}; it waits in {home}"
-        )
+        none = f"no node of any cluster could run a task with {needs}; it waits in {home}"
+        return _assigned(job, home, head + none)
 
     def _able(self, view: View, spec: JobSpec) -> dict[str, Fit]:
         """Clusters that can serve it, and how well."""
@@ -201,6 +205,13 @@ def _given_up(view: View, cluster: Cluster) -> Plan:
     ]
     told = (Event("job.cluster_failed", f"job {job} is canceled: {reason}", job=job) for job in lost)
     return Plan(tuple(JobCluster(job, cluster.name, failed=reason) for job in lost), events=tuple(told))
+
+
+def _left(cluster: Cluster, moved: int, canceled: int) -> str:
+    """Jobs that did; empty: none."""
+    moves = [f"{moved} {'job moves' if moved == 1 else 'jobs move'} to others"] if moved else []
+    ends = [f"{canceled} {'job is' if canceled == 1 else 'jobs are'} canceled"] if canceled else []
+    return f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.standing}" if moves + ends else ""
 
 
 def _has_ended(entry: JobView) -> bool:

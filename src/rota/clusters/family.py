@@ -81,7 +81,7 @@ class Families:
             if spare > 0 and idle_ms >= wish.idle_seconds * 1000:
                 left = len(family.staying) - 1
                 reason = f"nothing has run or waited there for {wish.idle_seconds:g} s"
-                return _closed(one, f"{reason}; {left} are left, and at least {wish.min_clusters}")
+                return _closed(one, f"{reason}; {_left(left)}, the least is {wish.min_clusters}")
         return None
 
 
@@ -181,6 +181,10 @@ def _closed(cluster: Cluster, reason: str) -> Plan:
 def _copied(event: Event, cluster: str) -> Event:
     """The same for the ledger of the cluster that it is like."""
     return Event(event.kind, event.why, cluster=cluster)
+
+
+def _left(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'} left"
 
 
 def _jobs(count: int, *, waits: bool = True) -> str:

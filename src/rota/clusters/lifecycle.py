@@ -128,10 +128,15 @@ def _has_nodes(view: View, name: str) -> bool:
 
 def _turned(cluster: Cluster, event: ClusterEvent, now: Instant) -> Plan:
     turned = cluster.turned(event, now.ms)
-    reason = f"{event}, {cluster.reason}" if event is ClusterEvent.BROKEN and cluster.reason else event
-    why = f"cluster {cluster.name} is {turned.state}: {reason}"
+    reason = _all_that_failed(cluster) if event is ClusterEvent.BROKEN else event
+    why = f"cluster {cluster.name} {turned.standing}: {reason}"
     told = Event("cluster.changed", why, cluster=cluster.name, state=turned.state.value)
     return Plan((turned,), events=(told,), why=why)
+
+
+def _all_that_failed(cluster: Cluster) -> str:
+    last = f"; the last time: {cluster.reason}" if cluster.reason else ""
+    return f"no node is left, and its provider has failed {cluster.failures} times in a row{last}"
 
 
 def _end(cluster: Cluster, wish: ClusterWish | None) -> Plan:

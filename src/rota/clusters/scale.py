@@ -166,7 +166,7 @@ def _grown(fleet: Fleet, more: int, growth: Growth, *, moves: bool) -> str:
 def _shrunk(fleet: Fleet, going: list[Machine], reason: str, now: Instant) -> Plan:
     left = len(fleet.staying) - len(going)
     head = f"taking {_nodes(len(going))} from {fleet.cluster.name}"
-    why = f"{head}: {reason}; it keeps {left}, and at least {fleet.least}"
+    why = f"{head}: {reason}; it keeps {left}, its least is {fleet.least}"
     event = Event("cluster.scaled", why, cluster=fleet.cluster.name, state="in")
     return Plan(
         tuple(one.turned(MachineEvent.UNWANTED, now.ms, reason) for one in going), events=(event,), why=why

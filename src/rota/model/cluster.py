@@ -102,6 +102,11 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in (ClusterState.READY, ClusterState.RESIZING)
 
     @property
+    def standing(self) -> str:
+        """Its state, as the end of a sentence."""
+        return "has failed" if self.state is ClusterState.FAILED else f"is {self.state}"
+
+    @property
     def is_to_come(self) -> bool:
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
 

@@ -122,7 +122,7 @@ class ClusterState(StrEnum):
 class ClusterEvent(StrEnum):
     ASKED_FOR = "asked for"
     ENOUGH = "enough nodes"
-    MACHINES_MOVE = "machines move"
+    MACHINES_MOVE = "machines come or go"
     SETTLED = "settled"
     DRAIN_WISHED = "drain wished"
     OPEN_WISHED = "open wished"
