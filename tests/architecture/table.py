@@ -39,7 +39,6 @@ PURE = (
     "rota.clusters.fleet",
     "rota.clusters.listed",
     "rota.clusters.machines",
-    "rota.clusters.serve",
     "rota.clusters.lifecycle",
     "rota.clusters.scale",
     "rota.agent.plan",

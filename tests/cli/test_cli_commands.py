@@ -95,6 +95,24 @@ def test_json_is_versioned_and_says_what_the_server_said(
     assert json.loads(capsys.readouterr().out) == {"api": "v1", "jobs": [job(mood="sunny")]}
 
 
+@pytest.mark.parametrize(
+    ("provider", "told"),
+    [
+        ("none", "no nodes; let one join: rota node token"),
+        ("local", "no nodes; cluster default makes them when work comes: rota cluster ls"),
+    ],
+)
+def test_without_nodes_it_is_said_how_they_come(
+    server: CannedServer, rota: Rota, capsys: Out, provider: str, told: str
+) -> None:
+    server.on("GET /v1/nodes", {"nodes": [], "next": None})
+    server.on("GET /v1/clusters", {"clusters": [{"name": "default", "provider": provider}], "next": None})
+
+    assert rota("node", "ls") == 0
+
+    assert told in capsys.readouterr().err
+
+
 def test_the_output_format_may_come_from_the_environment(
     server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:

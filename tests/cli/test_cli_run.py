@@ -344,8 +344,15 @@ def test_wrong_usage_is_told_and_exits_with_2(
     assert words in err
 
 
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        (["would start on a new node with room for it"], "rota why 12 · add a node: rota node token\n"),
+        ([], "rota why 12\n"),
+    ],
+)
 def test_a_job_that_waits_says_why_once(
-    server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str]
+    server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], changes: list[str], advice: str
 ) -> None:
     waiting, told = job("active", counts={"pending": 1}, started_at_ms=None), threading.Event()
     prepare(server, job("succeeded"))
@@ -353,14 +360,15 @@ def test_a_job_that_waits_says_why_once(
 
     def why(_: object) -> Reply:
         told.set()
-        return Reply({"job": "12", "waits": True, "sentence": "1 task waits: 0 of 1 nodes have a free GPU."})
+        sentence = "1 task waits: 0 of 1 nodes have a free GPU."
+        return Reply({"job": "12", "waits": True, "sentence": sentence, "changes": changes})
 
     server.on("GET /v1/jobs/12/why", why)
 
     assert rota("run", "--gpu", "1", "--", "true") == 0
 
     err = capsys.readouterr().err
-    assert err.count("0 of 1 nodes have a free GPU.     rota why 12 · add a node: rota node token") == 1
+    assert err.count(f"0 of 1 nodes have a free GPU.     {advice}") == 1
 
 
 def test_a_failed_array_says_which_tasks_failed_and_why(

@@ -150,8 +150,26 @@ def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(roun
     for record in (Cluster("burst"), wish, Cluster("hand"), ClusterWish("hand")):
         rounds.mirror.apply(record)
     spec = job_spec(9, count=5, cluster="burst")
+    full = job_spec(9, needs={"cpu": 2000}, priority=10)
 
-    assert plan(rounds, spec).grows is None
     assert plan(rounds, spec, WhatIf(scale=True)).grows == Grown("burst", 3, 0, 4, 5, 5)
+    assert plan(rounds, full, WhatIf(scale=True)).grows == Grown("burst", 1, 0, 4, 1, 1)
+    assert plan(rounds, full).grows is None
     assert plan(rounds, job_spec(9, cluster="hand"), WhatIf(scale=True)).grows is None
     assert plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf(scale=True)).grows is None
+
+
+def test_what_could_start_only_once_a_cluster_has_grown_waits_for_that() -> None:
+    rounds = Rounds()
+    for record in (
+        Cluster("default"),
+        ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4),
+    ):
+        rounds.mirror.apply(record)
+    outlook = plan(rounds, job_spec(9, count=5))
+
+    assert (outlook.outcome, outlook.sentence) == (Outcome.WAIT, "would wait until cluster default has grown")
+    assert outlook.grows == Grown("default", 3, 0, 4, 5, 5)
+    assert outlook.why is not None
+    assert outlook.why.changes == (), "nobody has to do anything"
+    assert plan(rounds, job_spec(9, needs={"cpu": 8000})).outcome is Outcome.NEVER

@@ -15,7 +15,6 @@ from rota.client.cluster import Cluster
 from rota.client.clusters import ClusterStatus
 
 SIZES = ("memory", "disk")
-BY_HAND = "none"
 
 
 def _nodes(one: ClusterStatus) -> str:
@@ -24,7 +23,7 @@ def _nodes(one: ClusterStatus) -> str:
 
 
 def _limits(one: ClusterStatus) -> str:
-    if one.provider == BY_HAND:
+    if not one.makes_nodes:
         return "by hand"
     return f"{one.min_nodes}-{one.max_nodes}" if one.nodes_wanted is None else str(one.nodes_wanted)
 
@@ -103,7 +102,7 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
     }
     made = cluster.clusters.create(name, **{"type": kind, **_sizes(said), **_given(tables)})
     emit_one(output, made, made.name, lambda: [_sentence(made)])
-    if made.provider == BY_HAND and output in ("table", "wide"):
+    if not made.makes_nodes and output in ("table", "wide"):
         tell(f"let nodes join it: rota node token --cluster {clean(made.name)}")
 
 
@@ -183,7 +182,7 @@ def _given(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentence(one: ClusterStatus) -> str:
-    limits = {BY_HAND: "nodes join by hand"}.get(one.provider, f"{_limits(one)} nodes of {one.provider}")
+    limits = f"{_limits(one)} nodes of {one.provider}" if one.makes_nodes else "nodes join by hand"
     return clean(
         f"cluster {one.name}: {one.state}, {one.open_nodes} of {one.nodes} nodes take work, {limits}, "
         f"{one.running} tasks run, {one.waiting} wait"
@@ -197,7 +196,7 @@ def _lines(one: ClusterStatus) -> Iterator[str]:
     yield "labels    " + clean(", ".join(f"{key}={value}" for key, value in labels.items()))
     yield f"nodes     {one.open_nodes} of {one.nodes} take work; {_limits(one)}"
     yield f"tasks     {one.running} run, {one.waiting} wait"
-    if one.provider == BY_HAND:
+    if not one.makes_nodes:
         return
     amounts = {key: size(value) if key in SIZES else number(value) for key, value in one.capacity.items()}
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())

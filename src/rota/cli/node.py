@@ -36,7 +36,9 @@ def list_nodes(cluster: Cluster, output: str) -> None:
     """List nodes: what is reserved of what there is, and when each was last heard."""
     nodes = cluster.nodes()
     if not nodes and output in ("table", "wide"):
-        tell("no nodes; let one join: rota node token")
+        makers = [one.name for one in cluster.clusters.list() if one.makes_nodes]
+        come = f"cluster {clean(makers[0])} makes them when work comes: rota cluster ls" if makers else None
+        tell(f"no nodes; {come or 'let one join: rota node token'}")
         return
     emit(output, NODES, nodes)
     if any(node.state == "suspect" for node in nodes) and output in ("table", "wide"):

@@ -190,8 +190,8 @@ class Follower:
             return  # the server may be restarting; the feed finds out
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
-            more = f"rota why {self._job.id} · add a node: rota node token"
-            tell(f"{about_job(self._job.id, why.sentence)}     {more}")
+            more = " · add a node: rota node token" if why.changes else ""  # else one comes by itself
+            tell(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:
         self._introduce()

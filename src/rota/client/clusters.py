@@ -37,6 +37,11 @@ class ClusterStatus:
     etag: str | None = None  # of what operators wish of it
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def makes_nodes(self) -> bool:
+        """Whether a provider makes its nodes; without one they join by hand."""
+        return self.provider != "none"
+
 
 class Clusters:
     """Each has a name."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-from rota.clusters.serve import serves
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.amounts import show_amount
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish
@@ -13,6 +12,7 @@ from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import MOVE_LOOK_MS
 from rota.model.node import NodeStatus
 from rota.model.plan import NOTHING, Event, Instant, Plan
+from rota.model.serve import serves
 from rota.model.view import JobView, View
 
 Survey = Callable[[View, JobSpec, str], Fit]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rota.clusters.serve import makes
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.ids import JobId
@@ -11,6 +10,7 @@ from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState
 from rota.model.limits import CLUSTERS_MAX, MOVE_LOOK_MS
 from rota.model.plan import NOTHING, Event, Instant, Plan
+from rota.model.serve import makes
 from rota.model.view import JobView, View
 
 NAME = "family"

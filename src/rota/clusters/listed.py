@@ -76,5 +76,6 @@ def not_listed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
     if known is None:
         return NOTHING
     why = f"machines of cluster {cluster} cannot be listed: {reason}"
-    spent = (failed(view, known, f"its machines cannot be listed: {reason}", now.ms, now),) if is_stuck(view, known) else ()
+    last = f"its machines cannot be listed: {reason}"
+    spent = (failed(view, known, last, now.ms, now),) if is_stuck(view, known) else ()
     return Plan(spent, events=(Event("cluster.machine_failed", why, cluster=cluster),), why=why)

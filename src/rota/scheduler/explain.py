@@ -16,7 +16,7 @@ from rota.model.view import JobView, View
 from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, count_before
 from rota.scheduler.foresee import starts_at_ms
-from rota.scheduler.growing import growing, on_the_way
+from rota.scheduler.growing import growing, how_to_get_another, on_the_way
 from rota.scheduler.obstacles import look
 from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
@@ -27,7 +27,6 @@ from rota.scheduler.rows import Plugins
 from rota.scheduler.sight import NO_HELP, Obstacle, Sight
 from rota.scheduler.words import few, of_nodes, other_jobs
 
-_JOIN = "rota node token"
 _MISSES = 3  # nodes that are named with what they lack
 _DOES = {
     Phase.OFFERED: ("is offered to", "are offered to"),
@@ -114,7 +113,7 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
         True,
         _sentence(job, sight, reasons),
         reasons,
-        _changes(job, known),
+        _changes(view, job, known),
         before + 1,
         () if own.stuck or sight.fits.any() else _misses(sight),
         starts_at_ms(view, known.seating, job, known.head, now) if known_when else None,
@@ -163,11 +162,11 @@ def _sentence(job: JobView, sight: Sight, reasons: tuple[Reason, ...]) -> str:
 # ---- what would help
 
 
-def _changes(job: JobView, known: Study) -> tuple[str, ...]:
+def _changes(view: View, job: JobView, known: Study) -> tuple[str, ...]:
     """What alone would start it, were it first in the queue; else the cheapest two together on one node."""
     sight, own = known.sight, known.own
     if not sight.names:
-        return (f"join a node ({_JOIN})",)
+        return _with_another(view, job, "join a node")
     if own.stuck:
         return own.changes if sight.fits.any() and not known.scarce else ()
     if known.scarce:
@@ -175,11 +174,19 @@ def _changes(job: JobView, known: Study) -> tuple[str, ...]:
     if sight.fits.any():
         return ()
     if job.spec.gang and job.tally.pending > 1:
-        return (f"would start on new nodes with room for all {job.tally.pending} tasks ({_JOIN})",)
-    return _on_one_node(sight)
+        room = f"would start on new nodes with room for all {job.tally.pending} tasks"
+        return _with_another(view, job, room)
+    return _on_one_node(sight) or _with_another(view, job, "would start on a new node with room for it")
+
+
+def _with_another(view: View, job: JobView, what: str) -> tuple[str, ...]:
+    """Nothing, where it comes by itself."""
+    command = how_to_get_another(view, job.spec)
+    return () if command is None else (f"{what} ({command})",)
 
 
 def _on_one_node(sight: Sight) -> tuple[str, ...]:
+    """Nothing, where no two changes are enough."""
     stands, cost = _standing(sight)
     alone = (stands == 1) & np.isfinite(cost)
     if alone.any():
@@ -188,7 +195,7 @@ def _on_one_node(sight: Sight) -> tuple[str, ...]:
     together = np.where(stands == 2, cost, NO_HELP)
     best = int(together.argmin())
     if not np.isfinite(together[best]):
-        return (f"would start on a new node with room for it ({_JOIN})",)
+        return ()
     both = " and ".join(one.change(best) for one in sight.obstacles if one.nodes[best])
     return (f"would start on {sight.names[best]} {both}",)
 

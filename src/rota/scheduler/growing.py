@@ -1,6 +1,8 @@
 """A cluster whose machines are made for it -> what is on its way, what keeps it from growing, in words."""
 
-from rota.model.cluster import ClusterWish, Machine
+from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
+from rota.model.job import JobSpec
+from rota.model.serve import makes
 from rota.model.view import View
 from rota.model.why import Reason
 
@@ -35,3 +37,19 @@ def growing(view: View, name: str) -> list[Reason]:
         words = [f"it has the most nodes that it may have, {wish.max_nodes}"]
     text = f"cluster {name} grows by itself: {'; '.join(words)}"
     return [Reason("cluster", len(machines), wish.max_nodes, text)] if words else []
+
+
+def how_to_get_another(view: View, spec: JobSpec) -> str | None:
+    """A command that lets a node come which would do; None: one comes by itself."""
+    name = spec.home
+    wish, cluster = view.cluster_wishes.get(name, ClusterWish(name)), view.clusters.get(name, Cluster(name))
+    machines = [one for one in view.machines.values() if one.cluster == name]
+    fails = cluster.reason is not None or any(one.stuck is not None for one in machines)
+    if wish.by_hand or fails or not makes(cluster, wish, spec):
+        return "rota node token" + ("" if name == DEFAULT else f" --cluster {name}")
+    resize = f"rota cluster resize {cluster.like or name}"
+    if wish.nodes is not None:
+        return f"{resize} --nodes auto"
+    moves = any(one.comes or one.goes for one in machines)
+    is_full = len(machines) >= wish.max_nodes
+    return f"{resize} --max {wish.max_nodes + 1}" if is_full and not moves else None

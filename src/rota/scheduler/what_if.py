@@ -32,7 +32,8 @@ def foresee(
 ) -> Outlook:
     settings = settings or Settings()
     found = outlook(Shadow.of(taken), spec, what_if, now, settings)
-    if not what_if.scale or found.starts == spec.count:
+    is_hopeless = found.outcome is Outcome.NEVER and found.why is not None
+    if found.starts == spec.count or not (what_if.scale or is_hopeless):
         return found
     grows = _grown(taken, spec, now, settings, may_choose=found.starts == 0)
     return found if grows is None else found.grown(grows)

@@ -25,7 +25,7 @@ from rota.engine.run import Engine
 from rota.model.amounts import CPU, show_size
 from rota.model.cluster import DEFAULT, ClusterWish
 from rota.model.errors import Unavailable
-from rota.model.plan import Plan
+from rota.model.plan import Event, Plan
 from rota.wiring import chaos, guard
 from rota.wiring.chaos_run import unrest
 from rota.wiring.dev_node import DevNode
@@ -77,7 +77,12 @@ async def _stretch(server: Server, options: DevOptions) -> None:
         tell(f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default")
     before = server.engine.mirror.cluster_wishes.get(DEFAULT, ClusterWish(DEFAULT))
     if before != wish and "local" in (before.provider, wish.provider):
-        await server.engine.ask("apiserver", lambda *_: Plan((wish,)))
+        size = (
+            f"{wish.min_nodes} to {wish.max_nodes} nodes of one core" if wish.max_nodes else "its own nodes"
+        )
+        why = f"rota dev gives cluster {DEFAULT} {size}"
+        told = (Event("cluster.wished", why, cluster=DEFAULT),)
+        await server.engine.ask("apiserver", lambda *_: Plan((wish,), events=told, why=why))
 
 
 def _refuse_unknown_nodes(options: DevOptions) -> None:

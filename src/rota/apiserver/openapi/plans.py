@@ -51,7 +51,7 @@ class Outlook(Answer):
     position: Annotated[int | None, said("in its queue, from 1")]
     starts_at_ms: Annotated[int | None, said("about, wall clock; null: nobody knows")]
     grows: Annotated[
-        Grown | None, said("with `scale`: the cluster that would; null: none, or all starts now")
+        Grown | None, said("with `scale`, or where nothing else helps: the cluster that would; null: none")
     ]
 
 
