@@ -58,9 +58,10 @@ def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by
 
 def test_where_no_node_is_there_yet_nobody_has_to_join_one() -> None:
     rounds = elastic()
-    add_job(rounds.mirror, job_spec(1))
+    told = why(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
 
-    assert changes(rounds, 1) == ()
+    assert told.sentence == "waits: no node has joined; cluster default grows by itself"
+    assert told.changes == ()
 
 
 def test_a_node_by_hand_has_to_join_the_cluster_that_it_is_for() -> None:

@@ -55,33 +55,33 @@ BOUND = {"cluster": "cloud"}
 OWNED = {"recovery": "controller", "controller": "ci"}
 UNOWNED = {"recovery": "controller", "controller": "away", "when_no_controller": "scheduler"}
 HALF = {"count": 2, "parallel": 1}  # one runs, the other waits
-ON, AGAIN, GONE = (1,), (1, 2), ()
+ONCE, AGAIN, NEVER = (1,), (1, 2), ()  # in which attempts its tasks were started
 
 RUNNING = {
     "scheduler": Case("succeeded", AGAIN),
-    "bound": Case("canceled", ON, BOUND, by_cluster=True),
-    "stays": Case("canceled", ON, {"move_pending": False}, by_cluster=True),
-    "cancel": Case("canceled", ON, {"recovery": "cancel"}),
-    "none": Case("failed", ON, {"recovery": "none"}),
-    "once": Case("failed", ON, {"run": "at_most_once"}),
+    "bound": Case("canceled", ONCE, BOUND, by_cluster=True),
+    "stays": Case("canceled", ONCE, {"move_pending": False}, by_cluster=True),
+    "cancel": Case("canceled", ONCE, {"recovery": "cancel"}),
+    "none": Case("failed", ONCE, {"recovery": "none"}),
+    "once": Case("failed", ONCE, {"run": "at_most_once"}),
     "again": Case("succeeded", AGAIN, OWNED, says="again"),
-    "fail": Case("failed", ON, OWNED, says="fail"),
-    "stop": Case("canceled", ON, OWNED, says="cancel"),
-    "lost": Case("failed", ON, OWNED, says="lost"),
-    "silent": Case("canceled", ON, {**OWNED, **BOUND}, by_cluster=True),
+    "fail": Case("failed", ONCE, OWNED, says="fail"),
+    "stop": Case("canceled", ONCE, OWNED, says="cancel"),
+    "lost": Case("failed", ONCE, OWNED, says="lost"),
+    "silent": Case("canceled", ONCE, {**OWNED, **BOUND}, by_cluster=True),
     "late": Case("succeeded", AGAIN, OWNED),
     "away": Case("succeeded", AGAIN, {**UNOWNED, "controller_wait": 1}),
     "half-moves": Case("succeeded", (1, 2, 1), HALF),
-    "half-canceled": Case("canceled", ON, {**HALF, "recovery": "cancel"}, by_cluster=True),
-    "half-lost": Case("canceled", ON, {**HALF, "recovery": "none"}, by_cluster=True),
+    "half-canceled": Case("canceled", ONCE, {**HALF, "recovery": "cancel"}, by_cluster=True),
+    "half-lost": Case("canceled", ONCE, {**HALF, "recovery": "none"}, by_cluster=True),
 }
 WAITING = {
-    "later": Case("succeeded", ON),
-    "later-owned": Case("succeeded", ON, OWNED),
-    "later-bound": Case("canceled", GONE, BOUND, by_cluster=True),
-    "later-stays": Case("canceled", GONE, {"move_pending": False}, by_cluster=True),
-    "later-cancel": Case("canceled", GONE, {"recovery": "cancel"}, by_cluster=True),
-    "later-none": Case("canceled", GONE, {"recovery": "none"}, by_cluster=True),
+    "later": Case("succeeded", ONCE),
+    "later-owned": Case("succeeded", ONCE, OWNED),
+    "later-bound": Case("canceled", NEVER, BOUND, by_cluster=True),
+    "later-stays": Case("canceled", NEVER, {"move_pending": False}, by_cluster=True),
+    "later-cancel": Case("canceled", NEVER, {"recovery": "cancel"}, by_cluster=True),
+    "later-none": Case("canceled", NEVER, {"recovery": "none"}, by_cluster=True),
 }
 CASES = RUNNING | WAITING
 MOVED = [name for name, case in CASES.items() if case.ends == "succeeded"]

@@ -123,7 +123,10 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
 def _no_node(view: View, job: JobView) -> str:
     home = job.spec.home
     whose = "" if len(view.clusters) <= 1 else f" of its cluster, {home},"
-    return "; ".join([f"no node{whose} has joined", *on_the_way(view, home)])
+    words = on_the_way(view, home)
+    if not words and how_to_get_another(view, job.spec) is None:
+        words = [f"cluster {home} grows by itself"]
+    return "; ".join([f"no node{whose} has joined", *words])
 
 
 def _scarce(seating: Seating, job: JobView, sight: Sight, now: Instant) -> list[Reason]:
