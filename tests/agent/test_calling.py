@@ -31,6 +31,11 @@ class Noted(Pauses):
         super().__init__(Random(1))
         self._loss_seconds = loss_seconds
         self.asked: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+        self.welcomed = asyncio.Event()
+
+    def begin(self, heartbeat_seconds: float) -> None:
+        super().begin(heartbeat_seconds)
+        self.welcomed.set()
 
     def after_loss(self, lease_seconds: float | None) -> float:
         del lease_seconds
@@ -138,7 +143,7 @@ async def test_a_server_that_hangs_up_is_called_again_within_the_time_it_said(tm
 async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: Path) -> None:
     door = Door()
     async with calling(tmp_path, door) as (noted, server):
-        await door.hellos.get()
+        await noted.welcomed.wait()
         await server.stop(None)
 
         assert await noted.asked.get() == ("loss", 8.192)
@@ -172,7 +177,7 @@ async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Pat
     async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         noted = agent._pauses = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
-        await door.hellos.get()
+        await noted.welcomed.wait()
         await server.stop(None)
         await noted.asked.get()
         await agent.leave()
