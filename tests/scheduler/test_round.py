@@ -39,7 +39,7 @@ def test_a_task_goes_to_a_fitting_node_and_the_plan_says_why() -> None:
     plan = rounds.go(ms=5)
 
     assert placements(rounds.mirror, job) == {0: "b"}
-    assert plan.why == "1 task of job 1 on the idlest of 1 fitting nodes"
+    assert plan.why == "1 task of job 1 on the only fitting node"
     assert [(event.kind, event.node, event.indices) for event in plan.events] == [
         ("task.placed", "b", ((0, 0),))
     ]

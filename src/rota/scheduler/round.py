@@ -384,6 +384,8 @@ def _why(placed: Placed) -> str:
         return f"{tasks} wait on their nodes for the next free slot"
     if spec.kind is _SYSTEM:
         return f"{tasks} on {'their nodes' if len(placed.indices) > 1 else 'its node'}"
+    if placed.first.fitting == 1:
+        return f"{tasks} on the only fitting node"
     best = "fullest" if spec.policy is _PACK else "idlest"
     best = "best" if spec.rules != NO_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
     return f"{tasks} on the {best} of {placed.first.fitting} fitting nodes"
