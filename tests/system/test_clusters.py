@@ -74,20 +74,44 @@ def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
     until(lambda: not with_argument(machines), "their processes have ended")
 
 
-def test_jobs_go_to_the_cluster_that_can_serve_them_and_run_on_its_nodes_only(cluster: LocalCluster) -> None:
-    cluster.rota("cluster", "create", "eu", "--region", "eu", "--type", "ci")
-    line = cluster.call("POST", "/v1/join-tokens", {"local": True, "cluster": "eu"}).body["line"]
+def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
+    cluster: LocalCluster, gate: Gate
+) -> None:
+    cluster.rota("cluster", "create", "build", "--type", "ci", "--region", "eu")
+    farm = ("--provider", "local", "--node", "cpu=1", "--max", "1")
+    cluster.rota("cluster", "create", "farm", "--type", "batch", "--region", "us", *farm)
+    line = cluster.call("POST", "/v1/join-tokens", {"local": True, "cluster": "build"}).body["line"]
     cluster.start_agent(2, join=shlex.split(line)[-1])
     cluster.wait_for_nodes()
-    here = cluster.submit("true", region="eu", count=3)
-    there = cluster.submit("true", cluster="default", count=3)
-    for job in (here, there):
+    data = cluster.submit("sh", "-c", gate.wait, region="eu", labels={"tier": "data"})
+    until(lambda: cluster.count(data, "running") == 1, "there is somebody to be near to", SECONDS)
+    where: dict[str, dict[str, Any]] = {
+        "default": {"cluster": "default"},
+        "eu": {"region": "eu"},
+        "ci": {"where": ["cluster_type == ci"]},
+        "near": {"near": ["tier == data over region"]},
+        "us": {"region": "us"},
+        "batch": {"where": ["cluster_type == batch", "region == us"]},
+    }
+    jobs = {name: cluster.submit("true", count=3, **spec) for name, spec in where.items()}
+    nowhere = cluster.call("POST", "/v1/jobs", {"command": ["true"], "where": ["cluster_type == gpu"]}).body
+    told = cluster.rota("why", nowhere["id"]).out
+    for job in jobs.values():
         until(lambda job=job: cluster.count(job, "succeeded") == 3, "all have run", SECONDS)  # type: ignore[misc]
+    gate.open()
 
-    homes = [cluster.call("GET", f"/v1/jobs/{job}").body["cluster"] for job in (here, there)]
-    tasks = [cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"] for job in (here, there)]
-    assert homes == ["eu", "default"]
-    assert [{task["node"] for task in one} for one in tasks] == [{"node-2"}, {"node-1"}]
+    homes = {name: cluster.call("GET", f"/v1/jobs/{job}").body["cluster"] for name, job in jobs.items()}
+    tasks = {name: cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"] for name, job in jobs.items()}
+    build, grown = ("build", {"node-2"}), ("farm", {"farm-1"})
+    assert {name: (homes[name], {task["node"] for task in tasks[name]}) for name in jobs} == {
+        "default": ("default", {"node-1"}),
+        **dict.fromkeys(("eu", "ci", "near"), build),
+        **dict.fromkeys(("us", "batch"), grown),
+    }
+    (warning,) = nowhere["warnings"]
+    assert warning["field"] == "where"
+    assert warning["text"].startswith("no node satisfies 'cluster_type == gpu' now: ")
+    assert "cluster_type == gpu" in told
 
 
 def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loop(
