@@ -1,16 +1,17 @@
 """Where the jobs are that rules speak of: per node and per domain, with what this round has placed."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
-from rota.model.neighbours import NOWHERE, Counted, Neighbours, Repulsion, Selector
+from rota.model.neighbours import Counted, Neighbours, Repulsion, Selector
 from rota.model.room import Room
 
 NODE = "node"
+Whose = TypeVar("Whose")
 
 
 class Division(NamedTuple):
@@ -95,9 +96,8 @@ class Column:
         if known is None:
             domain, domains = self._domains.by(label)
             live = np.bincount(domain, self._live, domains + 1)
-            known = self._by[label] = Counts(
-                domain, live.astype(np.float64)
-            )  # without nodes it is of integers
+            live = live.astype(np.float64)  # without nodes NumPy counts in integers
+            known = self._by[label] = Counts(domain, live)
         return known
 
     def add(self, slot: int, times: int) -> None:
@@ -113,36 +113,22 @@ class Company:
         self._neighbours = neighbours
         self._domains = domains
         self.seated: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
-        self._counted: dict[JobId, tuple[int, Counted]] = {}  # and the version that holds for
         self._own: dict[JobId, Column] = {}
         self._members: dict[Selector, Column] = {}
         self._holders: dict[Repulsion, Column] = {}
 
     def members(self, selector: Selector) -> Column:
-        found = self._members.get(selector)
-        if found is None:
-            found = self._members[selector] = self._column(self._neighbours.members[selector])
-        return found
+        return self._column(self._members, selector, self._neighbours.members)
 
     def holders(self, repulsion: Repulsion) -> Column:
-        found = self._holders.get(repulsion)
-        if found is None:
-            found = self._holders[repulsion] = self._column(self._neighbours.holders[repulsion])
-        return found
+        return self._column(self._holders, repulsion, self._neighbours.holders)
 
     def own(self, job: JobId) -> Column:
         """Attempts of the job itself, where it wants to be spread."""
-        found = self._own.get(job)
-        if found is None:
-            found = self._own[job] = self._column(self._neighbours.own[job])
-        return found
+        return self._column(self._own, job, self._neighbours.own)
 
     def counted(self, spec: JobSpec) -> Counted:
-        version, found = self._counted.get(spec.id, (-1, NOWHERE))
-        if version != self._neighbours.version:
-            found = self._neighbours.counted(spec)
-            self._counted[spec.id] = self._neighbours.version, found
-        return found
+        return self._neighbours.counted(spec)
 
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
         return self._neighbours.repelled(spec)
@@ -169,5 +155,9 @@ class Company:
         found[-1] = False
         return found
 
-    def _column(self, live: Array) -> Column:
-        return Column(live[: self._domains.room.size], self._domains)
+    def _column(self, known: dict[Whose, Column], whose: Whose, live: dict[Whose, Array]) -> Column:
+        found = known.get(whose)
+        if found is None:
+            size = self._domains.room.size
+            found = known[whose] = Column(live[whose][:size], self._domains)
+        return found

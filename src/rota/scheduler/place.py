@@ -92,7 +92,8 @@ class Seating:
             return seated
         if wanted < _FEW:
             seated.seats.append(self._take(shape, best.slot, terms))
-            seated.seats.extend(self._one_by_one(shape, wanted - 1, terms, barred))
+            if wanted > 1:
+                seated.seats.extend(self._one_by_one(shape, wanted - 1, terms, barred))
         elif terms.still:
             seated.seats.extend(self._run(shape, wanted, terms, barred))
         else:
