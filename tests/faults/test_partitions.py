@@ -104,7 +104,7 @@ class Round:
         tally.doubled += self.intervals.stale_writes() + (len(ran) - 1 if self._once else 0)
 
     def end(self) -> None:
-        self.cluster.call("POST", f"/v1/jobs/{self.job}/cancel")
+        self.cluster.call("POST", f"/v1/jobs/{self.job}/kill")  # however long its grace is
         until(lambda: not self.cluster.work(), "nothing runs any more", 90)
 
     def pids(self) -> list[int]:

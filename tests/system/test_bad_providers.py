@@ -74,7 +74,7 @@ def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
     cluster: LocalCluster, cloud: Path
 ) -> None:
     settings = [f"--setting={verb}={cloud / verb}" for verb in ("create", "list", "remove")]
-    sizes = ("--node", "cpu=1", "--max", "2", "--join", "30s", "--idle", "1s")
+    sizes = ("--node", "cpu=1", "--max", "2", "--join", "30s", "--idle", "1s", "--pause", "1s")
     made = cluster.rota("cluster", "create", "cloud", "--provider", "command", *sizes, *settings)
     job = cluster.submit("true", cluster="cloud", count=6)
     until(lambda: shown(cluster)["failures"] > 0, "it has failed", SECONDS)

@@ -62,7 +62,7 @@ def test_an_elastic_cluster_makes_another_machine_and_the_work_moves_there_witho
         job = cluster.submit(*witness.script(gate.wait), cluster="spot", retries=0, grace="1s")
         assert [seen.node for seen in witness.wait_for(1)] == ["spot-1"]
 
-        notices.give("spot-1", "40s the price is too high")
+        notices.give("spot-1", "25s the price is too high")
         shown = until(lambda: _draining(cluster, "spot-1"), "it drains", SECONDS)
         assert (shown["reason"], shown["running"]) == ("the price is too high", 1)
         assert "the price is too high" in cluster.rota("node", "ls").out
