@@ -117,8 +117,9 @@ def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
 
 def _exactly(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
     best, fewest = tuple(candidates), _count_tasks(candidates)
+    counts = sorted(len(one.tasks) for one in candidates)  # none, of a gang that stops already
     for size in range(1, len(candidates)):
-        if fewest <= size:  # so many victims are at least as many tasks
+        if fewest <= sum(counts[:size]):  # no set of so many has fewer, nor has a larger one
             break
         for chosen in combinations(candidates, size):
             if _count_tasks(chosen) < fewest and need.met_by(chosen):

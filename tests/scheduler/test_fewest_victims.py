@@ -1,0 +1,44 @@
+"""Of what may give way on one node, the fewest tasks that are enough: as trying every set would say."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.model.ids import JobId
+from rota.scheduler.preempt import Victim, _exactly, _Need
+
+# Tasks that go, and what that gives back here. Of a gang that stops already none goes any more.
+victims = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6)
+
+
+class Missing:
+    def __init__(self, amount: int) -> None:
+        self._amount = amount
+
+    def met_by(self, victims: Sequence[Victim]) -> bool:
+        return sum(one.here["cpu"] for one in victims) >= self._amount
+
+
+def made(number: int, tasks: int, amount: int) -> Victim:
+    return Victim(0, tuple((JobId(str(number)), index) for index in range(tasks)), {"cpu": amount})
+
+
+def count_tasks(victims: Sequence[Victim]) -> int:
+    return sum(len(one.tasks) for one in victims)
+
+
+@given(victims, st.data())
+def test_no_other_set_that_is_enough_has_fewer_tasks(
+    given_: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    candidates = [made(number, *one) for number, one in enumerate(given_)]
+    need = Missing(data.draw(st.integers(1, sum(amount for _, amount in given_))))
+    sets = [chosen for size in range(1, len(candidates) + 1) for chosen in combinations(candidates, size)]
+
+    chosen = _exactly(cast(_Need, need), candidates)
+
+    assert need.met_by(chosen)
+    assert count_tasks(chosen) == min(count_tasks(one) for one in sets if need.met_by(one))
