@@ -111,9 +111,8 @@ async def serve(directory: Path, web: str, door: str) -> None:
     pair = [(keys.key_pem, keys.cert_pem)]
     agents.add_secure_port(f"127.0.0.1:{door}", grpc.ssl_server_credentials(pair, keys.ca_pem, True))
     config = uvicorn.Config(app, log_level="error", lifespan="off", access_log=False)
-    with socket.create_server(
-        ("127.0.0.1", int(web))
-    ) as listener:  # open before an agent can say it is there
+    with socket.create_server(("127.0.0.1", int(web))) as listener:
+        # Open before an agent can say that it is there.
         await agents.start()
         await uvicorn.Server(config).serve([listener])
 

@@ -1,4 +1,4 @@
-"""A provider of real machines fails, lies, hangs and does things twice: the work is done all the same."""
+"""A provider of real machines fails, lies, hangs, dawdles and does things twice: the work is done anyway."""
 
 import sys
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ case $ROTA_MACHINE in
     *-2) exit 0 ;;
     *-3) exec sleep 1000 ;;
     *-4) start $ROTA_MACHINE; start $ROTA_MACHINE+again ;;
+    *-5) sleep 5; start $ROTA_MACHINE ;;
     *) start $ROTA_MACHINE ;;
 esac
 """
@@ -93,4 +94,5 @@ def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
     asked = [line.split() for line in (cloud / "asked").read_text().splitlines()]
     assert len({name for name, _ in asked}) == len(asked) < 12
     assert all(int(there) < 2 for _, there in asked)
+    assert "machine cloud-5 has joined as node cloud-5 after " in ledger
     assert list((cloud / "m").glob("*/pid")) == []

@@ -119,10 +119,9 @@ class Seating:
 
     def _best(self, shape: Shape, terms: Terms, barred: Array | None) -> Best:
         row = self.rows.row(shape)
-        if not terms.parts and barred is None:
+        if barred is None and not terms.parts:
             return best_two(row.points, row.fitting)
-        heads = self._heads(row, terms) if terms.parts and barred is None else None
-        if heads is not None:
+        if barred is None and (heads := self._heads(row, terms)) is not None:
             return heads.best_two(terms.points(heads.classes.members).tolist())
         return best_two(_worth(row.points, terms.points() if terms.parts else None, barred))
 
