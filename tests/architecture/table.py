@@ -152,7 +152,7 @@ EDGES = {
 }
 
 FUNCTION_LINES = 60
-FILE_LINES = 400
+FILE_LINES = 800
 PARAMETERS = 7
 BANNED_SUFFIXES = ("Manager", "Handler", "Helper", "Util", "Utils", "Base", "Impl", "Info")
 
