@@ -8,7 +8,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages venv demo lint check test sim-night faults soak bench proto client lock format clean
+.PHONY: help venv demo lint check test nightly sim-night faults soak bench proto client lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -16,6 +16,7 @@ help: ## print these verbs
 venv: $(INSTALLED) ## make .venv with Rota and all tools in it (done once)
 
 $(INSTALLED): pyproject.toml requirements.lock
+	@$(PYTHON) tools/machine.py venv
 	$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet uv || echo "uv cannot be had here; pip will do" >&2
 	@if [ -x $(BIN)/uv ]; then install="$(BIN)/uv pip install --quiet --python $(BIN)/python"; \
@@ -23,17 +24,6 @@ $(INSTALLED): pyproject.toml requirements.lock
 	set -ex; $$install --require-hashes -r requirements.lock; \
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
-
-# runc before podman, which would bring crun along: that one cannot do with both versions of control groups mounted.
-system-packages: ## what some tests want of the machine: containers, a sandbox, a kernel, etcd, Prometheus (quick)
-	@missing=""; \
-	for pair in runc:runc podman:podman busybox:busybox-static bwrap:bubblewrap linux.uml:user-mode-linux \
-	etcd:etcd-server etcdctl:etcd-client prometheus:prometheus ip:iproute2 openssl:openssl curl:curl; do \
-	command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; done; \
-	if [ -n "$$missing" ]; then \
-	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; apt-get update --quiet >/dev/null; \
-	for package in $$missing; do apt-get install --yes --quiet --no-install-recommends $$package >/dev/null \
-	|| echo "$$package cannot be had here; tests that want it are left out" >&2; done; fi
 
 demo: venv ## show Rota at work on this machine
 	$(BIN)/python examples/demo.py
@@ -46,8 +36,12 @@ lint: venv ## format, lint and types only
 check: lint ## before every push: lint, contracts, tidy, pure tests (about a minute)
 	$(BIN)/pytest -q -n 3 --dist worksteal -m "not system and not slow" $(PURE_TESTS)
 
-test: lint ## everything: lint and all tests
-	$(BIN)/pytest -q -n 3 --dist worksteal --session-timeout=4500 tests
+test: lint ## everything a change must pass; installs what the tests need of the machine
+	@$(PYTHON) tools/machine.py tests
+	$(BIN)/pytest -q -n 3 --dist worksteal --session-timeout=4500 -m "not nightly" tests
+
+nightly: test sim-night faults ## `test`, then what takes hours: long repetitions, many seeds, every fault count
+	$(BIN)/pytest -q -n 2 --dist worksteal -m nightly tests
 
 sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug
 	$(BIN)/python -m rota.sim --seeds 0-10000

@@ -2,12 +2,10 @@
 
 import asyncio
 import re
-import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rota.identity.tokens import Role
@@ -15,6 +13,7 @@ from rota.model.lifecycle import NodeState
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Serving, serving
+from tests.machine import needs
 
 
 async def scraped(server: Serving) -> dict[str, float]:
@@ -99,7 +98,7 @@ async def test_figures_of_all_are_for_those_who_see_all(tmp_path: Path) -> None:
     assert (viewer.status, narrow.status, nobody.status) == (200, 403, 401)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not on this machine")
+@needs("prometheus")
 async def test_prometheus_own_tool_finds_nothing_wrong(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()

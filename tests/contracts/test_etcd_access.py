@@ -16,6 +16,9 @@ from rota.store.etcd.client import Access, Compacted
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
+from tests.machine import needs
+
+pytestmark = needs("etcd")
 
 PATIENCE_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
 

@@ -20,6 +20,9 @@ from rota.store.protocol import EventRow
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
 from rota.wiring.relay import relay_to
+from tests.machine import needs
+
+pytestmark = needs("etcd")
 
 TTL_SECONDS = 300
 SOON = 1.5  # a call that is not answered by then is given up

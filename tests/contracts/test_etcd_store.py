@@ -10,6 +10,9 @@ from rota.store.etcd.store import EtcdStore
 from rota.store.protocol import Store
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import StoreContract
+from tests.machine import needs
+
+pytestmark = needs("etcd")
 
 CALL_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
 TTL_SECONDS = 300

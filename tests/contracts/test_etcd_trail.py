@@ -13,6 +13,9 @@ from rota.store.etcd.store import EtcdStore
 from rota.store.etcd.trail import Notice, Trail
 from rota.store.protocol import Batch, Change, Snapshot
 from rota.testing.etcd import LocalEtcd
+from tests.machine import needs
+
+pytestmark = needs("etcd")
 
 LARGE = b"x" * 1_300_000  # more than one key takes
 MANY = 300  # records: more than one transaction takes

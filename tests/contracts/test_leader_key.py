@@ -14,6 +14,9 @@ from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch
+from tests.machine import needs
+
+pytestmark = needs("etcd")
 
 NAMES = ("a", "b", "c")
 STEPS = 80

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper import sandbox
 from rota.testing import images
 from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
 from tests.docs.network import own_network
 from tests.docs.snippets import Block, Kind, blocks, commands, matches
 from tests.docs.terminal import Terminal
+from tests.machine import needs, require
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,17 +34,21 @@ def test_every_command_does_what_the_document_shows(
     alone = "$ rota dev" in typed or "$ etcd" in typed
     config = None if alone else request.getfixturevalue("shared_config")
     with contextlib.ExitStack() as around:
-        inside = around.enter_context(own_network()) if "$ etcd" in typed else []
+        inside = []
+        if "$ etcd" in typed:
+            require("etcd", "networks")
+            inside = around.enter_context(own_network())
         terminal = around.enter_context(Terminal(tmp_path_factory.mktemp(document.stem), config, inside))
         if images.IMAGE in document.read_text():
             prepare_containers(terminal, tmp_path_factory.mktemp("image"))
-        if "sandbox=bubblewrap" in document.read_text() and sandbox.find() is None:
-            pytest.skip("no bubblewrap that works here")
+        if "sandbox=bubblewrap" in document.read_text():
+            require("sandbox")
         for block in found:
             terminal.type(block)
 
 
 @pytest.mark.system
+@needs("etcd", "networks", "openssl", "curl")
 @pytest.mark.timeout(1200)
 def test_every_command_does_on_its_machine_what_the_document_shows(tmp_path: Path) -> None:
     with Machines(tmp_path, ADDRESSES) as machines:
@@ -53,8 +57,7 @@ def test_every_command_does_on_its_machine_what_the_document_shows(tmp_path: Pat
 
 
 def prepare_containers(terminal: Terminal, directory: Path) -> None:
-    if images.engine() is None:
-        pytest.skip("no container runtime that this user may use")
+    require("containers")
     images.ensure_image(directory / "rootfs")
     terminal.environment["ROTA_MOUNTS"] = f"{terminal.home}/data:ro"
 

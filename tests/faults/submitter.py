@@ -1,12 +1,14 @@
-"""Submits one job after the other to whoever leads: what becomes of those that were acknowledged? [I/O]"""
+"""Submits jobs one after the other to the leader and records which were acknowledged. [I/O]"""
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 
-from rota.client.cluster import connect
+from rota.client.cluster import Cluster, connect
+from rota.client.context import Endpoint
 from rota.client.errors import Unavailable
 from rota.testing.election import ElectedCluster
 from rota.testing.processes import until
@@ -22,6 +24,7 @@ class Submitter:
     pause_seconds: float = 0.01
     at_once: int = 1
     acknowledged: dict[str, str] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)  # of the request that was acknowledged
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> "Submitter":
@@ -39,6 +42,10 @@ class Submitter:
         wanted = len(self.acknowledged) + submits
         until(lambda: len(self.acknowledged) >= wanted, "submits come through", PATIENCE_SECONDS)
 
+    def acknowledged_of_those_sent_after(self, instant: float) -> list[str]:
+        """Keys whose request was sent after that instant of the monotonic clock."""
+        return [key for key, sent_at in list(self.sent_at.items()) if sent_at > instant]
+
     def check(self) -> None:
         """Each of them is there, once, and ends."""
         with connect(self.cluster.addr, token=self.cluster.token) as client:
@@ -49,9 +56,12 @@ class Submitter:
 
     def _run(self, one: int) -> None:
         numbers = count()
-        with connect(self.cluster.addr, token=self.cluster.token) as client:
+        # Without patience a call asks each server at most once, so that `sent_at` is only seconds old.
+        with Cluster(Endpoint(self.cluster.addr, self.cluster.token), patience_seconds=0) as client:
             key = f"key-{one}-{next(numbers)}"
             while not self.stopping.wait(self.pause_seconds):
-                with contextlib.suppress(Unavailable):  # for longer than a client has patience: once more
-                    self.acknowledged[key] = client.submit("true", key=key, name=key).id
+                sent_at = time.monotonic()
+                with contextlib.suppress(Unavailable):
+                    job = client.submit("true", key=key, name=key).id
+                    self.sent_at[key], self.acknowledged[key] = sent_at, job
                     key = f"key-{one}-{next(numbers)}"

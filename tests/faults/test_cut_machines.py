@@ -13,9 +13,10 @@ from tests.docs.machines import ADDRESSES, PRODUCTION, Machines
 from tests.docs.snippets import blocks
 from tests.faults.conftest import FIGURES
 from tests.faults.sizes import MANY
+from tests.machine import needs
 from tests.system.witness import Witness
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
+pytestmark = [pytest.mark.system, needs("etcd", "networks", "openssl", "curl"), pytest.mark.timeout(1700)]
 BUILT = "## See that it holds"  # the page up to here
 TTL_SECONDS, LOST_SECONDS = (10, 30) if MANY else (2, 6)
 TIMES = 5 if MANY else 1

@@ -13,8 +13,9 @@ from rota.testing.processes import until
 from tests.faults.conftest import FIGURES
 from tests.faults.light_nodes import PATIENCE_SECONDS, LightNodes
 from tests.faults.sizes import MANY, Size, size
+from tests.machine import needs
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
+pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(1700)]
 TTL_SECONDS = 10 if MANY else 2
 Tell = Callable[[str, object], None]
 

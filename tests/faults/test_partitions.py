@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.cells import Cells
 from rota.testing import processes
 from rota.testing.processes import until
 from tests.faults.intervals import Intervals
 from tests.faults.lines import CutCluster, Lines, Namespaces, can_make_namespaces
 from tests.faults.sizes import MANY
 from tests.faults.tally import Tally
+from tests.machine import needs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3400)]
 TIMES = 50 if MANY else 2
@@ -22,7 +22,7 @@ LOST_SECONDS = 5
 PATIENT_SECONDS = 11  # what was not delivered is sent again after some seconds: within this grace
 DEAD_SECONDS = 60
 ONE = {"run": "one_at_a_time", "lease": "3s", "lease_margin": "1s"}
-can_hold = pytest.mark.skipif(Cells("").label is None, reason="this user may make no pid namespaces")
+can_hold = needs("own pid namespaces")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tests.faults.epochs import epochs_written
 from tests.faults.light_nodes import LightNodes
 from tests.faults.sizes import MANY, Size, size
 from tests.faults.submitter import PATIENCE_SECONDS, Submitter
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3400)]
@@ -32,6 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
         yield running
 
 
+@needs("etcd")
 def test_a_leader_that_slept_writes_nothing_and_no_node_is_lost(
     cluster: ElectedCluster, tmp_path: Path, record_property: Tell
 ) -> None:

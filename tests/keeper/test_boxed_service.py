@@ -12,8 +12,9 @@ from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_checks import by_command
 from tests.keeper.test_service import FOR_EVER, RESTARTS, wait_life
+from tests.machine import needs
 
-pytestmark = pytest.mark.skipif(images.engine() is None, reason="no container runtime that this user may use")
+pytestmark = needs("containers")
 
 
 @pytest.fixture(scope="module")

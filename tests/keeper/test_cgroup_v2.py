@@ -20,6 +20,7 @@ from rota.keeper.process import forked
 from rota.keeper.process.users import User
 from tests.keeper.conftest import keeper_env, wait_until
 from tests.keeper.test_limits import CROWD, MANY
+from tests.machine import needs
 
 PLACE = next((mounted.place for kind, _, mounted in homes.mounts() if kind == "cgroup2"), "/nowhere")
 USER = 61_000
@@ -32,9 +33,7 @@ print("made", flush=True)
 time.sleep(600)
 """
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access(PLACE, os.W_OK), reason="needs root, and a hierarchy of version 2"
-)
+pytestmark = needs("cgroup v2")
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from rota.keeper.container.clear import remove_groups
 from rota.keeper.process.users import FIRST, LAST
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.machine import needs
 
-pytestmark = pytest.mark.skipif(images.engine() is None, reason="no container runtime that this user may use")
+pytestmark = needs("containers")
 
 EXIT_CODE, SIGNAL, STATE, REASON = 4, 5, 3, 11
 ROOT = os.geteuid() == 0
@@ -154,7 +155,7 @@ def test_it_runs_as_nobody_without_any_privilege(boxed: Boxed) -> None:
     assert (int(said["CapEff"], 16), int(said["CapBnd"], 16), said["NoNewPrivs"]) == (0, 0, "1")
 
 
-@pytest.mark.skipif(not ROOT, reason="only root has other users to give")
+@needs("root")
 def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
     row = boxed.run('id -u; id -g; touch "$ROTA_OUTPUT_DIR/it"', user="1234:4321")
 
@@ -162,12 +163,12 @@ def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
     assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == 1234
 
 
-@pytest.mark.skipif(not ROOT, reason="for others root in a container is nobody but themselves")
+@needs("root")
 def test_root_is_refused_unless_the_node_allows_it(boxed: Boxed) -> None:
     assert boxed.refused("id -u", user="0") == "this node lets no container run as root"
 
 
-@pytest.mark.skipif(not ROOT, reason="only root has root to give")
+@needs("root")
 def test_root_is_given_where_the_node_allows_it(boxed: Boxed) -> None:
     boxed.agent = boxed.attach(root=True)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.machine import needs
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="to mount a small disk takes root")
 DISK_BYTES = 16 << 20
 
 
@@ -44,7 +44,7 @@ def fill(path: Path) -> None:
                 continue
 
 
-@needs_root
+@needs("root")
 def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()
@@ -69,7 +69,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: K
     assert sorted(row[1] for row in state["ended"]) == [0, 1, 2]
 
 
-@needs_root
+@needs("root")
 def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,16 +16,14 @@ from rota.keeper.process.cells import Cells
 from rota.testing import processes
 from rota.testing.processes import zombies_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.machine import needs
 
 LEASE_MS = 8000
 ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": 60_000}
 # An ordinary user holds leases in a world of his own, where he is root, if the machine lets him have one.
 WORLD = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
 IS_POWERFUL = Cells("").label is not None
-can_hold = pytest.mark.skipif(
-    not IS_POWERFUL and subprocess.run([*WORLD, "true"], capture_output=True, check=False).returncode != 0,
-    reason="this user may make no pid namespaces, nor a user namespace",
-)
+can_hold = needs("pid namespaces")
 BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from rota.keeper import sandbox
 from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.machine import needs
 
 IS_ROOT = os.geteuid() == 0
 EXIT_CODE, REASON = 4, 11
 DEAF_FOR_A_WHILE = "trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
 
-pytestmark = pytest.mark.skipif(sandbox.find() is None, reason="no bubblewrap that works here")
+pytestmark = needs("sandbox")
 
 
 @pytest.fixture

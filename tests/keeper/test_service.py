@@ -1,13 +1,11 @@
 """Services under a real keeper: started again in place, with a pause, until it is too much."""
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.keeper.conftest import Agent, Keeper, Row, wait_until
+from tests.machine import needs
 
 KEY = ("7", 0, 1)
 OFTEN = {"attempts": 3, "within_ms": 600_000, "delay_ms": 1, "delay_max_ms": 4}
@@ -142,9 +140,8 @@ def test_the_death_of_the_keeper_ends_the_attempt(keeper: Keeper, agent: Agent) 
     assert row[RESTARTS] >= 2  # as it was journalled
 
 
+@needs("root")
 def test_a_limit_is_broken_by_each_start_anew(agent: Agent) -> None:
-    if os.geteuid():
-        pytest.skip("groups of the kernel are root's")
     serve(
         agent,
         'if [ "$ROTA_RESTART" = 0 ]; then exec python3 -c "x = bytearray(300 << 20); input()"; fi; exit 9',

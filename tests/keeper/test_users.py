@@ -12,9 +12,10 @@ import pytest
 
 from rota.keeper.process.users import FIRST, LAST, named
 from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.machine import needs
 
 IS_ROOT = os.geteuid() == 0
-as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else; see the last test")
+as_root = needs("root")
 
 
 @pytest.fixture

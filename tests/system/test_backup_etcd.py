@@ -10,9 +10,10 @@ import pytest
 from rota.testing.cluster import LocalCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture

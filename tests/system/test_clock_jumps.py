@@ -1,6 +1,5 @@
 """The wall clock is set by an hour, to and fro: only what people read, and crons, go by it."""
 
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
+from tests.machine import require
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
@@ -43,9 +43,9 @@ def node_clock(tmp_path: Path) -> WallClock:
 @pytest.fixture
 def alone(tmp_path: Path, server_clock: WallClock, node_clock: WallClock) -> Iterator[LocalCluster]:
     """One node, whose agent and keeper have another clock than the server."""
-    compiler = shutil.which("cc") or pytest.skip("no C compiler to make another clock with")
+    require("C compiler")
     library, source = tmp_path / "wall_clock.so", Path(__file__).with_name("wall_clock.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
     settings = {"LD_PRELOAD": str(library), "WALL_CLOCK": str(server_clock.path)}
     cluster = LocalCluster(tmp_path / "cluster", nodes=1, settings=settings)
     try:

@@ -10,9 +10,10 @@ from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until, with_argument
 from rota.wiring.guard import end_nodes
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, needs("etcd")]
 SECONDS = 200.0
 
 

@@ -14,11 +14,9 @@ from rota.keeper.process.users import FIRST, LAST
 from rota.testing import images
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
+from tests.machine import needs
 
 pytestmark = pytest.mark.system
-needs_runtime = pytest.mark.skipif(
-    images.engine() is None, reason="no container runtime that this user may use"
-)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ def containers_of(directory: Path) -> list[str]:
     return [name for name in images.containers() if any(mark in name for mark in marks)]
 
 
-@needs_runtime
+@needs("containers")
 def test_a_job_in_a_container_is_like_any_other(one: LocalCluster, image: str, data: Path) -> None:
     (data / "in").write_text("from outside\n")
     script = 'cat /data/in; echo "$GREETING $ROTA_JOB_NAME"; echo to err >&2; exit 7'
@@ -83,7 +81,7 @@ def test_a_job_in_a_container_is_like_any_other(one: LocalCluster, image: str, d
     assert containers_of(one.directory) == []
 
 
-@needs_runtime
+@needs("containers")
 def test_what_it_asked_for_is_shown_as_it_could_be_sent_again(
     one: LocalCluster, image: str, data: Path
 ) -> None:
@@ -100,7 +98,7 @@ def test_what_it_asked_for_is_shown_as_it_could_be_sent_again(
     assert one.rota("wait", again.body["id"]).code == 0
 
 
-@needs_runtime
+@needs("containers")
 def test_out_of_memory_and_a_missing_image_are_named(one: LocalCluster, image: str) -> None:
     hungry = one.rota("run", "--image", image, "-m", "32m", "--", "tail", "/dev/zero")
     missing = one.rota("run", "--image", "localhost/rota-no-such:1", "--", "true")
@@ -111,7 +109,7 @@ def test_out_of_memory_and_a_missing_image_are_named(one: LocalCluster, image: s
     assert "this node has no image localhost/rota-no-such:1" in missing.err
 
 
-@needs_runtime
+@needs("containers")
 def test_files_limits_and_outputs_are_as_without_a_container(
     one: LocalCluster, image: str, tmp_path: Path
 ) -> None:
@@ -128,7 +126,7 @@ def test_files_limits_and_outputs_are_as_without_a_container(
     assert (tmp_path / "it").read_text() == "made\n"
 
 
-@needs_runtime
+@needs("containers")
 def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o711)
@@ -145,7 +143,7 @@ def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
             images.remove(*containers_of(home))
 
 
-@needs_runtime
+@needs("containers")
 def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image: str) -> None:
     job = one.submit("true", image=image, container={"mounts": ["/etc:/x:ro"]})
     refusal = "node-1 (this node does not let /etc be mounted)"
@@ -156,7 +154,7 @@ def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image
     assert one.rota("cancel", job, "--wait").code == 0
 
 
-@needs_runtime
+@needs("containers")
 def test_cancel_ends_one_that_ignores_sigterm(one: LocalCluster, image: str) -> None:
     job = one.submit("sh", "-c", "trap '' TERM; while :; do sleep 1; done", image=image, grace="500ms")
     until(lambda: one.count(job, "running") == 1, "it runs")
@@ -167,7 +165,7 @@ def test_cancel_ends_one_that_ignores_sigterm(one: LocalCluster, image: str) -> 
     assert containers_of(one.directory) == []
 
 
-@needs_runtime
+@needs("containers")
 def test_a_killed_agent_leaves_it_running_and_its_end_is_told_once(
     one: LocalCluster, image: str, data: Path
 ) -> None:
@@ -186,7 +184,7 @@ def test_a_killed_agent_leaves_it_running_and_its_end_is_told_once(
     assert len(events) == 1
 
 
-@needs_runtime
+@needs("containers")
 def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
     one: LocalCluster, image: str, data: Path
 ) -> None:
@@ -205,7 +203,7 @@ def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
     assert containers_of(one.directory) == []
 
 
-@needs_runtime
+@needs("containers")
 def test_steps_run_in_containers_and_tell_their_codes(one: LocalCluster, image: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     steps = [["sh", "-c", "echo one > it"], ["cat", "it"], ["false"], ["echo", "never"]]

@@ -1,6 +1,5 @@
 """The server's disk is full: new work is refused with a reason, results are kept, and it heals by itself."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,12 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(os.geteuid() != 0, reason="to mount a small disk takes root"),
+    needs("root"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
+from tests.machine import needs
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -68,7 +68,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to mount a small disk takes root")
+@needs("root")
 def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
     tmp_path: Path, small_disk: Path
 ) -> None:

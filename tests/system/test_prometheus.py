@@ -1,7 +1,6 @@
 """A real Prometheus scrapes a real server, and answers a query."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from urllib.error import URLError
@@ -12,10 +11,11 @@ import pytest
 
 from rota.testing.cluster import LocalCluster, free_ports
 from rota.testing.processes import until
+from tests.machine import needs
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not on this machine"),
+    needs("prometheus"),
 ]
 CONFIG = """
 scrape_configs:

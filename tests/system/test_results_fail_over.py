@@ -1,7 +1,6 @@
 """Tasks report what came of them though the server that led when they were started is gone."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,10 @@ from rota.client.cluster import connect
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(600)]
 SOURCE = str(Path(rota.__file__).parents[1])
 HOWTO = Path(rota.__file__).parents[2] / "docs/howto/report-results.md"
 PATIENCE_SECONDS = 120
@@ -38,7 +38,7 @@ def by_curl() -> str:
     return str(script)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@needs("curl")
 @pytest.mark.parametrize("report", [by_curl(), f'{sys.executable} -c "{IN_PYTHON}"'], ids=["curl", "python"])
 def test_a_report_gets_through_after_the_leader_is_gone(
     cluster: ElectedCluster, tmp_path: Path, report: str

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper import sandbox
 from rota.testing.cluster import LocalCluster
+from tests.machine import needs
 
 pytestmark = pytest.mark.system
-needs_bubblewrap = pytest.mark.skipif(sandbox.find() is None, reason="no bubblewrap that works here")
 
 
-@needs_bubblewrap
+@needs("sandbox")
 def test_a_job_in_a_sandbox_is_like_any_other(shared: LocalCluster) -> None:
     script = 'touch /etc/rota-it 2>/dev/null || echo kept out; echo it > "$ROTA_OUTPUT_DIR/it"; exit 7'
 
@@ -23,7 +22,7 @@ def test_a_job_in_a_sandbox_is_like_any_other(shared: LocalCluster) -> None:
     assert spec["sandbox"] == {"network": False, "writable": []}
 
 
-@needs_bubblewrap
+@needs("sandbox")
 def test_the_directory_it_is_sent_from_is_writable(shared: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
 

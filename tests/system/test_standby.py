@@ -14,9 +14,10 @@ from rota.model.limits import STANDBY_AGE_MS
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
+from tests.machine import needs
 from tests.system.witness import Gate, Witness
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 120
 NEVER = 3  # the server that never leads
 

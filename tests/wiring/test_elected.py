@@ -16,6 +16,7 @@ from rota.testing.etcd import LocalEtcd
 from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
 from rota.wiring.elected import is_sound
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+from tests.machine import needs
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_an_address_that_tells_others_nothing_is_refused(addr: str) -> None:
         card_of(config)
 
 
+@needs("etcd")
 async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd:
         first, second, stranger = (tmp_path / name for name in ("first", "second", "stranger"))
@@ -73,6 +75,7 @@ async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -
         await other.close()
 
 
+@needs("etcd")
 async def test_as_many_tokens_as_a_vault_holds_fit_into_etcd(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd:
         store = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0))
@@ -108,6 +111,7 @@ def _fill(directory: Path, tokens: int) -> None:
 
 
 @pytest.mark.slow
+@needs("etcd")
 async def test_what_is_shared_again_and_again_does_not_fill_etcd(tmp_path: Path) -> None:
     """A thousand nodes that join change the vault two thousand times, and each change is all of it."""
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes", str(200 << 20)) as etcd:

@@ -1,0 +1,101 @@
+"""Install what Rota's own make targets need of the machine: `python3 tools/machine.py venv|tests`.
+
+It runs before `.venv` exists, so it uses the standard library alone. With apt and root (or sudo without a
+password) it installs what is missing. Elsewhere it names what is missing and succeeds all the same: the tests
+that need it are left out, and the last lines of the test run say so.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+
+# What the tests run, and the Debian package it comes from. runc stands before podman, which would otherwise
+# bring crun: that one cannot run where both versions of control groups are mounted.
+COMMANDS = {
+    "runc": "runc",
+    "podman": "podman",
+    "busybox": "busybox-static",
+    "bwrap": "bubblewrap",
+    "linux.uml": "user-mode-linux",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "etcd": "etcd-server",
+    "etcdctl": "etcd-client",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "curl": "curl",
+    "cc": "gcc",
+}
+ALONE = ("runc",)  # installed before the others
+
+
+def main(purpose: str) -> int:
+    match purpose:
+        case "venv":
+            missing = [] if find_spec("ensurepip") else ["python3-venv"]
+        case "tests":
+            missing = list(dict.fromkeys(COMMANDS[name] for name in COMMANDS if shutil.which(name) is None))
+        case _:
+            print("usage: python3 tools/machine.py venv|tests", file=sys.stderr)
+            return 2
+    if missing:
+        install(missing)
+    return 0
+
+
+def install(packages: list[str]) -> None:
+    apt = apt_get()
+    if apt is None:
+        print(f"not installed here, for want of apt and root: {', '.join(packages)}", file=sys.stderr)
+        return
+    print(f"installing {', '.join(packages)}", file=sys.stderr)
+    run([*apt, "update"])
+    first = [package for package in packages if package in ALONE]
+    rest = [package for package in packages if package not in ALONE]
+    for together in (first, rest):
+        # One package that cannot be had must not keep the others away.
+        if together and not add(apt, together):
+            for package in together:
+                if not add(apt, [package]):
+                    print(f"{package} could not be installed", file=sys.stderr)
+
+
+def apt_get() -> list[str] | None:
+    """The command line of apt-get with the rights it needs, or None where it cannot be had."""
+    program = shutil.which("apt-get")
+    if program is None:
+        return None
+    # RUNLEVEL keeps the packages' services from being started.
+    command = ["env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", program, "--quiet", "--yes"]
+    if os.geteuid() == 0:
+        return command
+    sudo = shutil.which("sudo")
+    if sudo is None or not run([sudo, "--non-interactive", "true"]):
+        return None
+    return [sudo, "--non-interactive", *command]
+
+
+def add(apt: list[str], packages: list[str]) -> bool:
+    return run([*apt, "install", "--no-install-recommends", *packages])
+
+
+def run(command: list[str]) -> bool:
+    """Whether it succeeded; what it printed is shown only if it did not."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        print(done.stdout.strip()[-2000:], file=sys.stderr)
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2] or [""]))
