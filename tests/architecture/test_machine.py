@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_tides(): ...
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     for cause in Cause:
-        monkeypatch.setitem(machine.NEEDS, cause.name, lambda why=cause: Lack(why, "for a test"))
+        monkeypatch.setitem(machine.NEEDS, cause.name, partial(Lack, cause, "for a test"))
 
 
 @pytest.mark.usefixtures("lacking")

@@ -8,6 +8,7 @@ from tests.sim.planting import SEEDS, SOURCE, Bug, Found, OutOfDate, bugs, find,
 
 BUGS = bugs()
 LEAST = 20  # fewer would show little
+BY_DAY = BUGS[::5]  # in `make test`; all of them take a minute and a half of one core
 PRODUCT = (
     *("agent", "apiserver", "clusters", "controllers", "engine", "keeper", "model", "scheduler", "watcher"),
 )
@@ -16,7 +17,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, id=bug.name, marks=() if bug in BY_DAY else pytest.mark.nightly) for bug in BUGS],
+)
 def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
     found = find(bug, [bug.seed])
 

@@ -80,6 +80,7 @@ def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_kill
     until(lambda: elastic.dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
+@pytest.mark.nightly
 def test_a_square_wave_of_load_is_one_resize_an_edge(elastic: Elastic, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="8s")
     for number in range(PERIODS):

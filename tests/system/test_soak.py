@@ -36,7 +36,13 @@ fail = 0.3
 """
 
 
-@pytest.mark.parametrize("chaos", [(), ("--chaos", "--chaos-pace", "0.2")], ids=["calm", "chaos"])
+@pytest.mark.parametrize(
+    "chaos",
+    [
+        pytest.param((), id="calm"),
+        pytest.param(("--chaos", "--chaos-pace", "0.2"), id="chaos", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_soak_of_some_seconds_holds(tmp_path: Path, chaos: tuple[str, ...]) -> None:
     (tmp_path / "load.toml").write_text(WORKLOAD)
 
