@@ -62,7 +62,7 @@ _ENVIRONMENT = {
     "PYTHONPATH": "/run/source:/run/packages",
     "PYTHONDONTWRITEBYTECODE": "1",
     "ROTA_TEST_OWN_KERNEL": "cgroup-v2",
-    "ROTA_TEST_PATIENCE_SECONDS": "90",
+    "ROTA_TEST_PATIENCE_SECONDS": "180",
     "ROTA_TEST_CROWD": "50",
 }
 
