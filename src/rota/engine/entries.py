@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -53,6 +54,14 @@ class Move:
         self.lent += (now == _ROOM) - (before == _ROOM)
         self.leaving += (now == _LEAVING) - (before == _LEAVING)
         self.gave_room |= before >= _ROOM > now
+
+
+class Devices(NamedTuple):
+    """GPUs that are reserved for one attempt."""
+
+    slot: int  # of its node
+    share: int  # thousandths of each, as the spec asked when they were reserved
+    devices: int  # one bit each
 
 
 class JobTally:
@@ -123,6 +132,7 @@ class JobEntry:
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
         self.on: dict[NodeId, int] = {}  # live attempts by node
+        self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
         self.counted = NOWHERE
         self.counted_version = -1  # of the neighbours when `counted` was made
         if spec.kept is not None:

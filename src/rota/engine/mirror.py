@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
+from rota.engine.entries import Devices, JobEntry, Move, NodeEntry, touched_by
 from rota.engine.followers import Followers
 from rota.engine.lines import Lines
 from rota.engine.load_order import load_order
@@ -11,7 +11,7 @@ from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Machine
 from rota.model.columns import FEW, changes, ints
@@ -311,13 +311,30 @@ class Mirror(Standing):
                 self._node(node).assigned[name] = number[position]
             else:
                 self._node(node).assigned.pop(name, None)
-            devices = attempt.gpus.get(position)
-            if devices is not None and (now[position] >= _ROOM) != (before[position] >= _ROOM):
-                times = 1 if now[position] >= _ROOM else -1
-                self.room.hold_devices(self.room.slot[node], job.spec.needs[GPU], devices, times)
+            if now[position] >= _ROOM > before[position]:
+                self._take_devices(job, first + position, node, attempt.gpus.get(position, 0))
+            elif before[position] >= _ROOM > now[position]:
+                self._return_devices(job, first + position)
         for node, move in moves.items():
             self._sums.move(job, node, move)
             self.touched[node] = None
+
+    def _take_devices(self, job: JobEntry, index: int, node: NodeId, devices: int) -> None:
+        """Reserve an attempt's GPUs, and remember what was reserved: by its end the spec may be another.
+
+        An attempt of an older spec may have GPUs although the spec no longer asks for any. Their share is
+        not known then, so they count as wholly taken until that attempt has ended.
+        """
+        if devices:
+            share = job.spec.needs.get(GPU) or WHOLE_GPU
+            slot = self.room.slot[node]
+            job.devices[index] = Devices(slot, share, devices)
+            self.room.hold_devices(slot, share, devices, 1)
+
+    def _return_devices(self, job: JobEntry, index: int) -> None:
+        held = job.devices.pop(index, None)
+        if held is not None:
+            self.room.hold_devices(held.slot, held.share, held.devices, -1)
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
