@@ -120,8 +120,8 @@ class Engine(Process):
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
         decided = self.loop.decide(now)
-        for parked in self.loop.parked:
-            raise parked.error
+        for fault in self.loop.parking.faults:
+            raise fault.error
         if stalled:  # which has reset what was heard
             self.observed()
         if decided is None:

@@ -345,8 +345,8 @@ class Stage:
 
     def _decide(self) -> Decided | None:
         decided = self.loop.decide(self.now)
-        for parked in self.loop.parked:
-            raise parked.error
+        for fault in self.loop.parking.faults:
+            raise fault.error
         if decided is not None:
             self._commit(decided)
         return decided
