@@ -147,6 +147,7 @@ EDGES = {
     "rota.engine.trial": "a plan that fails on trial is not applied",
     "rota.engine.mirror": "what could not be applied is named, so that the rest can be loaded",
     "rota.store.codec": "a record that cannot be decoded is set aside, the rest is read",
+    "rota.watcher.run": "orders that cannot be computed cost one node its connection",
     "rota.wiring.placement": "a plugin that cannot be loaded is named to the operator",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.rpc": "a call that fails is answered with INTERNAL",
