@@ -72,6 +72,7 @@ from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
 
 EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
 REQUEST = "request"  # the key under which faults of requests are reported
+NOBODY = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
 _OF_RECORDS = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
 
 
@@ -156,7 +157,8 @@ class Decided(NamedTuple):
                     return Tainted(Stage.ENCODE, Culprit(source, made_it=False), record.key, error)
             if plan.events and (error := _raised(encode_events, self.now.wall_ms, plan.events)) is not None:
                 return Tainted(Stage.ENCODE, Culprit(source, made_it=False), Key(""), error)
-        raise AssertionError("each plan of the batch can be encoded, and their sum cannot")
+        passing = Bug("the batch could not be encoded, and each of its plans can be")
+        return Tainted(Stage.ENCODE, Culprit(Source(NOBODY), made_it=False), Key(""), passing)
 
 
 class Tainted(Exception):
@@ -417,6 +419,9 @@ class Loop:
         """Park the subject that could not be written, or the key. True: it is the request's fault alone."""
         due, request = tainted.source
         subject = subject_of(tainted.key)
+        if due is NOBODY:  # all of it is decided again
+            self.parking.note(tainted.stage, due, tainted.error)
+            return False
         is_part = subject.partition("/")[0] in ("job", "node") and not tainted.made_it
         if request is not None:
             if not (request.may_split and is_part and subject.startswith("job/")):
