@@ -3,25 +3,30 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rota.engine.loop import Request
+from rota.engine import run
+from rota.engine.loop import Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.parking import Stage
 from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
-from rota.model.errors import Bug, Conflict, StoreFull
+from rota.model.errors import Bug, Conflict, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec, JobStatus, JobWish
 from rota.model.lifecycle import JobState
-from rota.model.node import Load
+from rota.model.node import Load, NodeSpec
 from rota.model.plan import NOTHING, Instant, Plan
+from rota.model.sync import Drain
 from rota.model.view import View
 from rota.store import codec
 from rota.store.mark import Mark
+from rota.testing.builders import hello
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
+from rota.watcher import sessions
 from tests.engine.driving import jobs, jobs_on_disk, running, submit, turns
 from tests.engine.gated_store import GatedStore
 
@@ -99,6 +104,53 @@ async def test_a_caller_that_raises_does_not_keep_the_others_waiting(store: Gate
 
         assert await engine.ask("apiserver", submit(2)) == 2
         assert engine.parking.counts == {Stage.TELL: 1}
+
+
+async def test_a_store_that_raises_what_it_may_not_is_as_one_that_fails(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.01)
+    async with running(store) as engine:
+        store.fail_commits = [ZeroDivisionError()]
+        bad = await refusal(engine, put(job(1)))
+
+        assert isinstance(bad, Unavailable)
+        assert await engine.ask("apiserver", submit(2)) == 2
+        assert await engine.read(jobs) == ["2"]
+
+
+async def test_a_bug_of_the_loop_itself_costs_no_request(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is served again after everything was read again."""
+    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.01)
+    serve, calls = Loop._run, iter(range(1000))
+
+    def stumble_once(loop: Loop, batch: Any) -> None:
+        if batch.outcomes and next(calls) == 0:
+            raise ZeroDivisionError
+        serve(loop, batch)
+
+    monkeypatch.setattr(Loop, "_run", stumble_once)
+    async with running(store) as engine:
+        assert await engine.ask("apiserver", submit(1)) == 1
+        assert await jobs_on_disk(store) == ["1"]
+
+
+async def test_the_drain_of_a_node_with_a_number_that_cannot_be_stored_costs_that_word_only(
+    store: GatedStore,
+) -> None:
+    async with running(store) as engine:
+        await engine.ask("apiserver", lambda *_: Plan((NodeSpec(NODE, "n"),)))
+        await engine.ask("watcher", lambda view, now: sessions.hello(view, NODE, hello("n"), now))
+        with pytest.raises(Bug):
+            await engine.ask(
+                "watcher",
+                lambda view, now: sessions.drain(view, NODE, Drain("over", TOO_LARGE, moves=True), now),
+            )
+
+        assert await engine.ask("apiserver", submit(1)) == 1
+        assert await engine.read(lambda mirror: mirror.nodes[NODE].drains) is False
 
 
 async def test_a_job_that_cannot_be_loaded_is_set_aside_and_its_bytes_stay(store: GatedStore) -> None:

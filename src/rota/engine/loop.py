@@ -234,7 +234,7 @@ class Loop:
             for request in requests:
                 self._serve(request, batch)
             self._run(batch)
-        except Tainted:
+        except Exception:  # Tainted, or a bug of this very module: the callers must not wait for ever
             self.give_back(requests)
             raise
         batch.events.extend(self.parking.take_news())

@@ -22,6 +22,7 @@ What can go wrong, and what it costs:
 | somebody else leads | `Deposed` ends `run`: the one fault that must |
 | a listener raises | the others are told; it hears at the next turn that everything was read again |
 | an answer raises | it is logged |
+| anything else raises | as if the commit had failed: the last line of defence |
 | a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.loading`) |
 | on a standby a change cannot be applied | `Damaged`: whoever follows the leader reads everything again |
 
@@ -39,7 +40,7 @@ import structlog
 from rota.engine.catching_up import catch_up
 from rota.engine.clock import Clock
 from rota.engine.loading import Loaded, load
-from rota.engine.loop import Decided, Loop, Request, Tainted
+from rota.engine.loop import NOBODY, Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror, Unapplied
 from rota.engine.parking import Parking, Stage
 from rota.engine.pulse import Pulse
@@ -265,7 +266,7 @@ class Engine:
         """Until it is cancelled or deposed: nobody shall wait for it any more then."""
         try:
             while True:
-                await self._turn()
+                await self._contained_turn()
         except Deposed as error:
             log.error("deposed", error=str(error))
             self._give_up(error)
@@ -273,6 +274,18 @@ class Engine:
         except asyncio.CancelledError:
             self._give_up(Unavailable("this server does not lead any more; whether it was done is not known"))
             raise
+
+    async def _contained_turn(self) -> None:
+        """The last line of defence: whatever a turn raises, everything is read again and deciding goes on."""
+        try:
+            await self._turn()
+        except Deposed:
+            raise
+        except Exception as error:
+            self.parking.note(Stage.DECIDE, NOBODY, error)
+            self._log_faults()
+            await self._start_over(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
+        self._decided = None
 
     async def _turn(self) -> None:
         await self._rise()
@@ -293,7 +306,6 @@ class Engine:
         except Tainted as tainted:
             self._loop.give_back(self._decided.requests)
             await self._rebuild(tainted)
-        self._decided = None
 
     async def _keep_house(self) -> None:
         await self._forget_events()
@@ -401,12 +413,14 @@ class Engine:
             self._loop.look_at_everything()
             self._woken.set()
 
-    async def _start_over(self, decided: Decided, error: RotaError) -> None:
+    async def _start_over(self, decided: Decided | None, error: RotaError) -> None:
         """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
         self.pulse.failed(str(error))
-        decided.fail(error)
+        self._ahead = True
+        if decided is not None:
+            decided.fail(error)
         await asyncio.sleep(_PAUSE_SECONDS)
         before = self.mirror
         await self._read_again()
