@@ -70,29 +70,24 @@ class Driver:
 
     def run(self, ms: int = 0) -> Decided | None:
         """One batch; after a rebuild another one."""
+        decided = None
         try:
             decided = self.loop.decide(at(ms))
             if decided is not None:
-                encoded = self._encoded(decided)
-                self.records |= encoded
+                self.records |= decided.packed(encoded)
                 decided.answer()
                 self.told += decided.events
             return decided
         except Tainted as tainted:
             self.rebuilds += 1
+            if decided is not None:
+                self.loop.give_back(decided.requests)
             waiting = self.loop.take_requests()
             self.loop = self._opened()
             self.loop.give_back(waiting)
             self.loop.condemn(tainted, at(ms))
             self.parking.rebuilt(ms, 10)
             return self.run(ms)
-
-    def _encoded(self, decided: Decided) -> dict[str, bytes]:
-        try:
-            return {str(key): codec.encode(record) for key, record in decided.puts.items()}
-        except Exception as error:
-            self.loop.give_back(decided.requests)
-            raise decided.unencodable(codec.encode, codec.encode_events) from error
 
     def _opened(self) -> Loop:
         mirror = self._mirror()
@@ -104,6 +99,11 @@ class Driver:
     @property
     def parked(self) -> list[str]:
         return [parked.key for parked in self.parking.all()]
+
+
+def encoded(decided: Decided) -> dict[str, bytes]:
+    codec.encode_events(0, decided.events)
+    return {str(key): codec.encode(record) for key, record in decided.puts.items()}
 
 
 def activate(view: View, key: str, now: Instant) -> Plan:
@@ -262,11 +262,11 @@ def test_a_request_whose_record_cannot_be_encoded_is_refused_and_the_others_are_
 def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
     driver = Driver()
     bad = driver.ask(lambda *_: Plan((job(1),), events=(Event("k", "why", attempt=TOO_LARGE),)))
-    decided = driver.loop.decide(at(0))
-    assert decided is not None
+    good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
+    driver.run()
 
-    tainted = decided.unencodable(codec.encode, codec.encode_events)
-    assert (tainted.source.request is not None, bad) == (True, [])
+    assert [type(one) for one in bad] == [Bug]
+    assert good == ["2"]
 
 
 # ---- deciding

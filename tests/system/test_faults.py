@@ -97,6 +97,7 @@ def test_a_job_that_cannot_be_read_is_shown_and_the_server_starts_without_it(nod
     status = node.rota("server", "status").out
     assert "parked    job/77: load failed with DecodeError" in status
     assert "parked    job/78: load failed with ValueError: it holds the record job/79/spec" in status
+    assert "faults    2 in load; the server's log has each\n" in status
     assert "\nrota_parked 2.0\n" in metrics(node)
     assert 'rota_faults_total{stage="load"} 2.0\n' in metrics(node)
     assert "engine.parked" in node.rota("event", "ls", "--job", "77").out

@@ -70,6 +70,9 @@ def _lines(server: Server) -> Iterator[str]:
         yield f"restored  nodes are greeted in {left}, when all leases have run out"
     for name, reason in sorted(server.refused.items()):
         yield f"refused   {clean(name)}: {clean(reason)}"
+    if any(server.faults.values()):
+        by_stage = ", ".join(f"{count} in {stage}" for stage, count in server.faults.items() if count)
+        yield f"faults    {clean(by_stage)}; the server's log has each"
     for one in server.parked:
         yield f"parked    {_parked(one)}"
     if server.parked_count > len(server.parked):

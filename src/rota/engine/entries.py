@@ -142,13 +142,17 @@ class JobEntry:
 
     def records(self) -> Iterator[Record]:
         """All that is on disk about it, but its results."""
+        yield from self.parts()
+        yield from self.tasks.values()
+        yield from self.attempts.values()
+        yield from self.statuses.values()
+
+    def parts(self) -> Iterator[Record]:
+        """Its records that are not blocks of tasks."""
         yield self.spec
         parts = (self.wish, self.cluster, self.status, self.verdict, self.answers, self.former, self.rollout)
         yield from (part for part in parts if part is not None)
         yield from self.pins.values()
-        yield from self.tasks.values()
-        yield from self.attempts.values()
-        yield from self.statuses.values()
 
     def report(self, result: Result) -> None:
         self.results[result.index, result.attempt] = result

@@ -48,7 +48,7 @@ is the order in which they were decided, and the last write of a key counts.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -70,6 +70,7 @@ from rota.model.limits import (
 )
 from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
 
+Packed = TypeVar("Packed")
 EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
 REQUEST = "request"  # the key under which faults of requests are reported
 NOBODY = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
@@ -147,16 +148,26 @@ class Decided(NamedTuple):
         for request in self.requests:
             request.refused(error)
 
-    def unencodable(
-        self, encode: Callable[[Record], object], encode_events: Callable[..., object]
-    ) -> "Tainted":
-        """The batch could not be encoded: find the plan that wrote what cannot be."""
+    def packed(self, pack: Callable[["Decided"], Packed]) -> Packed:
+        """What `pack` makes of it for the store. Raises Tainted: some plan of it cannot be encoded."""
+        try:
+            return pack(self)
+        except Exception as error:
+            raise self._unpackable(pack) from error
+
+    def _unpackable(self, pack: Callable[["Decided"], object]) -> "Tainted":
+        """Find the plan that cannot be encoded by packing each record and each plan's events alone."""
+        nothing = self._replace(puts={}, deletes={}, events=())
         for source, plan in self.taken:
+            culprit = Culprit(source, made_it=False)
             for record in plan.puts:
-                if self.puts.get(record.key) is record and (error := _raised(encode, record)) is not None:
-                    return Tainted(Stage.ENCODE, Culprit(source, made_it=False), record.key, error)
-            if plan.events and (error := _raised(encode_events, self.now.wall_ms, plan.events)) is not None:
-                return Tainted(Stage.ENCODE, Culprit(source, made_it=False), Key(""), error)
+                if self.puts.get(record.key) is record:
+                    error = _raised(pack, nothing._replace(puts={record.key: record}))
+                    if error is not None:
+                        return Tainted(Stage.ENCODE, culprit, record.key, error)
+            error = _raised(pack, nothing._replace(events=plan.events)) if plan.events else None
+            if error is not None:
+                return Tainted(Stage.ENCODE, culprit, Key(""), error)
         passing = Bug("the batch could not be encoded, and each of its plans can be")
         return Tainted(Stage.ENCODE, Culprit(Source(NOBODY), made_it=False), Key(""), passing)
 
@@ -189,6 +200,7 @@ class Loop:
                 self._wakes.setdefault(kind, []).append((reconciler.name, keys))
         self._queue = WorkQueue()
         self._requests: list[Request] = []
+        self._now = Instant(mirror.now_ms, 0)  # of the last batch
         self._last_ms: int | None = None
         self._turns: dict[Due, int] = {}  # decisions of each key since the queue was last empty
         self._resume_parked()
@@ -196,7 +208,7 @@ class Loop:
     def look_at_everything(self) -> None:
         """After a start nothing special happens: every key is looked at."""
         for name in self._reconcilers:
-            self._wake_all(name, Instant(self.mirror.now_ms, 0))
+            self._wake_all(name, self._now)
 
     def ask(self, request: Request) -> None:
         self._requests.append(request)
@@ -227,6 +239,7 @@ class Loop:
         """One batch, or nothing to do. Raises Tainted when the mirror has to be read again."""
         self._notice_stall(now)
         self.mirror.now_ms = now.ms
+        self._now = now
         self._release_parked(now)
         batch = _Batch(now)
         requests = self.take_requests()

@@ -103,6 +103,12 @@ class Parking:
         self.subjects[subject] = parked
         self._report(stage, Due(due.reconciler, subject), error, parked)
 
+    def stand_by(self) -> None:
+        """Nothing is decided here any more: only what could not be loaded is left alone."""
+        self.keys.clear()
+        self._released.clear()
+        self.subjects = {name: parked for name, parked in self.subjects.items() if parked.retry_at_ms is None}
+
     def loaded(self, aside: Mapping[str, Exception], now: Instant) -> None:
         """Everything was read: these subjects could not be loaded, and no others."""
         before = [subject for subject, parked in self.subjects.items() if parked.retry_at_ms is None]

@@ -194,6 +194,7 @@ class Engine:
     async def stand_by(self, snapshot: Snapshot) -> None:
         """Know this, and decide nothing; listeners are told that more was written than they heard of."""
         before = self.mirror
+        self.parking.stand_by()
         await self._adopt(snapshot)
         self.mirror.inherit(before)
         self._log_faults()
@@ -328,18 +329,12 @@ class Engine:
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
             self._ahead = True
+            batch = decided.packed(lambda one: batch_of(one, self.epoch, self.revision))
             began = time.monotonic()
-            self.revision = await self.store.commit(self._encoded(decided))
+            self.revision = await self.store.commit(batch)
             self.pulse.went((time.monotonic() - began) * 1000, self._clock.now().ms)
             self._ahead = False
         self._speak(decided)
-
-    def _encoded(self, decided: Decided) -> Batch:
-        """Raises Tainted, which names the plan that cannot be encoded."""
-        try:
-            return batch_of(decided, self.epoch, self.revision)
-        except Exception as error:
-            raise decided.unencodable(codec.encode, codec.encode_events) from error
 
     def _speak(self, decided: Decided) -> None:
         self._let_read()

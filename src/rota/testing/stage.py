@@ -358,12 +358,15 @@ class Stage:
         return True
 
     def _decide(self) -> Decided | None:
+        decided = None
         try:
             decided = self.loop.decide(self.now)
-            written = {} if decided is None else self._encoded(decided)
+            written = {} if decided is None else decided.packed(_encoded)
         except Tainted as tainted:
             if not self.contains:
                 raise tainted.error from tainted
+            if decided is not None:
+                self.loop.give_back(decided.requests)
             self._rebuild(tainted)
             return self._decide()
         for fault in self.parking.faults if not self.contains else ():
@@ -371,13 +374,6 @@ class Stage:
         if decided is not None:
             self._commit(decided, written)
         return decided
-
-    def _encoded(self, decided: Decided) -> dict[Key, bytes]:
-        try:
-            return {key: codec.encode(record) for key, record in decided.puts.items()}
-        except Exception as error:
-            self.loop.give_back(decided.requests)
-            raise decided.unencodable(codec.encode, codec.encode_events) from error
 
     def _rebuild(self, tainted: Tainted) -> None:
         before, waiting = self.mirror, self.loop.take_requests()
@@ -438,6 +434,10 @@ class Stage:
         loop = Loop(self._loaded(), reconcilers, self.parking)
         loop.look_at_everything()
         return loop
+
+
+def _encoded(decided: Decided) -> dict[Key, bytes]:
+    return {key: codec.encode(record) for key, record in decided.puts.items()}
 
 
 def _by_job(said: list[tuple[JobId, Claim]]) -> list[JobClaims]:
