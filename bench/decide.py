@@ -54,7 +54,7 @@ def run(count: int) -> tuple[int, int]:
         ms = next(clock)
         decided = loop.decide(Instant(ms, ms))
         assert decided is not None
-        assert not loop.parked, loop.parked[0].error
+        assert not loop.parking.faults, loop.parking.faults[0].error
         encoded += sum(len(codec.encode(record)) for record in decided.puts.values())
         batches += 1
 

@@ -293,7 +293,7 @@ class Durable:
         while True:
             self.ms += 1
             decided = self.loop.decide(Instant(self.ms, self.ms))
-            assert not self.loop.parked, self.loop.parked[0].error
+            assert not self.loop.parking.faults, self.loop.parking.faults[0].error
             if decided is None:
                 return
             if decided.commits:

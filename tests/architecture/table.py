@@ -26,7 +26,10 @@ PURE = (
     "rota.engine.reconciler",
     "rota.engine.leadership",
     "rota.engine.loop",
+    "rota.engine.parking",
     "rota.engine.shadow",
+    "rota.engine.suspect",
+    "rota.engine.trial",
     "rota.controllers",
     "rota.scheduler",
     "rota.watcher.sessions",
@@ -140,11 +143,15 @@ THIRD_PARTY = {
 
 # The outermost edges: an error nobody foresaw is met here, so that it harms one key, request or caller only.
 EDGES = {
-    "rota.engine.loop": "a decision that fails parks its key",
+    "rota.engine.loop": "a decision that fails parks its key, a command is refused, a plan is thrown away",
+    "rota.engine.trial": "a plan that fails on trial is not applied",
+    "rota.engine.mirror": "what could not be applied is named, so that the rest can be loaded",
+    "rota.store.codec": "a record that cannot be decoded is set aside, the rest is read",
+    "rota.watcher.run": "orders that cannot be computed cost one node its connection",
     "rota.wiring.placement": "a plugin that cannot be loaded is named to the operator",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.rpc": "a call that fails is answered with INTERNAL",
-    "rota.engine.run": "whoever looks gets what his look raised, when the look was put off",
+    "rota.engine.run": "what a reader, a listener or a commit of the leader raised costs that one only",
     "rota.gateway.run": "a stand-in that fails harms its own worker only, and begins anew",
     "rota.cli.main": "no traceback reaches a user",
     "rota.cli.feed": "the top of a thread hands its error to the main one",

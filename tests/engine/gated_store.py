@@ -14,7 +14,7 @@ class GatedStore:
         self.gate = asyncio.Event()
         self.gate.set()
         self.at_the_gate = asyncio.Event()  # a commit has come and is not through
-        self.fail_commits: list[RotaError] = []  # one for each of the next commits
+        self.fail_commits: list[Exception] = []  # one for each of the next commits
         self.fail_reads: list[RotaError] = []
         self.fail_forgetting: list[RotaError] = []
         self.was_read = asyncio.Event()

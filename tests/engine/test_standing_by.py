@@ -9,7 +9,8 @@ from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
 from rota.model.errors import Damaged, Unavailable
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec
+from rota.model.job import JobCluster, JobSpec, JobStatus
+from rota.model.lifecycle import JobState
 from rota.model.node import NodeSpec
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
@@ -46,7 +47,7 @@ def assign(view: View, key: str, now: Instant) -> Plan:
     return Plan((JobCluster(JobId(key), "default"),)) if entry.cluster is None else Plan()
 
 
-def change(revision: int, *records: JobSpec | NodeSpec, events: bytes | None = None) -> Change:
+def change(revision: int, *records: JobSpec | JobStatus | NodeSpec, events: bytes | None = None) -> Change:
     return Change(revision, 2000, [(record.key, codec.encode(record)) for record in records], [], events)
 
 
@@ -74,9 +75,48 @@ async def test_it_decides_nothing(engine: Engine) -> None:
         await engine.check()
 
 
-async def test_a_record_of_a_newer_leader_is_no_crash(engine: Engine) -> None:
-    with pytest.raises(Damaged, match="a newer version"):
-        engine.hear(Change(1, 2000, [("telepathy/1", b"")], [], None))
+async def test_a_record_of_a_newer_leader_is_set_aside_and_the_rest_is_heard(engine: Engine) -> None:
+    newer = ("telepathy/1", b"")
+    engine.hear(Change(1, 2000, [newer, ("job/1/spec", codec.encode(job(1)))], [], None))
+    engine.hear(Change(2, 2000, [newer], [], None))
+
+    assert (await engine.read(jobs), engine.revision) == (["1"], 2)
+    assert [parked.key for parked in engine.parking.all()] == ["telepathy/1"]
+
+
+async def test_a_standby_sets_aside_a_job_whose_next_record_it_cannot_read(engine: Engine) -> None:
+    engine.hear(change(1, job(1), job(2)))
+    engine.hear(Change(2, 2000, [("job/1/wish", b"\xc1")], [], None))
+    engine.hear(change(3, JobStatus(JobId("1"), JobState.ACTIVE), job(3)))
+
+    assert await engine.read(jobs) == ["2", "3"]
+    assert engine.mirror.aside == {"1"}
+    assert [parked.key for parked in engine.parking.all()] == ["job/1"]
+
+
+async def test_a_change_that_cannot_be_applied_costs_a_standby_its_job(engine: Engine) -> None:
+    """Whoever follows the leader reads everything again after Damaged, and then the rest is there."""
+    orphan = change(1, JobStatus(JobId("1"), JobState.ACTIVE))
+    with pytest.raises(Damaged, match="commit 1 could not be applied"):
+        engine.hear(orphan)
+    records = {str(record.key): codec.encode(record) for record in (job(1), job(2))}
+    await engine.stand_by(Snapshot(1, 1, 2000, records))
+
+    assert await engine.read(jobs) == ["2"]
+    assert [parked.key for parked in engine.parking.all()] == ["job/1"]
+
+
+async def test_what_a_standby_has_set_aside_is_read_again_when_it_leads(engine: Engine) -> None:
+    async def caught_up() -> bool:
+        return True
+
+    store = engine.store
+    assert isinstance(store, OneRead)
+    engine.hear(Change(1, 2000, [("job/1/wish", b"\xc1")], [], None))
+    await engine.lead(caught_up)
+
+    assert store.reads == 1
+    assert engine.parking.all() == []
 
 
 @pytest.mark.parametrize("is_all", [True, False])

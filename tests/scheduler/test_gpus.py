@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from rota.engine.mirror import Mirror
+from rota.engine.shadow import Shadow
 from rota.model.ids import JobId
 from rota.model.job import Counters
 from rota.model.sync import Said
@@ -106,3 +109,66 @@ def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> 
     rounds.go(10)
 
     assert len({placements(rounds.mirror, job)[0] for job in parts}) == 1
+
+
+# ---- an update that takes the GPUs away
+
+
+def revise(rounds: Rounds, number: int, gpu: int) -> None:
+    """A user updates how many thousandths of a GPU the job asks for."""
+    spec = rounds.mirror.jobs[JobId(str(number))].spec
+    needs = {"cpu": 1000, "memory": GIB, **({"gpu": gpu} if gpu else {})}
+    rounds.mirror.apply(replace(spec, needs=needs, version=spec.version + 1))
+
+
+def loaded_afresh(mirror: Mirror) -> Mirror:
+    again = Mirror()
+    again.now_ms = mirror.now_ms
+    again.load(Shadow.take(mirror).records)
+    return again
+
+
+def reserved_devices(mirror: Mirror) -> list[int]:
+    found: list[int] = mirror.room.devices[0].tolist()
+    return found
+
+
+def test_retry_after_update_without_gpu_has_no_devices() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    job = submit(rounds, 1, 1000, retries=1)
+    rounds.go()
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=1)
+    revise(rounds, 1, 0)
+    rounds.go(100_000)
+
+    assert placements(rounds.mirror, job) == {0: "a"}
+    assert rounds.mirror.jobs[job].attempts[0].gpus == {}
+    assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
+
+
+def test_devices_of_a_running_attempt_stay_reserved_after_an_update_without_gpu() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    submit(rounds, 1, 500)
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    revise(rounds, 1, 0)
+
+    assert reserved_devices(rounds.mirror) == [1000, 0, 0, 0]
+    assert reserved_devices(loaded_afresh(rounds.mirror)) == [1000, 0, 0, 0]
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
+
+
+def test_an_attempt_gives_back_the_share_it_took() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", BOX)
+    submit(rounds, 1, 300)
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    revise(rounds, 1, 700)
+
+    assert reserved_devices(rounds.mirror) == reserved_devices(loaded_afresh(rounds.mirror))
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]

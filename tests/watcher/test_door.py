@@ -17,9 +17,10 @@ from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Link
 from rota.model.plan import NOTHING, OWNERS, Plan, Record
-from rota.model.sync import Hello, LogRequest
+from rota.model.sync import Hello, JobOrders, LogRequest
+from rota.model.view import View
 from rota.store.memory import MemoryStore
-from rota.testing.builders import hello
+from rota.testing.builders import hello, job_spec
 from rota.watcher import liveness
 from rota.watcher.run import PLACE, AgentDoor, Context
 from rota.watcher.session import Session
@@ -218,3 +219,28 @@ async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_conne
         status = engine.mirror.nodes[A].status
         assert status is not None
         assert (status.state, status.reason) == (NodeState.SUSPECT, "its connection broke")
+
+
+async def test_orders_that_cannot_be_computed_cost_that_node_its_connection_only(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line(hello("a"))
+    orders = Told.orders
+
+    def stumble(told: Told, view: View, node: NodeId) -> list[JobOrders]:
+        if view.nodes[node].assigned:
+            raise ZeroDivisionError
+        return orders(told, view, node)
+
+    monkeypatch.setattr(Told, "orders", stumble)
+    async with calling(store, line) as (engine, call, placement):
+        over = call()
+        await turns()
+        assert line.welcomed
+        await put(engine, placement)
+        await over
+
+        assert line.starts == []
+        assert engine.parking.all() == [], "no listener has failed"
+        await put(engine, job_spec(2))
+        assert list(engine.mirror.jobs) == ["1", "2"]

@@ -57,6 +57,19 @@ def test_an_attempt_is_told_which_gpus_it_was_given() -> None:
     assert [start.gpus for start in orders.start] == [0b01, 0b01, 0b10]
 
 
+def test_work_of_a_job_that_was_set_aside_is_not_stopped() -> None:
+    """The server could not load it, and knows that it exists."""
+    mirror = placed(count=1)
+    inventory = [
+        claims(1, Said.RUNNING, (0, 1)),
+        claims(7, Said.RUNNING, (0, 1)),
+        claims(8, Said.RUNNING, (0, 1)),
+    ]
+    mirror.aside = frozenset((JobId("7"),))
+
+    assert stops(Told(inventory).orders(mirror, A)) == [(JobId("8"), 0, 1)]
+
+
 def test_nothing_is_told_twice() -> None:
     mirror = placed(count=2)
     told = Told([])

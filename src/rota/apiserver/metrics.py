@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import add
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from rota.apiserver import show
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
+from rota.engine.parking import Stage
 from rota.engine.run import Committed
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.brake import Level, Silence
@@ -150,6 +151,13 @@ def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> I
     yield family
     for name, (words, value) in figures.items():
         yield _plain(name, words, value)
+
+
+def faults(counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily("rota_faults", "exceptions that were contained, by where", labels=("stage",))
+    for stage in Stage:
+        family.add_metric((stage.value,), counts.get(stage, 0))
+    return family
 
 
 def _plain(name: str, words: str, value: float) -> Metric:

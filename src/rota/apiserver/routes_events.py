@@ -15,10 +15,13 @@ from rota.apiserver.finding import find_job, find_node, may_hear
 from rota.apiserver.openapi.events import EVENT_FIELDS
 from rota.apiserver.watching import position_of
 from rota.engine.mirror import Mirror
+from rota.engine.parking import Parked, Stage
+from rota.engine.run import Engine
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
 
 EVENTS_PAGE_MAX = 1000
+PARKED_SHOWN = 100  # there may be as many as there are jobs
 
 Fits = Callable[[Happened], bool]
 
@@ -112,6 +115,7 @@ async def show_server(request: Request) -> Response:
         "is_short_of_disk": engine.mirror.is_short,
         "started_at_ms": api.started_at_ms,
         **_standing(engine.mirror, engine.now_ms()),
+        **_faults(engine, caller_of(request)),
         "address": api.addresses.http,
         "agent_address": api.addresses.agent,
         "controller_address": api.addresses.controller,
@@ -130,6 +134,28 @@ def _standing(mirror: Mirror, now_ms: int) -> show.Json:
         "opens_in_ms": max(0, restored.open_at_ms - now_ms) if restored is not None else 0,
         "restored_from_ms": restored.taken_at_ms if restored is not None else None,
         "refused": {name: why.reason for name, why in refused.items()},
+    }
+
+
+def _faults(engine: Engine, caller: Caller) -> show.Json:
+    """Errors may quote the jobs of others: their text is for callers who may see all jobs."""
+    parked = engine.parking.all()
+    shown = parked[:PARKED_SHOWN] if caller.everywhere else []
+    return {
+        "parked_count": len(parked),
+        "parked": [_parked(one, engine.now_ms()) for one in shown],
+        "faults": {stage: engine.parking.counts[stage] for stage in Stage},
+    }
+
+
+def _parked(one: Parked, now_ms: int) -> show.Json:
+    return {
+        "reconciler": one.reconciler,
+        "key": one.key,
+        "error": one.error,
+        "since_ms": one.since.wall_ms,
+        "times": one.times,
+        "retry_in_ms": None if one.retry_at_ms is None else max(0, one.retry_at_ms - now_ms),
     }
 
 

@@ -26,7 +26,7 @@ async def show_metrics(request: Request) -> Response:
         await api.engine.read(partial(_add, standing=standing, names=names[first : first + JOBS_AT_ONCE]))
     gauges = await api.engine.read(lambda mirror: list(metrics.cluster(mirror, standing)))
     own = metrics.server(api.version, api.engine.store.name, _figures(api))
-    body = metrics.text(api.counts, (*own, *gauges))
+    body = metrics.text(api.counts, (*own, metrics.faults(api.engine.parking.counts), *gauges))
     return Response(body, headers={**answers.COMMON_HEADERS, "Content-Type": TEXT_FORM})
 
 
@@ -39,6 +39,10 @@ def _figures(api: Api) -> dict[str, tuple[str, float]]:
         "rota_leads": ("1 while it leads and its store works", int(api.engine.healthy)),
         "rota_epoch": ("number of its term", api.engine.epoch),
         "rota_revision": ("number of the last commit", api.engine.revision),
+        "rota_parked": (
+            "keys and records left alone after a fault of the server",
+            len(api.engine.parking.all()),
+        ),
         "rota_audit_lines_dropped": ("lines of the audit log that could not be written", api.audit.dropped),
     }
 

@@ -1,14 +1,14 @@
 """`rota server`: the control plane; `rota server status`: how it is."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
-from rota.cli.words import age, clean, number, plural
+from rota.cli.words import age, clean, duration, number, plural
 from rota.client.cluster import Cluster
 from rota.client.server_views import Server
 from rota.config import STORES, ServerOptions
@@ -50,7 +50,7 @@ def command(context: click.Context, /, **options: Any) -> int:
 @output_option
 @with_cluster()
 def status(cluster: Cluster, output: str, *, as_json: bool) -> None:
-    """Show who leads, how the store answers, and which nodes are refused."""
+    """Show who leads, how the store answers, which nodes are refused, and what the server failed on."""
     server = cluster.server()
     emit_one("json" if as_json else output, server, str(server.epoch), lambda: _lines(server))
 
@@ -70,6 +70,21 @@ def _lines(server: Server) -> Iterator[str]:
         yield f"restored  nodes are greeted in {left}, when all leases have run out"
     for name, reason in sorted(server.refused.items()):
         yield f"refused   {clean(name)}: {clean(reason)}"
+    if any(server.faults.values()):
+        by_stage = ", ".join(f"{count} in {stage}" for stage, count in server.faults.items() if count)
+        yield f"faults    {clean(by_stage)}; the server's log has each"
+    for one in server.parked:
+        yield f"parked    {_parked(one)}"
+    if server.parked_count > len(server.parked):
+        yield f"parked    {server.parked_count - len(server.parked)} more"
+
+
+def _parked(one: Mapping[str, Any]) -> str:
+    failed = f"{clean(one['key'])}: {clean(one['reconciler'])} failed with {clean(one['error'])}"
+    if one["retry_in_ms"] is None:
+        return f"{failed}; it is left alone until the next start"
+    often = "once" if one["times"] == 1 else f"{one['times']} times"
+    return f"{failed}, {often} since {age(one['since_ms'])}; again in {duration(one['retry_in_ms'] / 1000)}"
 
 
 def _role(server: Server) -> str:

@@ -164,6 +164,9 @@ class Server:
     opens_in_ms: int = 0
     restored_from_ms: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    parked_count: int = 0
+    parked: tuple[Mapping[str, Any], ...] = ()  # what it leaves alone after a fault of its own
+    faults: Mapping[str, int] = field(default_factory=dict)
     raw: Mapping[str, Any] = raw_field()
 
 

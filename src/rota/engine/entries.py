@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from rota.engine.pins import Pins
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -14,6 +15,7 @@ from rota.model.neighbours import NOWHERE
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
 from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
 from rota.model.pins import PinBlock, grown
+from rota.model.plan import Record
 from rota.model.recovery import JobAnswers
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
@@ -53,6 +55,14 @@ class Move:
         self.lent += (now == _ROOM) - (before == _ROOM)
         self.leaving += (now == _LEAVING) - (before == _LEAVING)
         self.gave_room |= before >= _ROOM > now
+
+
+class Devices(NamedTuple):
+    """GPUs that are reserved for one attempt."""
+
+    slot: int  # of its node
+    share: int  # thousandths of each, as the spec asked when they were reserved
+    devices: int  # one bit each
 
 
 class JobTally:
@@ -122,11 +132,27 @@ class JobEntry:
         self.has_gaps = False  # some tasks have ended and were never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
         self.in_line = False
+        self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
         self.on: dict[NodeId, int] = {}  # live attempts by node
+        self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
         self.counted = NOWHERE
         self.counted_version = -1  # of the neighbours when `counted` was made
         if spec.kept is not None:
             self._bound()
+
+    def records(self) -> Iterator[Record]:
+        """All that is on disk about it, but its results."""
+        yield from self.parts()
+        yield from self.tasks.values()
+        yield from self.attempts.values()
+        yield from self.statuses.values()
+
+    def parts(self) -> Iterator[Record]:
+        """Its records that are not blocks of tasks."""
+        yield self.spec
+        parts = (self.wish, self.cluster, self.status, self.verdict, self.answers, self.former, self.rollout)
+        yield from (part for part in parts if part is not None)
+        yield from self.pins.values()
 
     def report(self, result: Result) -> None:
         self.results[result.index, result.attempt] = result
@@ -302,6 +328,11 @@ class NodeEntry:
         self.assigned: dict[tuple[JobId, int], int] = {}
         self.retires = False  # its machine is about to be ended
         self.refused: Unwelcome | None = None  # it calls, and may not come in
+
+    def records(self) -> Iterator[Record]:
+        """All that is on disk about it."""
+        yield self.spec
+        yield from (part for part in (self.wish, self.status) if part is not None)
 
     def refuse(self, why: Unwelcome | None) -> None:
         self.refused = why

@@ -19,10 +19,10 @@ class Lines:
         return self._lines.items()
 
     def put(self, job: JobEntry) -> None:
-        """Where it belongs: in its line while it is active, not paused, and has pending tasks."""
+        """Where it belongs: in its line while it is active, not paused or parked, and has pending tasks."""
         paused = job.wish is not None and job.wish.paused  # counts before its status says so
         active = job.status is not None and job.status.state is _ACTIVE
-        wanted = active and not paused and job.tally.pending > 0
+        wanted = active and not paused and not job.is_parked and job.tally.pending > 0
         if wanted and not job.in_line:
             job.in_line = True
             insort(self._lines.setdefault(job.spec.line, []), job.spec.order)

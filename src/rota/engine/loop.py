@@ -1,18 +1,79 @@
-"""Changes in, batches of plans out: decides to rest over its own uncommitted writes. No store, no clock."""
+"""Changes in, batches of plans out: decides to rest over its own uncommitted writes. No store, no clock.
+
+Theory of operation
+-------------------
+All state of a server is a set of records in the store and a *mirror* of them in memory. Every component is a
+*reconciler*: a pure function from the mirror, a key and the time to a *plan*, which lists records to write.
+The loop owns the mirror and a queue of keys. One call of `decide` makes one batch:
+
+1. Serve the waiting requests (commands of users and reports of nodes), each as a plan.
+2. Take keys off the queue and decide each. The plan's records are applied to the mirror at once, before they
+   are on disk, so that later decisions of the batch build on them. Each record written wakes the keys that
+   depend on it (`Reconciler.wakes`), and those are decided in the same batch.
+3. Stop when the queue is empty (the mirror is at rest), or at a bound on keys, on decisions, or on repeats of
+   one key. The rest of a long cascade goes into the next batch.
+
+The driver (`rota.engine.run`) then commits the batch in one transaction, and only after that answers requests
+and tells listeners. So the mirror is ahead of the disk from `decide` to the end of the commit, and nothing is
+said during that time. If the commit fails, the mirror is wrong and everything is read again.
+
+Faults
+------
+An exception in our own code must cost one request or one key, not the batch and not the process. What can be
+contained depends on what was touched when it was raised:
+
+* `decide` or a command raised: nothing was touched. The request is refused as a Bug. The key is parked
+  (`rota.engine.parking`): it is tried again when something it depends on changes, and after a pause that
+  doubles. If the traceback shows which waiting job a key of the whole cluster was working on, as the round
+  of the scheduler, that job is parked instead and the others go on.
+* `wakes` raised: the record is written, but a key that depends on it may not have been woken. All keys of
+  that reconciler are looked at again after the pause.
+* `mirror.apply` raised, or a record cannot be encoded: the mirror holds half a plan that must never be
+  committed. `Tainted` ends the batch and says who is to blame. All other requests of the batch go back to the
+  queue, which is possible because commands are pure and nobody has been answered. The driver reads the mirror
+  again from the store and makes a new loop with the same `Parking`.
+  The blame is on the submit or update of that job, if it is in the same batch; else on the job or node whose
+  record it is, if the plan was about others too: nothing is written about it until its pause is over, and the
+  others are served; else on the key or the request.
+* For some time after such a rebuild each plan is first tried on a small mirror of the jobs and nodes that it
+  writes about (`rota.engine.trial`). A second culprit is found there and costs no second rebuild, so hostile
+  requests cannot keep the server busy with reading its store.
+* A key that comes back without end over several batches, while few other keys turn, is a livelock: it is
+  parked as `Unsettled`. A cascade that is merely long, as a chain of jobs that are canceled one by one, also
+  repeats some keys often, but looks at a new key each few decisions.
+
+Invariants: the mirror equals the disk plus the plans of the uncommitted batch. A plan is applied whole or the
+mirror is thrown away. A record that is set aside or parked is never written. The order of records in a batch
+is the order in which they were decided, and the last write of a key counts.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from rota.engine.mirror import Mirror
+from rota.engine.parking import Parking, Stage
 from rota.engine.reconciler import Command, Keys, Reconciler
+from rota.engine.suspect import suspect_of
+from rota.engine.trial import try_out
 from rota.engine.workqueue import Due, WorkQueue
 from rota.model.errors import Bug, Conflict, NotFound, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
-from rota.model.ids import Key
-from rota.model.limits import BATCH_KEYS_MAX, DECIDE_AGAIN_MAX, STALL_MS
+from rota.model.ids import JobId, Key, NodeId, subject_of
+from rota.model.limits import (
+    BATCH_KEYS_MAX,
+    BATCH_LOOKS_MAX,
+    DECIDE_AGAIN_MAX,
+    STALL_MS,
+    TURNING_LOOKS_MAX,
+    TURNING_RATIO,
+)
 from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
 
+Packed = TypeVar("Packed")
+EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
+REQUEST = "request"  # the key under which faults of requests are reported
+NOBODY = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
 _OF_RECORDS = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
 
 
@@ -23,6 +84,7 @@ class Request(msgspec.Struct, frozen=True):
     command: Command
     answered: Callable[[Any], None]
     refused: Callable[[RotaError], None]
+    may_split: bool = False  # a report about many jobs: what concerns a parked one may be left out
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -30,6 +92,27 @@ class Outcome(msgspec.Struct, frozen=True):
 
     request: Request
     answer: Any
+
+
+class Source(NamedTuple):
+    """Where a plan comes from: a reconciler's key, or a request."""
+
+    due: Due
+    request: Request | None = None
+
+
+class Culprit(NamedTuple):
+    """Whose fault it is that a record cannot be written."""
+
+    source: Source
+    made_it: bool  # it has made or updated the job or node that the record is part of
+
+
+class Taken(NamedTuple):
+    """A plan that was applied to the mirror."""
+
+    source: Source
+    plan: Plan
 
 
 class Decided(NamedTuple):
@@ -43,36 +126,73 @@ class Decided(NamedTuple):
     outcomes: list[Outcome]
     refusals: list[tuple[Request, RotaError]]
     fenced: bool
+    taken: Sequence[Taken] = ()
 
     @property
     def commits(self) -> bool:
         """Whether it must go to disk before anybody hears of it."""
         return bool(self.puts or self.deletes or self.events or self.fenced)
 
-    def answer(self) -> None:
-        """It is on disk: tell whoever asked."""
-        for request, refusal in self.refusals:
-            request.refused(refusal)
-        for outcome in self.outcomes:
-            outcome.request.answered(outcome.answer)
+    @property
+    def requests(self) -> list[Request]:
+        return [*(request for request, _ in self.refusals), *(one.request for one in self.outcomes)]
+
+    def answer(self) -> list[Exception]:
+        """It is on disk: tell all callers. Returns what was raised by callers that could not be told."""
+        refused = [_raised(request.refused, refusal) for request, refusal in self.refusals]
+        answered = [_raised(one.request.answered, one.answer) for one in self.outcomes]
+        return [error for error in (*refused, *answered) if error is not None]
 
     def fail(self, error: RotaError) -> None:
-        """It is not on disk, and must not be true; a refusal may rest on it, or on what is no longer so."""
-        for request in (*(request for request, _ in self.refusals), *(one.request for one in self.outcomes)):
+        """The commit failed. Fail every request, refusals too: they were computed from uncommitted state."""
+        for request in self.requests:
             request.refused(error)
 
+    def packed(self, pack: Callable[["Decided"], Packed]) -> Packed:
+        """What `pack` makes of it for the store. Raises Tainted: some plan of it cannot be encoded."""
+        try:
+            return pack(self)
+        except Exception as error:
+            raise self._unpackable(pack) from error
 
-class Parked(NamedTuple):
-    """A key whose decision raised a bug: left alone until something wakes it again."""
+    def _unpackable(self, pack: Callable[["Decided"], object]) -> "Tainted":
+        """Find the plan that cannot be encoded by packing each record and each plan's events alone."""
+        nothing = self._replace(puts={}, deletes={}, events=())
+        for source, plan in self.taken:
+            culprit = Culprit(source, made_it=False)
+            for record in plan.puts:
+                if self.puts.get(record.key) is record:
+                    error = _raised(pack, nothing._replace(puts={record.key: record}))
+                    if error is not None:
+                        return Tainted(Stage.ENCODE, culprit, record.key, error)
+            error = _raised(pack, nothing._replace(events=plan.events)) if plan.events else None
+            if error is not None:
+                return Tainted(Stage.ENCODE, culprit, Key(""), error)
+        passing = Bug("the batch could not be encoded, and each of its plans can be")
+        return Tainted(Stage.ENCODE, Culprit(Source(NOBODY), made_it=False), Key(""), passing)
 
-    due: Due
-    error: Exception
+
+class Tainted(Exception):
+    """The mirror holds part of a plan that cannot be committed: it has to be read again."""
+
+    def __init__(
+        self, stage: Stage, culprit: Culprit, key: Key, error: Exception, *, is_trial: bool = False
+    ) -> None:
+        super().__init__(f"{culprit.source.due.reconciler} failed on {key}: {error!r}")
+        self.stage = stage
+        self.source = culprit.source
+        self.made_it = culprit.made_it
+        self.key = key  # of the record
+        self.error = error
+        self.is_trial = is_trial  # it was found out before the mirror was touched
 
 
 class Loop:
-    def __init__(self, mirror: Mirror, reconcilers: Sequence[Reconciler]) -> None:
+    def __init__(
+        self, mirror: Mirror, reconcilers: Sequence[Reconciler], parking: Parking | None = None
+    ) -> None:
         self.mirror = mirror
-        self.parked: list[Parked] = []
+        self.parking = Parking() if parking is None else parking
         self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
         self._wakes: dict[type[Record], list[tuple[str, Keys]]] = {}
         for reconciler in reconcilers:
@@ -80,13 +200,15 @@ class Loop:
                 self._wakes.setdefault(kind, []).append((reconciler.name, keys))
         self._queue = WorkQueue()
         self._requests: list[Request] = []
+        self._now = Instant(mirror.now_ms, 0)  # of the last batch
         self._last_ms: int | None = None
+        self._turns: dict[Due, int] = {}  # decisions of each key since the queue was last empty
+        self._resume_parked()
 
     def look_at_everything(self) -> None:
         """After a start nothing special happens: every key is looked at."""
-        for reconciler in self._reconcilers.values():
-            for key in reconciler.start(self.mirror):
-                self._queue.wake(Due(reconciler.name, key))
+        for name in self._reconcilers:
+            self._wake_all(name, self._now)
 
     def ask(self, request: Request) -> None:
         self._requests.append(request)
@@ -105,29 +227,68 @@ class Loop:
         requests, self._requests = self._requests, []
         return requests
 
+    def give_back(self, requests: Sequence[Request]) -> None:
+        """Serve these before all others: the batch that they were part of is not committed."""
+        self._requests[:0] = requests
+
     def next_at(self) -> int | None:
-        return self._queue.next_at()
+        times = (self._queue.next_at(), self.parking.next_at())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def decide(self, now: Instant) -> Decided | None:
-        """One batch, or nothing to do."""
+        """One batch, or nothing to do. Raises Tainted when the mirror has to be read again."""
         self._notice_stall(now)
         self.mirror.now_ms = now.ms
+        self._now = now
+        self._release_parked(now)
         batch = _Batch(now)
         requests = self.take_requests()
-        for request in requests:
-            self._serve(request, batch)
-        self._rest(batch)
+        try:
+            for request in requests:
+                self._serve(request, batch)
+            self._run(batch)
+        except Exception:  # Tainted, or a bug of this very module: the callers must not wait for ever
+            self.give_back(requests)
+            raise
+        batch.events.extend(self.parking.take_news())
         decided = batch.done()
         return decided if requests or decided.commits else None
 
-    def _rest(self, batch: "_Batch") -> None:
+    def condemn(self, tainted: Tainted, now: Instant) -> None:
+        """The mirror was read again: park or refuse what had tainted it, and do without."""
+        request = tainted.source.request
+        if self._condemn(tainted, now) and request is not None:
+            self._requests = [one for one in self._requests if one is not request]
+            request.refused(_bug(tainted.source.due))
+
+    # ---- deciding
+
+    def _run(self, batch: "_Batch") -> None:
         """Decide until nothing is due, or enough for one commit."""
         times: dict[Due, int] = {}
-        while len(times) < BATCH_KEYS_MAX and (due := self._queue.take(batch.now.ms)) is not None:
-            times[due] = times.get(due, 0) + 1
-            if times[due] > DECIDE_AGAIN_MAX:
-                raise Unsettled(f"{due} was decided {DECIDE_AGAIN_MAX} times and does not come to rest")
+        looks = 0
+        while len(times) < BATCH_KEYS_MAX and looks < BATCH_LOOKS_MAX:
+            due = self._queue.take(batch.now.ms)
+            if due is None:
+                self._turns.clear()
+                return
+            looks += 1
+            times[due] = again = times.get(due, 0) + 1
             self._look(due, batch)
+            if again >= DECIDE_AGAIN_MAX:
+                break
+        self._notice_livelock(times, batch.now)
+
+    def _notice_livelock(self, times: dict[Due, int], now: Instant) -> None:
+        """The batch ended before all was at rest: park a key if the same ones turn without end."""
+        turns = self._turns
+        for due, count in times.items():
+            turns[due] = turns.get(due, 0) + count
+        most = max(turns, key=lambda due: turns[due])
+        if turns[most] >= TURNING_LOOKS_MAX and sum(turns.values()) > len(turns) * TURNING_RATIO:
+            unsettled = Unsettled(f"decided {turns[most]} times and does not come to rest")
+            self._park(Stage.DECIDE, most, unsettled, now, firm=True)
+            turns.clear()
 
     def _notice_stall(self, now: Instant) -> None:
         """A gap in our own ticks is our sleep, not the nodes' silence."""
@@ -137,50 +298,193 @@ class Loop:
         self._last_ms = now.ms
 
     def _serve(self, request: Request, batch: "_Batch") -> None:
-        plan = self._guarded(Due(request.owner, "request"), request.command, self.mirror, batch.now)
-        if isinstance(plan, RotaError):
-            batch.refusals.append((request, plan))
-            batch.fenced |= isinstance(plan, _OF_RECORDS)
+        due = Due(request.owner, REQUEST)
+        try:
+            plan = _checked(request.owner, request.command(self.mirror, batch.now))
+            if self.parking.subjects:
+                plan = self._permitted(plan, may_split=request.may_split)
+        except (Rejected, StoreFull) as refusal:
+            batch.refusals.append((request, refusal))
+            batch.fenced |= isinstance(refusal, _OF_RECORDS)
             return
-        self._take(request.owner, plan, batch)
+        except Exception as error:
+            self.parking.note(Stage.DECIDE, due, error)
+            batch.refusals.append((request, _bug(due)))
+            return
+        try:
+            self._take(Source(due, request), plan, batch)
+        except Tainted as tainted:
+            if not tainted.is_trial:
+                raise
+            if self._condemn(tainted, batch.now):
+                batch.refusals.append((request, _bug(due)))
+            else:
+                self._requests.append(request)
+            return
         batch.outcomes.append(Outcome(request, plan.answer))
 
     def _look(self, due: Due, batch: "_Batch") -> None:
+        if due.key == EVERY_KEY:
+            self._wake_all(due.reconciler, batch.now)
+        elif due not in self.parking.keys:
+            self._decide(due, batch)
+        elif not self._must_wait(due, batch.now) and self._decide(due, batch):
+            self.parking.succeeded(due)
+
+    def _must_wait(self, due: Due, now: Instant) -> bool:
+        """Whether a parked key is left alone still, although something may have woken it."""
+        parked = self.parking.keys[due]
+        if not parked.firm or parked.retry_at_ms is None or parked.retry_at_ms <= now.ms:
+            return False
+        self._queue.wake_at(due, parked.retry_at_ms)
+        return True
+
+    def _decide(self, due: Due, batch: "_Batch") -> bool:
+        """Decide one key and apply its plan; says whether that went well."""
         reconciler = self._reconcilers[due.reconciler]
-        plan = self._guarded(due, reconciler.decide, self.mirror, due.key, batch.now)
-        if plan is NOTHING or isinstance(plan, RotaError):
-            return
+        try:
+            plan = reconciler.decide(self.mirror, due.key, batch.now)
+            if plan is NOTHING:
+                return True
+            plan = _checked(reconciler.owner, plan)
+            if self.parking.subjects:
+                plan = self._permitted(plan, may_split=True)
+        except (Rejected, StoreFull):
+            return True
+        except Exception as error:
+            self._blame(due, error, batch.now)
+            return False
         if plan.wake_at_ms is not None:
             self._queue.wake_at(due, plan.wake_at_ms)
-        self._take(reconciler.owner, plan, batch)
-
-    def _guarded(self, due: Due, decide: Callable[..., Plan], *given: object) -> Plan | RotaError:
-        """A bug in one decision parks its key and is told; the others go on."""
         try:
-            return decide(*given)
-        except (Rejected, StoreFull) as refusal:
-            return refusal
-        except Exception as error:
-            self.parked.append(Parked(due, error))
-            return Bug(f"deciding {due.key} for {due.reconciler} failed")
+            self._take(Source(due), plan, batch)
+        except Tainted as tainted:
+            if not tainted.is_trial:
+                raise
+            self._condemn(tainted, batch.now)
+            self._queue.wake(due)
+            return False
+        return True
 
-    def _take(self, owner: str, plan: Plan, batch: "_Batch") -> None:
-        for record in plan.puts:
-            kind = type(record)
-            if OWNERS[kind] != owner:
-                raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[kind]}'s")
-            self.mirror.apply(record)
-            batch.put(record)
-            for name, keys in self._wakes.get(kind, ()):
-                for key in keys(record):
-                    self._queue.wake(Due(name, key))
-        for key in plan.deletes:
-            self.mirror.forget(key)
-            batch.delete(key)
+    def _permitted(self, plan: Plan, *, may_split: bool) -> Plan:
+        """The plan without what concerns parked subjects. Raises Conflict where it is all or nothing."""
+        parked = self.parking.subjects
+        closed = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
+        if not closed:
+            return plan
+        if not may_split:
+            subject = min(closed)
+            hint = "`rota server status` shows what is left alone after a fault of the server"
+            raise Conflict(f"{subject} cannot be changed now: the server failed on it", hint=hint)
+        return plan.but(
+            puts=tuple(record for record in plan.puts if subject_of(record.key) not in closed),
+            deletes=tuple(key for key in plan.deletes if subject_of(key) not in closed),
+            events=tuple(event for event in plan.events if not closed & _subjects_of(event)),
+        )
+
+    def _take(self, source: Source, plan: Plan, batch: "_Batch") -> None:
+        """Apply a plan to the mirror. Raises Tainted: a part of it is applied then, unless it was a trial."""
+        if self.parking.is_wary(batch.now.ms) and (failed := try_out(self.mirror, plan)) is not None:
+            culprit = _culprit(failed.key, [Taken(source, plan)])
+            raise Tainted(failed.stage, culprit, failed.key, failed.error, is_trial=True)
+        key = Key("")
+        try:
+            for record in plan.puts:
+                key = record.key
+                self.mirror.apply(record)
+                batch.put(key, record)
+                self._wake_after(record, batch.now)
+            for key in plan.deletes:
+                self.mirror.forget(key)
+                batch.delete(key)
+        except Exception as error:
+            culprit = _culprit(key, [*batch.taken, Taken(source, plan)])
+            raise Tainted(Stage.APPLY, culprit, key, error) from error
+        batch.taken.append(Taken(source, plan))
         batch.events.extend(plan.events)
         batch.fenced |= plan.fenced
         if plan.why:
             batch.whys.append(plan.why)
+
+    # ---- waking
+
+    def _wake_after(self, record: Record, now: Instant) -> None:
+        for name, keys in self._wakes.get(type(record), ()):
+            try:
+                for key in keys(record):
+                    self._queue.wake(Due(name, key))
+            except Exception as error:
+                self._park(Stage.WAKE, Due(name, EVERY_KEY), error, now, firm=True)
+
+    def _wake_all(self, name: str, now: Instant) -> None:
+        due = Due(name, EVERY_KEY)
+        try:
+            for key in self._reconcilers[name].start(self.mirror):
+                self._queue.wake(Due(name, key))
+        except Exception as error:
+            self._park(Stage.WAKE, due, error, now, firm=True)
+            return
+        self.parking.succeeded(due)
+
+    # ---- parking
+
+    def _condemn(self, tainted: Tainted, now: Instant) -> bool:
+        """Park the subject that could not be written, or the key. True: it is the request's fault alone."""
+        due, request = tainted.source
+        subject = subject_of(tainted.key)
+        if due is NOBODY:  # all of it is decided again
+            self.parking.note(tainted.stage, due, tainted.error)
+            return False
+        is_part = subject.partition("/")[0] in ("job", "node") and not tainted.made_it
+        if request is not None:
+            if not (request.may_split and is_part and subject.startswith("job/")):
+                self.parking.note(tainted.stage, due, tainted.error)
+                return True
+        elif not is_part or subject.partition("/")[2] == due.key.partition("/")[0]:
+            self._park(tainted.stage, due, tainted.error, now, firm=True)
+            return False
+        self.parking.park_subject(tainted.stage, due, subject, tainted.error, now)
+        if subject.startswith("job/"):
+            self.mirror.hold_back(JobId(subject[4:]))
+        return False
+
+    def _blame(self, due: Due, error: Exception, now: Instant) -> None:
+        """Park the waiting job that a decision failed on, if that can be told; else the key."""
+        job = suspect_of(error, self.mirror)
+        if job is None or due.key.partition("/")[0] == job:
+            self._park(Stage.DECIDE, due, error, now, firm=False)
+            return
+        self.parking.park_subject(Stage.DECIDE, due, f"job/{job}", error, now)
+        self.mirror.hold_back(job)
+        self._queue.wake(due)
+
+    def _park(self, stage: Stage, due: Due, error: Exception, now: Instant, *, firm: bool) -> None:
+        parked = self.parking.park_key(stage, due, error, now, firm=firm)
+        if parked.retry_at_ms is not None:
+            self._queue.wake_at(due, parked.retry_at_ms)
+
+    def _resume_parked(self) -> None:
+        """This loop replaces one whose mirror was read again: the same is left alone."""
+        for due, parked in self.parking.keys.items():
+            if due.reconciler in self._reconcilers and parked.retry_at_ms is not None:
+                self._queue.wake_at(due, parked.retry_at_ms)
+        for subject in self.parking.subjects:
+            if subject.startswith("job/"):
+                self.mirror.hold_back(JobId(subject[4:]))
+
+    def _release_parked(self, now: Instant) -> None:
+        """Look again at everything about the subjects whose pause is over."""
+        for subject in self.parking.release(now):
+            head, _, name = subject.partition("/")
+            if head == "job" and (job := self.mirror.jobs.get(JobId(name))) is not None:
+                self.mirror.let_back(job.spec.id)
+                for record in job.records():
+                    self._wake_after(record, now)
+            elif head == "node" and (node := self.mirror.nodes.get(NodeId(name))) is not None:
+                for one in node.records():
+                    self._wake_after(one, now)
+            else:
+                self.look_at_everything()
 
 
 class _Batch:
@@ -195,9 +499,9 @@ class _Batch:
         self.outcomes: list[Outcome] = []
         self.refusals: list[tuple[Request, RotaError]] = []
         self.fenced = False
+        self.taken: list[Taken] = []
 
-    def put(self, record: Record) -> None:
-        key = record.key
+    def put(self, key: Key, record: Record) -> None:
         self.deletes.pop(key, None)
         self.puts[key] = record
 
@@ -215,4 +519,46 @@ class _Batch:
             self.outcomes,
             self.refusals,
             self.fenced,
+            self.taken,
         )
+
+
+def _checked(owner: str, plan: Plan) -> Plan:
+    """The plan, if it writes nothing that is another component's."""
+    for record in plan.puts:
+        kind = type(record)
+        if OWNERS[kind] != owner:
+            raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[kind]}'s")
+    return plan
+
+
+def _culprit(key: Key, taken: list[Taken]) -> Culprit:
+    """Who wrote the spec of that job or node last, if anyone did; else whose plan came last.
+
+    A record of a new or updated job that cannot be applied is most likely the fault of that submit or update.
+    """
+    spec = f"{subject_of(key)}/spec"
+    for source, plan in reversed(taken):
+        if any(record.key == spec for record in plan.puts):
+            return Culprit(source, made_it=True)
+    return Culprit(taken[-1].source, made_it=False)
+
+
+def _bug(due: Due) -> Bug:
+    return Bug(f"deciding {due.key} for {due.reconciler} failed")
+
+
+def _keys_of(plan: Plan) -> list[Key]:
+    return [*(record.key for record in plan.puts), *plan.deletes]
+
+
+def _subjects_of(event: Event) -> set[str]:
+    return {f"job/{event.job}", f"node/{event.node}"}
+
+
+def _raised(call: Callable[..., object], *given: object) -> Exception | None:
+    try:
+        call(*given)
+    except Exception as error:
+        return error
+    return None

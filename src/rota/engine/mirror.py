@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.engine.entries import JobEntry, Move, NodeEntry, touched_by
+from rota.engine.entries import Devices, JobEntry, Move, NodeEntry, touched_by
 from rota.engine.followers import Followers
 from rota.engine.lines import Lines
 from rota.engine.load_order import load_order
@@ -11,11 +11,11 @@ from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Machine
 from rota.model.columns import FEW, changes, ints
-from rota.model.ids import JobId, Key, NodeId
+from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS
@@ -39,6 +39,15 @@ _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 _SYSTEM, _CANCELING = Kind.SYSTEM, JobState.CANCELING
 
 
+class Unapplied(Exception):
+    """A record could not be applied: what it is part of is half-written, and the mirror is not to be used."""
+
+    def __init__(self, key: Key, error: Exception) -> None:
+        super().__init__(f"{key} could not be applied: {error!r}")
+        self.subject = subject_of(key)
+        self.error = error
+
+
 class Mirror(Standing):
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +62,7 @@ class Mirror(Standing):
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
         self.unassigned: dict[JobId, None] = {}  # that have no cluster yet
+        self.aside: frozenset[JobId] = frozenset()  # jobs on disk that could not be loaded
         self.unfinished = 0
         self.now_ms = 0
         self.read_at_ms = 0
@@ -107,17 +117,22 @@ class Mirror(Standing):
         self.hear_all()
 
     def take_in(self, records: Iterable[Record]) -> None:
-        """Each block is looked at when all of its three records are there."""
-        blocks: dict[tuple[JobId, int], None] = {}
-        for record in sorted(records, key=load_order):
-            match record:
-                case TaskBlock() | AttemptBlock() | StatusBlock():
-                    self.jobs[record.job].keep(record)
-                    blocks[record.job, record.block] = None
-                case _:
-                    self.apply(record)
-        for job, block in blocks:
-            self._refresh(self.jobs[job], block)
+        """Each block is looked at when all of its three records are there. Raises Unapplied."""
+        given = list(records)
+        blocks: dict[tuple[JobId, int], TaskBlock | AttemptBlock | StatusBlock] = {}
+        at: Record | None = None
+        try:
+            for at in sorted(given, key=load_order):
+                match at:
+                    case TaskBlock() | AttemptBlock() | StatusBlock():
+                        self.jobs[at.job].keep(at)
+                        blocks[at.job, at.block] = at
+                    case _:
+                        self.apply(at)
+            for at in blocks.values():
+                self._refresh(self.jobs[at.job], at.block)
+        except Exception as error:
+            raise Unapplied((at or _unsorted(given)).key, error) from error
 
     def apply(self, record: Record) -> None:
         self._appliers[type(record)](record)
@@ -133,6 +148,19 @@ class Mirror(Standing):
             case _:
                 self.room.grown += head == "namespace"
                 self.drop(key)
+
+    # ---- parking: what our own code failed on
+
+    def hold_back(self, job: JobId) -> None:
+        """Keep a job out of the line of those that wait to be placed, until it is let back."""
+        entry = self.jobs.get(job)
+        if entry is not None:
+            entry.is_parked = True
+            self._lines.put(entry)
+
+    def let_back(self, job: JobId) -> None:
+        self.jobs[job].is_parked = False
+        self._lines.put(self.jobs[job])
 
     # ---- observing: what is never stored
 
@@ -150,7 +178,6 @@ class Mirror(Standing):
 
     def measure(self, node: NodeId, load: Load) -> None:
         entry = self._node(node)
-        entry.load = load
         capacity = entry.status.capacity if entry.status else {}
         free = {"memory": load.memory_free, "disk": load.disk_free}
         self.room.set_measured(
@@ -158,6 +185,22 @@ class Mirror(Standing):
             {resource: amount for resource, amount in free.items() if amount is not None},
             load.cpu_milli / max(1, capacity.get("cpu", 1)),
         )
+        entry.load = load  # last: a load whose numbers do not fit must not be there to be inherited
+
+    def resume(self, before: "Mirror") -> None:
+        """Take over what was observed, after a mirror that was half-written was read again.
+
+        Unlike after a failed commit, nodes could be heard all the time: their silence counts on.
+        """
+        self.inherit(before)
+        self.read_at_ms = before.read_at_ms
+        self.refusals = before.refusals
+        for node, entry in before.nodes.items():
+            if node in self.nodes:
+                self.nodes[node].heard_at_ms = entry.heard_at_ms
+        for name, job in before.jobs.items():
+            if name in self.jobs:
+                self.jobs[name].run_us = job.run_us
 
     def inherit(self, before: "Mirror") -> None:
         """Take over what was observed, after everything was read again.
@@ -311,13 +354,30 @@ class Mirror(Standing):
                 self._node(node).assigned[name] = number[position]
             else:
                 self._node(node).assigned.pop(name, None)
-            devices = attempt.gpus.get(position)
-            if devices is not None and (now[position] >= _ROOM) != (before[position] >= _ROOM):
-                times = 1 if now[position] >= _ROOM else -1
-                self.room.hold_devices(self.room.slot[node], job.spec.needs[GPU], devices, times)
+            if now[position] >= _ROOM > before[position]:
+                self._take_devices(job, first + position, node, attempt.gpus.get(position, 0))
+            elif before[position] >= _ROOM > now[position]:
+                self._return_devices(job, first + position)
         for node, move in moves.items():
             self._sums.move(job, node, move)
             self.touched[node] = None
+
+    def _take_devices(self, job: JobEntry, index: int, node: NodeId, devices: int) -> None:
+        """Reserve an attempt's GPUs, and remember what was reserved: by its end the spec may be another.
+
+        An attempt of an older spec may have GPUs although the spec no longer asks for any. Their share is
+        not known then, so they count as wholly taken until that attempt has ended.
+        """
+        if devices:
+            share = job.spec.needs.get(GPU) or WHOLE_GPU
+            slot = self.room.slot[node]
+            job.devices[index] = Devices(slot, share, devices)
+            self.room.hold_devices(slot, share, devices, 1)
+
+    def _return_devices(self, job: JobEntry, index: int) -> None:
+        held = job.devices.pop(index, None)
+        if held is not None:
+            self.room.hold_devices(held.slot, held.share, held.devices, -1)
 
     def _touch_block(self, job: JobEntry, block: int) -> None:
         attempt = job.attempts.get(block)
@@ -398,3 +458,13 @@ class Mirror(Standing):
         self.touched.pop(node, None)  # nobody is there to be told
         if entry is not None:
             self.room.set_open(self.room.slot[node], False)
+
+
+def _unsorted(records: list[Record]) -> Record:
+    """The first whose place in the order of loading cannot be told."""
+    for record in records:
+        try:
+            load_order(record)
+        except Exception:
+            return record
+    raise AssertionError("each record has a place in the order of loading")

@@ -1,7 +1,37 @@
-"""The one asynchronous driver of the loop: persist, then speak. [I/O]"""
+"""The one asynchronous driver of the loop: persist, then speak. [I/O]
+
+One coroutine, `Engine.run`, makes one turn after the other; nothing else decides, commits or tells, so there
+are no locks. A turn does this, in an order that matters:
+
+1. Raise the epoch if somebody has seen a higher one.
+2. Housekeeping that is due: old events, disk space, listeners that missed a commit. It is part of every turn,
+   because a busy server has no idle ones.
+3. `Loop.decide`. From here on the mirror is ahead of the disk, and `read` puts callers off.
+4. Commit. While it is awaited, requests and observations pile up for the next turn.
+5. Speak: let the reads run that were put off, answer the requests, tell the listeners. All of it happens
+   without awaiting anything, so nobody can see a state between two commits.
+
+What can go wrong, and what it costs:
+
+| where | what happens |
+|---|---|
+| deciding raises | `Loop` refuses that request or parks that key; the batch goes on |
+| applying or encoding raises | `Tainted`: the mirror is read again, the other requests are served again |
+| the commit fails | every request of the batch fails, everything is read again (`_start_over`) |
+| the store cannot be read | waiting callers are refused; it is tried again each second |
+| somebody else leads | `Deposed` ends `run`: the one fault that must |
+| a listener raises | the others are told; it hears at the next turn that everything was read again |
+| an answer raises | it is logged |
+| anything else raises | as if the commit had failed: the last line of defence |
+| a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.loading`) |
+| on a standby a change cannot be applied | `Damaged`: whoever follows the leader reads everything again |
+
+Every fault is counted, logged and shown by `rota server status`; see `rota.engine.parking`.
+"""
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,12 +39,15 @@ import structlog
 
 from rota.engine.catching_up import catch_up
 from rota.engine.clock import Clock
-from rota.engine.loop import Decided, Loop, Request
-from rota.engine.mirror import Mirror
+from rota.engine.loading import Loaded, load
+from rota.engine.loop import NOBODY, Decided, Loop, Request, Tainted
+from rota.engine.mirror import Mirror, Unapplied
+from rota.engine.parking import Parking, Stage
 from rota.engine.pulse import Pulse
 from rota.engine.reconciler import Command, Reconciler
-from rota.model.errors import Deposed, RotaError, StoreFull, Unavailable
-from rota.model.ids import Key
+from rota.engine.workqueue import Due
+from rota.model.errors import Damaged, Deposed, RotaError, StoreFull, Unavailable
+from rota.model.ids import JobId, Key, subject_of
 from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
@@ -56,13 +89,16 @@ class Engine:
         self.healthy = False
         self._reconcilers = reconcilers
         self._clock = Clock(0)
-        self._loop = Loop(Mirror(), reconcilers)
+        self.parking = Parking()
+        self._loop = Loop(Mirror(), reconcilers, self.parking)
         self._woken = asyncio.Event()
         self._ahead = False  # the mirror holds what is not on disk
         self._reads: list[Read] = []
         self._decided: Decided | None = None  # and not on disk yet
         self._over: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
+        self._behind: list[Callable[[Committed], None]] = []  # listeners that raised, and missed a commit
+        self._distrusted: dict[str, Exception] = {}  # of a standby: what a change could not be applied to
         self._forgot_events_at_ms = 0
         self._looked_for_room_at_ms = 0
         self.pulse = Pulse()
@@ -92,8 +128,11 @@ class Engine:
         self._woken.set()
         return await future
 
-    async def ask(self, owner: str, command: Command) -> Any:
-        """Decide it, make it durable, return its answer; raises what the command was refused with."""
+    async def ask(self, owner: str, command: Command, *, may_split: bool = False) -> Any:
+        """Decide it, make it durable, return its answer; raises what the command was refused with.
+
+        `may_split`: what it writes about jobs that are parked after a fault may be left out.
+        """
         if self._over is not None:
             raise self._over
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -102,7 +141,7 @@ class Engine:
             if not future.done():
                 future.set_result(answer)
 
-        self._loop.ask(Request(owner, command, answered, _refuser(future)))
+        self._loop.ask(Request(owner, command, answered, _refuser(future), may_split))
         self._woken.set()
         return await future
 
@@ -154,33 +193,68 @@ class Engine:
 
     async def stand_by(self, snapshot: Snapshot) -> None:
         """Know this, and decide nothing; listeners are told that more was written than they heard of."""
+        before = self.mirror
+        self.parking.stand_by()
         await self._adopt(snapshot)
+        self.mirror.inherit(before)
+        self._log_faults()
         self._over = Unavailable("this server stands by")
         self._tell_again(None)
 
     def hear(self, change: Change) -> None:
-        """The next commit after the one that is known."""
+        """The next commit after the one that is known. Raises Damaged: everything has to be read again."""
         if change.time_ms > self._clock.now().ms:
             self._clock = Clock(change.time_ms)
         self.mirror.now_ms = now_ms = self._clock.now().ms
-        puts = codec.decode_heard(change.puts)
-        catch_up(self.mirror, puts, map(Key, change.deletes))
+        decoded = codec.decode_all(change.puts)
+        try:
+            self._set_aside({subject_of(key): error for key, error in decoded.failed.items()})
+            aside = self.parking.subjects
+            puts = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
+            catch_up(self.mirror, puts, map(Key, change.deletes))
+        except Exception as error:
+            if isinstance(error, Unapplied):
+                self._distrusted[error.subject] = error.error
+            self.parking.note(Stage.APPLY, Due("standby", f"commit {change.revision}"), error)
+            self._log_faults()
+            raise Damaged(f"commit {change.revision} could not be applied: {error}") from error
         self.revision = change.revision
-        wall_ms, events = (0, ()) if change.events is None else codec.decode_events(change.events)
+        wall_ms, events = self._decoded_events(change)
         gone = dict.fromkeys(map(Key, change.deletes))
         written = {record.key: record for record in puts}
         self._tell(Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True))
+        self._log_faults()
+
+    def _set_aside(self, failed: dict[str, Exception]) -> None:
+        """Take jobs and nodes out of a standby's mirror of which a record was written that cannot be read."""
+        new = {subject: error for subject, error in failed.items() if subject not in self.parking.subjects}
+        specs = [Key(f"{subject}/spec") for subject in new if subject.partition("/")[0] in ("job", "node")]
+        if specs:
+            catch_up(self.mirror, [], specs)
+            self.mirror.aside |= {JobId(subject[4:]) for subject in new if subject.startswith("job/")}
+        self.parking.set_aside(new, self._clock.now())
+
+    def _decoded_events(self, change: Change) -> tuple[int, tuple[Event, ...]]:
+        if change.events is None:
+            return 0, ()
+        try:
+            return codec.decode_events(change.events)
+        except Exception as error:
+            self.parking.note(Stage.LOAD, Due("standby", f"events/{change.revision}"), error)
+            return 0, ()
 
     def forget_listeners(self) -> None:
         """Of a face that is closed."""
         self._listeners.clear()
+        self._behind.clear()
 
     # ---- driving
 
     async def lead(self, caught_up: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Raise the epoch, read everything unless all was heard, look at everything."""
         self.epoch = await self.store.lead()
-        if caught_up is not None and await caught_up():
+        is_whole = not self.parking.subjects  # what was set aside may be readable now
+        if caught_up is not None and await caught_up() and is_whole:
             self._take_over()
         else:
             await self._reload()
@@ -193,7 +267,7 @@ class Engine:
         """Until it is cancelled or deposed: nobody shall wait for it any more then."""
         try:
             while True:
-                await self._turn()
+                await self._contained_turn()
         except Deposed as error:
             log.error("deposed", error=str(error))
             self._give_up(error)
@@ -202,10 +276,27 @@ class Engine:
             self._give_up(Unavailable("this server does not lead any more; whether it was done is not known"))
             raise
 
+    async def _contained_turn(self) -> None:
+        """The last line of defence: whatever a turn raises, everything is read again and deciding goes on."""
+        try:
+            await self._turn()
+        except Deposed:
+            raise
+        except Exception as error:
+            self.parking.note(Stage.DECIDE, NOBODY, error)
+            self._log_faults()
+            await self._start_over(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
+        self._decided = None
+
     async def _turn(self) -> None:
         await self._rise()
-        self._decided = self._loop.decide(self._clock.now())
-        self._tell_parked()
+        await self._keep_house()
+        try:
+            self._decided = self._loop.decide(self._clock.now())
+        except Tainted as tainted:
+            await self._rebuild(tainted)
+            return
+        self._log_faults()
         if self._decided is None:
             await self._rest()
             return
@@ -213,7 +304,15 @@ class Engine:
             await self._commit(self._decided)
         except (Unavailable, StoreFull) as error:
             await self._start_over(self._decided, error)
-        self._decided = None
+        except Tainted as tainted:
+            self._loop.give_back(self._decided.requests)
+            await self._rebuild(tainted)
+
+    async def _keep_house(self) -> None:
+        await self._forget_events()
+        await self._look_for_room()
+        if self._behind:
+            self._tell_behind()
 
     async def _rise(self) -> None:
         while self._rising:
@@ -230,23 +329,45 @@ class Engine:
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
             self._ahead = True
+            batch = decided.packed(lambda one: batch_of(one, self.epoch, self.revision))
             began = time.monotonic()
-            self.revision = await self.store.commit(batch_of(decided, self.epoch, self.revision))
+            self.revision = await self.store.commit(batch)
             self.pulse.went((time.monotonic() - began) * 1000, self._clock.now().ms)
             self._ahead = False
         self._speak(decided)
 
     def _speak(self, decided: Decided) -> None:
         self._let_read()
-        decided.answer()
+        for error in decided.answer():
+            self.parking.note(Stage.TELL, Due("request", "answer"), error)
         if decided.commits:
             self._tell(decided)
             log.debug("committed", revision=self.revision, records=len(decided.puts), why=decided.whys)
 
     def _tell(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
+        if self._behind:
+            self._tell_behind()
         for listener in self._listeners:
+            if listener not in self._behind:
+                self._tell_one(listener, committed)
+
+    def _tell_behind(self) -> None:
+        """Listeners that missed something hear that everything was read again, which includes it."""
+        behind, self._behind = self._behind, []
+        again = Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False)
+        for listener in behind:
+            self._tell_one(listener, Committed(self.revision, again.now.wall_ms, again, ()))
+
+    def _tell_one(self, listener: Callable[[Committed], None], committed: Committed) -> None:
+        due = Due("listener", getattr(listener, "__qualname__", repr(listener)))
+        try:
             listener(committed)
+        except Exception as error:
+            self._behind.append(listener)
+            self.parking.park_key(Stage.TELL, due, error, self._clock.now(), firm=False)
+        else:
+            self.parking.succeeded(due)
 
     async def _rest(self) -> None:
         """Until something comes in, something is due, or it is time to show that we did not stall."""
@@ -255,8 +376,6 @@ class Engine:
             return
         next_at = self._loop.next_at()
         delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(0, next_at - self._clock.now().ms))
-        await self._forget_events()
-        await self._look_for_room()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(delay_ms / 1000, self._woken.set)
         await self._woken.wait()
@@ -289,25 +408,51 @@ class Engine:
             self._loop.look_at_everything()
             self._woken.set()
 
-    async def _start_over(self, decided: Decided, error: RotaError) -> None:
+    async def _start_over(self, decided: Decided | None, error: RotaError) -> None:
         """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
         self.pulse.failed(str(error))
-        decided.fail(error)
-        while not self.healthy:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            try:
-                await self._reload()
-                self.healthy = True
-            except (Unavailable, StoreFull) as again:
-                log.error("cannot read the store", error=str(again))
-                self.pulse.failed(str(again))
-                self._refuse_all(again)
+        self._ahead = True
+        if decided is not None:
+            decided.fail(error)
+        await asyncio.sleep(_PAUSE_SECONDS)
+        before = self.mirror
+        await self._read_again()
+        self.mirror.inherit(before)
+        self._loop.look_at_everything()
         self._ahead = False
         await self._look_for_room(now=True)
         self._let_read()
         self._loop.ask(Request("engine", prove, self._tell_again, lambda _: None))
+
+    async def _rebuild(self, tainted: Tainted) -> None:
+        """The mirror holds part of a plan that must not be committed: read it again and drop the plan."""
+        self._ahead = True
+        before, began = self.mirror, time.monotonic()
+        await self._read_again()
+        self.mirror.resume(before)
+        now = self._clock.now()
+        self._loop.condemn(tainted, now)
+        self.parking.rebuilt(now.ms, round((time.monotonic() - began) * 1000))
+        self._loop.look_at_everything()
+        self._log_faults()
+        self._ahead = False
+        self._let_read()
+
+    async def _read_again(self) -> None:
+        """Read everything into a new mirror and a new loop, however often that has to be tried."""
+        while True:
+            try:
+                await self._adopt(await self.store.read())
+                self.healthy = True
+                return
+            except (Unavailable, StoreFull) as error:
+                log.error("cannot read the store", error=str(error))
+                self.healthy = False
+                self.pulse.failed(str(error))
+                self._refuse_all(error)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     def _tell_again(self, _: Any) -> None:
         """What was said to have failed may have been written all the same, and nobody has heard of it.
@@ -346,28 +491,40 @@ class Engine:
         self._loop.look_at_everything()
 
     async def _reload(self) -> None:
+        before = self.mirror
         await self._adopt(await self.store.read())
+        self.mirror.inherit(before)
         self._loop.look_at_everything()
 
     async def _adopt(self, snapshot: Snapshot) -> None:
+        """A new mirror and loop of what was read; the caller says what becomes of what was observed."""
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
-        mirror = Mirror()
-        mirror.now_ms = self._clock.now().ms
-        if len(snapshot.records) > _LOADED_AT_ONCE:
-            await asyncio.to_thread(_load, mirror, snapshot)
-        else:
-            _load(mirror, snapshot)
-        mirror.inherit(self._loop.mirror)
+        now = self._clock.now()
+        loaded = await self._load(snapshot, now.ms)
+        self.parking.loaded(loaded.aside, now)
         self.revision = snapshot.revision
         waiting = self._loop.take_requests()
-        self._loop = Loop(mirror, self._reconcilers)
+        self._loop = Loop(loaded.mirror, self._reconcilers, self.parking)
         for request in waiting:
             self._loop.ask(request)
 
-    def _tell_parked(self) -> None:
-        for parked in self._loop.parked:
-            log.error("a decision failed", due=parked.due, exc_info=parked.error)
-        self._loop.parked.clear()
+    async def _load(self, snapshot: Snapshot, now_ms: int) -> Loaded:
+        distrusted, self._distrusted = self._distrusted, {}
+        if len(snapshot.records) > _LOADED_AT_ONCE:
+            return await asyncio.to_thread(load, snapshot.records.items(), now_ms, distrusted)
+        return load(snapshot.records.items(), now_ms, distrusted)
+
+    def _log_faults(self) -> None:
+        while self.parking.faults:
+            fault = self.parking.faults.popleft()
+            if fault.is_loud:
+                log.error(
+                    "internal fault",
+                    stage=fault.stage.value,
+                    reconciler=fault.reconciler,
+                    key=fault.key,
+                    traceback="".join(traceback.format_exception(fault.error)),  # without local variables
+                )
 
 
 def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
@@ -375,10 +532,6 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
-
-
-def _load(mirror: Mirror, snapshot: Snapshot) -> None:
-    mirror.load(codec.decode_heard(snapshot.records.items()))
 
 
 def prove(view: View, now: Instant) -> Plan:

@@ -31,20 +31,12 @@ class Shadow(Mirror):
         records.extend(mirror.machines.values())
         records.extend(mirror.namespaces.values())
         for name, node in mirror.nodes.items():
-            records.append(node.spec)
-            records.extend(one for one in (node.wish, node.status) if one is not None)
+            records.extend(node.records())
             taken.seen.append((name, node.link, node.load))
         for job in mirror.jobs.values():
             if job.status is not None and job.status.ended:
                 continue
-            records.append(job.spec)
-            for part in (job.wish, job.cluster, job.status, job.verdict, job.answers):
-                if part is not None:
-                    records.append(part)
-            records.extend(job.pins.values())
-            records.extend(job.tasks.values())
-            records.extend(job.attempts.values())
-            records.extend(job.statuses.values())
+            records.extend(job.records())
             if job.run_us is not None:
                 taken.run_us.append((job.spec.id, job.run_us))
         return taken

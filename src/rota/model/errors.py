@@ -5,7 +5,7 @@ RotaError
     BadField · NotFound · Conflict · QueueFull · NotAllowed
   Transient         the world's: pause and look again
     Unavailable (Outdated · Damaged) · StoreFull · Deposed
-  Bug               ours: park the key, or end and read everything again
+  Bug               ours: refuse the command or park the key, or read everything again
     IllegalTransition · Unsettled · WrongOwner
 """
 

@@ -101,9 +101,15 @@ PROVIDER_PAUSE_LAST_MS = 300_000  # the longest such pause: it doubles each time
 CLUSTER_SECONDS_MAX = 7 * 24 * 3600  # to be idle, or to join: above it is a unit mistaken
 
 BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next
-DECIDE_AGAIN_MAX = (
-    1_000  # times one key may be decided in one batch before we call it a loop that never rests
+BATCH_LOOKS_MAX = 30_000  # decisions for one commit: about a second of work
+DECIDE_AGAIN_MAX = 1_000  # times one key is decided for one commit; then what is due goes into the next
+TURNING_LOOKS_MAX = 3 * DECIDE_AGAIN_MAX  # decisions of one key before it is asked whether that ever ends
+TURNING_RATIO = (
+    100  # decisions a key, on average, that tell a livelock from a long cascade, where it is a few
 )
+PARKED_FIRST_MS = 1_000  # a key or record on which our code failed is left alone for this long
+PARKED_LAST_MS = 300_000  # the longest such pause: it doubles each time
+REBUILD_SHARE = 100  # a mirror that was half-written is rebuilt for at most one part in so many of the time
 LOOKAHEAD_US = 60_000  # work a node may hold beyond its room: two report intervals and a commit
 LOOKAHEAD_TASKS_MAX = 256  # the same, in tasks per node
 DEMAND_JOBS = 1_000  # the last jobs, by which GPU nodes are judged: a mix that drifts is followed

@@ -1,6 +1,6 @@
 """View: what deciding code may see of the cluster, read-only."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rota.model.accounts import Accounts
@@ -139,6 +139,10 @@ class View(Protocol):
 
     @property
     def jobs(self) -> Mapping[JobId, JobView]: ...
+    @property
+    def aside(self) -> Container[JobId]:
+        """Jobs on disk that could not be loaded: not among `jobs`, but not unknown either."""
+
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
     @property

@@ -106,10 +106,17 @@ class _BlockDraft:
         draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
         draft["flags"][at] = flags
         draft["placed_at_ms"][at] = wall_ms
-        if any(group.devices):
-            devices = zip(group.positions, group.devices, strict=True)
-            self._gpus.update((position, chosen) for position, chosen in devices if chosen)
+        if self._gpus or any(group.devices):
+            self._set_devices(group)
         self._choice = choice
+
+    def _set_devices(self, group: Group) -> None:
+        """Replace the devices of former attempts: an attempt placed without devices has none."""
+        for position, devices in zip(group.positions, group.devices, strict=True):
+            if devices:
+                self._gpus[position] = devices
+            else:
+                self._gpus.pop(position, None)
 
     def evict(self, position: int) -> None:
         self._draft["flags"][position] |= EVICTED

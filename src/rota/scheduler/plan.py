@@ -55,9 +55,14 @@ class Scheduler:
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         del key
-        if view.room is not self._room:  # everything was read again: what is remembered is of other columns
-            self._room = view.room
+        room, self._room = self._room, None  # a round that raises leaves its memory half-changed: forget it
+        if view.room is not room:  # everything was read again: what is remembered is of other columns
             self._memory = Memory(view, self._settings)
+        plan = self._decide(view, now)
+        self._room = view.room
+        return plan
+
+    def _decide(self, view: View, now: Instant) -> Plan:
         self._memory.forget_lapsed(view, now)
         if view.is_short:  # of disk space: what is left is for the ends of what runs
             return NOTHING

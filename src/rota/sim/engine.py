@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rota.engine.loop import Decided, Loop, Request
+from rota.engine.loop import Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.engine.run import batch_of, prove
@@ -119,9 +119,7 @@ class Engine(Process):
         self._look_for_room()
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
-        decided = self.loop.decide(now)
-        for parked in self.loop.parked:
-            raise parked.error
+        decided = self._decided(now)
         if stalled:  # which has reset what was heard
             self.observed()
         if decided is None:
@@ -135,6 +133,16 @@ class Engine(Process):
             )
         else:
             self._speak(decided)
+
+    def _decided(self, now: Instant) -> Decided | None:
+        """Faults are raised here, not contained: a simulation must not pass over one."""
+        try:
+            decided = self.loop.decide(now)
+        except Tainted as tainted:
+            raise tainted.error from tainted
+        for fault in self.loop.parking.faults:
+            raise fault.error
+        return decided
 
     def _look_for_room(self) -> None:
         is_short = not self.medium.has_room()

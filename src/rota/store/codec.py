@@ -1,14 +1,13 @@
 """Records as bytes: msgpack with field names, so that fields can be added; the kind is told by the key."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
-from rota.model.errors import Damaged
 from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
@@ -59,6 +58,11 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
 _EVENTS = msgspec.msgpack.Decoder(tuple[int, tuple[Event, ...]])
 
 
+class Decoded(NamedTuple):
+    records: list[Record]
+    failed: dict[str, Exception]  # by key
+
+
 def encode(record: Record) -> bytes:
     return _ENCODER.encode(record)
 
@@ -66,21 +70,26 @@ def encode(record: Record) -> bytes:
 def decode(key: str, value: bytes) -> Record:
     head, _, rest = key.partition("/")
     part = rest.rpartition("/")[2] if head in ("job", "node") else ""
-    record: Record = _DECODERS[_KINDS[head, part]].decode(value)
+    kind = _KINDS.get((head, part))
+    if kind is None:
+        raise ValueError("this version of Rota knows no such record: a newer one may have written it")
+    record: Record = _DECODERS[kind].decode(value)
     return record
 
 
-def decode_heard(written: Iterable[tuple[str, bytes]]) -> list[Record]:
-    """Of a leader that may be newer. Raises Damaged."""
+def decode_all(written: Iterable[tuple[str, bytes]]) -> Decoded:
+    """Decode what can be decoded; a newer version of Rota may have written the rest, or a bug of ours."""
     records: list[Record] = []
+    failed: dict[str, Exception] = {}
     for key, value in written:
         try:
-            records.append(decode(key, value))
-        except (KeyError, msgspec.MsgspecError) as error:
-            raise Damaged(
-                f"the record {key} cannot be read, perhaps a newer version wrote it: {error}"
-            ) from None
-    return records
+            record = decode(key, value)
+            if record.key != key:
+                raise ValueError(f"it holds the record {record.key}")
+            records.append(record)
+        except Exception as error:
+            failed[key] = error
+    return Decoded(records, failed)
 
 
 def encode_events(wall_ms: int, events: tuple[Event, ...]) -> bytes:

@@ -4,6 +4,7 @@ Written after each commit and not forced to disk: what it says was on disk befor
 A database that is behind it has lost its end, by a damaged log or by a file that was put in its place.
 """
 
+import contextlib
 import os
 import struct
 import zlib
@@ -25,9 +26,13 @@ class Mark:
         self.at_start = _decoded(os.pread(self._fd, _FORM.size + _SUM.size, 0))
 
     def write(self, epoch: int, revision: int) -> None:
-        """Never fails: its place in the file is taken when it is opened, and no commit is undone for it."""
+        """Never raises: the commit is on disk, and a mark that stays behind only proves less.
+
+        On a full or copy-on-write file system even writing over an old mark may fail.
+        """
         text = _FORM.pack(epoch, revision)
-        os.pwrite(self._fd, text + _SUM.pack(zlib.crc32(text)), 0)
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, text + _SUM.pack(zlib.crc32(text)), 0)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -208,7 +208,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))
         self._engine.observe(lambda mirror: mirror.hear(node))
         try:
-            await self._engine.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
+            await self._engine.ask(
+                "watcher", lambda view, now: sessions.hello(view, node, word, now), may_split=True
+            )
             session.greeted = True
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except RotaError as error:
@@ -273,7 +275,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         if report.load is not None:
             await self._measure(node, report.load)
         try:
-            await self._engine.ask("watcher", lambda view, now: sessions.report(view, node, report, now))
+            await self._engine.ask(
+                "watcher", lambda view, now: sessions.report(view, node, report, now), may_split=True
+            )
         except (Unavailable, StoreFull):
             raise Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
@@ -284,7 +288,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         await self._engine.ask("watcher", lambda view, now: sessions.drain(view, node, word, now))
 
     async def leave(self, node: NodeId, reason: str) -> None:
-        await self._engine.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
+        await self._engine.ask(
+            "watcher", lambda view, now: sessions.leave(view, node, reason, now), may_split=True
+        )
 
     async def _speak(self, session: Session, line: Line) -> None:
         while True:
@@ -360,7 +366,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         for node in mirror.touched:
             session = self._sessions.get(node)
             if session is not None:
-                self._collect(session)
+                self._collect_or_end(session)
         mirror.touched.clear()
         specs = [key.split("/") for key in committed.decided.deletes if key.endswith("/spec")]
         for session in [self._sessions.get(NodeId(name)) for kind, name, _ in specs if kind == "node"]:
@@ -372,6 +378,14 @@ class AgentDoor(pb_grpc.AgentServicer):
             for session in self._sessions.values():
                 session.forget.append(job)
                 session.wake.set()
+
+    def _collect_or_end(self, session: Session) -> None:
+        """Orders that cannot be computed cost one node its connection, not the others their orders."""
+        try:
+            self._collect(session)
+        except Exception as error:
+            log.error("orders failed", node=self._name(session.node), error=repr(error))
+            session.end()
 
     def _collect(self, session: Session) -> None:
         orders = session.told.orders(self._engine.mirror, session.node) if session.greeted else []

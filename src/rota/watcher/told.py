@@ -72,7 +72,8 @@ class Told:
             else:
                 self._tell_news(found, view.jobs[job], name)
         for job, index, attempt in list(self._live):
-            if assigned.get((job, index)) != attempt:
+            # A job that was set aside is not known here, but it is one of ours: its work goes on.
+            if assigned.get((job, index)) != attempt and job not in view.aside:
                 self._stop(found, (job, index, attempt), How.SUPERSEDED)
         return list(found.values())
 

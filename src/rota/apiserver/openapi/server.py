@@ -21,6 +21,17 @@ class Problem(Answer):
     hint: Annotated[str | None, said("what would be accepted, or what to do")]
 
 
+class Parked(Answer):
+    """What the server leaves alone after a fault of its own."""
+
+    reconciler: Annotated[str, said("which part of the server failed; load: it could not be read at start")]
+    key: Annotated[str, said("on what: a key of that part, or a job or node as job/12")]
+    error: Annotated[str, said("with what")]
+    since_ms: Annotated[int, said("wall clock")]
+    times: Annotated[int, said("how often in a row")]
+    retry_in_ms: Annotated[int | None, said("until it is tried again; null: at the next start")]
+
+
 class Server(Answer):
     """The server that answers."""
 
@@ -44,6 +55,9 @@ class Server(Answer):
         int | None, said("when the backup was taken that it was restored from, wall clock")
     ]
     refused: Annotated[dict[str, str], said("nodes that are refused, and why")]
+    parked_count: Annotated[int, said("keys and records that are left alone after a fault of the server")]
+    parked: Annotated[list[Parked], said("the first of them; only for callers who may look everywhere")]
+    faults: Annotated[dict[str, int], said("faults since it was started, by where they happened")]
     address: Annotated[str, said("of this API, host:port")]
     agent_address: Annotated[str, said("where agents call")]
     controller_address: Annotated[str, said("where controllers call")]

@@ -1,0 +1,226 @@
+"""Faults of our own code -> which keys and records are left alone, for how long, and what operators are told.
+
+A *key* is parked when deciding it failed: only that reconciler leaves it alone. A *subject*, a job, a node
+or another single record, is parked when one of its records could not be applied: nothing is written about
+it, and a job is not offered to the scheduler. Both are tried again after a pause that doubles. A subject
+that could not be loaded is *set aside*: it is not in the mirror, and stays so until everything is read again.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from rota.engine.workqueue import Due
+from rota.model.ids import JobId, NodeId
+from rota.model.limits import PARKED_FIRST_MS, PARKED_LAST_MS, REBUILD_SHARE
+from rota.model.plan import Event, Instant
+
+_ERROR_CHARS = 200  # of an error's text, which may quote what a user sent
+_LOAD = "load"  # in place of a reconciler's name
+_NEWS_MAX = 1_000  # events that wait for the next commit
+
+
+class Stage(StrEnum):
+    """Where an exception was raised."""
+
+    DECIDE = "decide"
+    APPLY = "apply"
+    WAKE = "wake"
+    ENCODE = "encode"
+    TELL = "tell"
+    LOAD = "load"
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """One key or subject that is left alone."""
+
+    reconciler: str  # that failed on it; or "listener"; of a subject set aside: "load"
+    key: str  # or the subject, as in job/12
+    error: str
+    since: Instant
+    times: int  # it failed in a row
+    retry_at_ms: int | None  # cluster time; None: when everything is read again
+    firm: bool  # a change does not make it due earlier
+
+
+class Fault(NamedTuple):
+    """One exception, for the log and the counters."""
+
+    stage: Stage
+    reconciler: str
+    key: str
+    error: Exception
+    is_loud: bool  # False: the same was logged before and nothing is new
+
+
+def text_of(error: Exception) -> str:
+    said = str(error)
+    name = type(error).__name__
+    return (f"{name}: {said}" if said else name)[:_ERROR_CHARS]
+
+
+class Parking:
+    """Outlives the loop and the mirror, which are replaced when everything is read again."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Due, Parked] = {}
+        self.subjects: dict[str, Parked] = {}
+        self.counts: Counter[str] = Counter()  # faults since this process began, by stage
+        self.faults: deque[Fault] = deque(maxlen=_NEWS_MAX)  # that the driver has not logged yet
+        self.last: Fault | None = None
+        self._news: deque[Event] = deque(maxlen=_NEWS_MAX)
+        self._released: dict[str, Parked] = {}  # subjects that are tried again
+        self._rebuilding_ms = 0  # what the last rebuild of the mirror took
+        self._rebuilt_at_ms: int | None = None
+
+    def all(self) -> list[Parked]:
+        return [*self.keys.values(), *self.subjects.values()]
+
+    # ---- faults
+
+    def note(self, stage: Stage, due: Due, error: Exception, *, is_loud: bool = True) -> None:
+        """Count a fault and hand it to the driver, which logs it."""
+        self.counts[stage] += 1
+        self.last = Fault(stage, due.reconciler, due.key, error, is_loud)
+        self.faults.append(self.last)
+
+    def park_key(self, stage: Stage, due: Due, error: Exception, now: Instant, *, firm: bool) -> Parked:
+        before = self.keys.get(due)
+        if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
+            self.note(stage, due, error, is_loud=False)
+            return before
+        parked = self._again(before, due.reconciler, due.key, error, now, firm=firm)
+        self.keys[due] = parked
+        self._report(stage, due, error, parked)
+        return parked
+
+    def park_subject(self, stage: Stage, due: Due, subject: str, error: Exception, now: Instant) -> None:
+        before = self.subjects.get(subject) or self._released.pop(subject, None)
+        parked = self._again(before, due.reconciler, subject, error, now, firm=True)
+        self.subjects[subject] = parked
+        self._report(stage, Due(due.reconciler, subject), error, parked)
+
+    def stand_by(self) -> None:
+        """Nothing is decided here any more: only what could not be loaded is left alone."""
+        self.keys.clear()
+        self._released.clear()
+        self.subjects = {name: parked for name, parked in self.subjects.items() if parked.retry_at_ms is None}
+
+    def loaded(self, aside: Mapping[str, Exception], now: Instant) -> None:
+        """Everything was read: these subjects could not be loaded, and no others."""
+        before = [subject for subject, parked in self.subjects.items() if parked.retry_at_ms is None]
+        for subject in before:
+            if subject not in aside:
+                self._recover(self.subjects.pop(subject))
+        self.set_aside(aside, now)
+
+    def set_aside(self, aside: Mapping[str, Exception], now: Instant) -> None:
+        for subject, error in aside.items():
+            known = self.subjects.get(subject)
+            if known is None or known.retry_at_ms is not None:
+                parked = Parked(_LOAD, subject, text_of(error), now, 1, None, True)
+                self.subjects[subject] = parked
+                self._report(Stage.LOAD, Due(_LOAD, subject), error, parked)
+
+    # ---- trying again
+
+    def succeeded(self, due: Due) -> None:
+        parked = self.keys.pop(due, None)
+        if parked is not None:
+            self._recover(parked)
+
+    def release(self, now: Instant) -> list[str]:
+        """Take out the subjects whose pause is over; those that did not fail since are recovered."""
+        for subject, parked in list(self._released.items()):
+            if parked.retry_at_ms is not None and now.ms >= parked.retry_at_ms + _pause_ms(parked.times):
+                self._recover(self._released.pop(subject))
+        due = [
+            subject
+            for subject, parked in self.subjects.items()
+            if parked.retry_at_ms is not None and parked.retry_at_ms <= now.ms
+        ]
+        for subject in due:
+            self._released[subject] = self.subjects.pop(subject)
+        return due
+
+    def next_at(self) -> int | None:
+        """The cluster time at which `release` has something to do."""
+        times = [parked.retry_at_ms for parked in self.subjects.values() if parked.retry_at_ms is not None]
+        times += [
+            parked.retry_at_ms + _pause_ms(parked.times)
+            for parked in self._released.values()
+            if parked.retry_at_ms is not None
+        ]
+        return min(times, default=None)
+
+    # ---- rebuilding the mirror
+
+    def rebuilt(self, now_ms: int, took_ms: int) -> None:
+        """A half-written mirror was read again: what caused that waits for a multiple of what it took."""
+        self._rebuilt_at_ms, self._rebuilding_ms = now_ms, took_ms
+        until_ms = now_ms + took_ms * REBUILD_SHARE
+        for due, parked in self.keys.items():
+            if parked.firm and parked.retry_at_ms is not None:
+                self.keys[due] = _not_before(parked, until_ms)
+        for subject, parked in self.subjects.items():
+            if parked.retry_at_ms is not None:
+                self.subjects[subject] = _not_before(parked, until_ms)
+
+    def is_wary(self, now_ms: int) -> bool:
+        """Whether the mirror was rebuilt so lately that another time would cost too large a share of it."""
+        at_ms = self._rebuilt_at_ms
+        return at_ms is not None and now_ms < at_ms + max(
+            PARKED_FIRST_MS, self._rebuilding_ms * REBUILD_SHARE
+        )
+
+    # ---- for the next commit
+
+    def take_news(self) -> tuple[Event, ...]:
+        news = tuple(self._news)
+        self._news.clear()
+        return news
+
+    # ---- inside
+
+    def _again(
+        self, before: Parked | None, reconciler: str, key: str, error: Exception, now: Instant, *, firm: bool
+    ) -> Parked:
+        times = 1 if before is None else before.times + 1
+        since = now if before is None else before.since
+        firm = firm or (before is not None and before.firm)
+        return Parked(reconciler, key, text_of(error), since, times, now.ms + _pause_ms(times), firm)
+
+    def _report(self, stage: Stage, due: Due, error: Exception, parked: Parked) -> None:
+        """The first failure is an event; the log hears of it again each time the count doubles."""
+        self.note(stage, due, error, is_loud=parked.times & (parked.times - 1) == 0)
+        if parked.times == 1:
+            left = "it is left alone" if parked.retry_at_ms is None else "it is tried again after a pause"
+            # Not the error's text: everyone may hear this event, and the text may quote one user's job.
+            why = f"{parked.reconciler} failed on {parked.key} ({type(error).__name__}): {left}"
+            self._news.append(_event("engine.parked", why, parked.key))
+
+    def _recover(self, parked: Parked) -> None:
+        why = f"{parked.reconciler} works on {parked.key} again"
+        self._news.append(_event("engine.recovered", why, parked.key))
+
+
+def _pause_ms(times: int) -> int:
+    return min(PARKED_LAST_MS, PARKED_FIRST_MS << min(times - 1, 20))
+
+
+def _not_before(parked: Parked, at_ms: int) -> Parked:
+    return msgspec.structs.replace(parked, retry_at_ms=max(parked.retry_at_ms or 0, at_ms))
+
+
+def _event(kind: str, why: str, key: str) -> Event:
+    head, _, name = key.partition("/")
+    match head:
+        case "job":
+            return Event(kind, why, job=JobId(name))
+        case "node":
+            return Event(kind, why, node=NodeId(name))
+        case _:
+            return Event(kind, why)

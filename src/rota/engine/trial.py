@@ -1,0 +1,79 @@
+"""A plan and a small copy of what it writes about -> the record that cannot be applied or encoded, if any.
+
+A trial costs some milliseconds, where a plan that fails half-way in the real mirror costs reading the whole
+store. It sees only the jobs and nodes of the plan, so a failure that depends on others is not foreseen.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from rota.engine.mirror import Mirror
+from rota.engine.parking import Stage
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.ids import JobId, Key, NodeId, subject_of
+from rota.model.job import JobSpec
+from rota.model.plan import Plan
+from rota.model.task import TaskBlock
+
+Block = TaskBlock | AttemptBlock | StatusBlock
+_ENCODER = msgspec.msgpack.Encoder()  # as the codec of the store has it, which deciding code may not import
+
+
+class Failed(NamedTuple):
+    stage: Stage
+    key: Key
+    error: Exception
+
+
+def try_out(mirror: Mirror, plan: Plan) -> Failed | None:
+    small = _copy(mirror, plan)
+    key, stage = Key(""), Stage.APPLY
+    try:
+        for record in plan.puts:
+            key = record.key
+            small.apply(record)
+        for key in plan.deletes:
+            small.forget(key)
+        stage = Stage.ENCODE
+        for record in plan.puts:
+            key = record.key
+            _ENCODER.encode(record)
+        key = Key("")
+        _ENCODER.encode(plan.events)
+    except Exception as error:
+        return Failed(stage, key, error)
+    return None
+
+
+def _copy(mirror: Mirror, plan: Plan) -> Mirror:
+    """The jobs and nodes that the plan writes about, and of their blocks of tasks those that matter."""
+    small = type(mirror)()
+    small.now_ms = mirror.now_ms
+    subjects = {subject_of(key) for key in (*(record.key for record in plan.puts), *plan.deletes)}
+    names = [subject.partition("/") for subject in subjects]
+    jobs = [mirror.jobs[JobId(name)] for head, _, name in names if head == "job" and name in mirror.jobs]
+    nodes = {NodeId(name): None for head, _, name in names if head == "node"}
+    blocks = _blocks(mirror, plan)
+    for block in blocks:
+        nodes |= dict.fromkeys(block.nodes if isinstance(block, AttemptBlock) else ())
+    records = [record for node in nodes if node in mirror.nodes for record in mirror.nodes[node].records()]
+    small.load([*records, *(part for job in jobs for part in job.parts()), *blocks])
+    return small
+
+
+def _blocks(mirror: Mirror, plan: Plan) -> list[Block]:
+    """The blocks that the plan changes, and all blocks of a job whose spec it changes."""
+    found: dict[Key, Block] = {}
+    for record in plan.puts:
+        match record:
+            case TaskBlock() | AttemptBlock() | StatusBlock() if record.job in mirror.jobs:
+                job, numbers = mirror.jobs[record.job], [record.block]
+            case JobSpec() if record.id in mirror.jobs:
+                job = mirror.jobs[record.id]
+                numbers = list({*job.tasks, *job.attempts, *job.statuses})
+            case _:
+                continue
+        for columns in (job.tasks, job.attempts, job.statuses):
+            found |= {columns[number].key: columns[number] for number in numbers if number in columns}
+    return list(found.values())
