@@ -11,8 +11,9 @@ import grpc
 import structlog
 
 from rota.engine.run import Committed, Engine
+from rota.identity import certificates
 from rota.identity.authority import Authority
-from rota.identity.certificates import node_id_of
+from rota.identity.errors import Refused
 from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -109,9 +110,18 @@ class AgentDoor(pb_grpc.AgentServicer):
         return pb.TailsKept()
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
-        node = await self._who(context)
-        name = await self._engine.read(lambda mirror: mirror.nodes[node].spec.name)
-        certificate = self._authority.sign_node(request.csr, node, name, datetime.now(UTC))
+        """Also with a certificate that has expired: the handshake has proved that the node has its key."""
+        node = await self._known(context)
+        name = self._name(node)
+        now = datetime.now(UTC)
+        until = certificates.period_of(_certificate(context)).end + self._authority.renewal_window
+        if now >= until:
+            lapsed = f"the certificate of node {name} could be renewed until {until:%Y-%m-%d %H:%M} UTC"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{lapsed}: join it again")
+        try:
+            certificate = self._authority.sign_node(request.csr, node, name, now)
+        except Refused as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return pb.RenewReply(certificate=certificate, ca=self._authority.ca_pem)
 
     # ---- logs: what apiserver calls a LogSource
@@ -168,12 +178,23 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- one connection
 
     async def _who(self, context: Context) -> NodeId:
-        """The node whose certificate the connection shows, if it is still one of ours."""
-        certificates = list(context.auth_context().get("x509_pem_cert", ()))
-        if not certificates:
+        """The node whose certificate the connection shows, if it is one of ours and may work with it now."""
+        node = await self._known(context)
+        end = certificates.period_of(_certificate(context)).end
+        if datetime.now(UTC) >= end:
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"the certificate of node {node} expired on {end:%Y-%m-%d %H:%M} UTC: renew it first",
+            )
+        return node
+
+    async def _known(self, context: Context) -> NodeId:
+        """The node whose certificate the connection shows, expired or not, if it is one of ours."""
+        pem = _certificate(context)
+        if not pem:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no client certificate")
         try:
-            node = NodeId(node_id_of(certificates[0]))
+            node = NodeId(certificates.node_id_of(pem))
         except ValueError as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         known = await self._engine.read(lambda mirror: node in mirror.nodes)
@@ -382,3 +403,8 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _name(self, node: NodeId) -> str:
         entry = self._engine.mirror.nodes.get(node)
         return node if entry is None else entry.spec.name
+
+
+def _certificate(context: Context) -> bytes:
+    """The one that the caller has shown, PEM; empty: none."""
+    return bytes(next(iter(context.auth_context().get("x509_pem_cert", ())), b""))
