@@ -1,0 +1,202 @@
+"""Certificates that live for seconds: servers and nodes outlive them, and nodes keep their identity."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from rota.agent import dial
+from rota.identity import authority, certificates
+from rota.identity.authority import Authority
+from rota.identity.node_identity import NodeIdentity, Renewal, load_identity
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import until
+from rota.wire.generated import agent_pb2, agent_pb2_grpc
+from tests.contracts.processes import ROOT, SOURCE
+from tests.system.witness import Gate, Witness
+
+pytestmark = pytest.mark.system
+LIVES = 4
+PATIENT = {"ROTA_LOST_SECONDS": "600"}  # on a busy machine processes take long to start
+
+
+class ShortLived(LocalCluster):
+    """One node; its certificates and those of its server live for so many seconds."""
+
+    def __init__(self, directory: Path, server: float = 3600, node: float = 3600, **settings: str) -> None:
+        lives = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "PYTHONPATH": f"{SOURCE}:{ROOT}"}
+        super().__init__(directory, nodes=1, settings=lives | settings)
+
+    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
+        line = super()._line(*arguments)
+        return ["tests.system.short_lives" if part == "rota.cli.main" else part for part in line]
+
+    @property
+    def server_log(self) -> str:
+        return (self.directory / "server.log").read_text()
+
+    @property
+    def identity(self) -> NodeIdentity:
+        identity = load_identity(self.node_directory(1))
+        assert identity is not None
+        return identity
+
+    def wait_until_expired(self) -> None:
+        until(lambda: datetime.now(UTC) > self.identity.period.end, "its certificate has expired")
+
+    def events(self) -> set[str]:
+        return {event["kind"] for event in self.call("GET", "/v1/events?limit=1000").body["events"]}
+
+
+@pytest.fixture
+def quick_node(tmp_path: Path) -> Iterator[ShortLived]:
+    """A node is lost after a second, and its certificate lives for four."""
+    with ShortLived(tmp_path, node=4, ROTA_LOST_SECONDS="1") as running:
+        yield running
+
+
+def test_a_server_outlives_its_certificate_while_nodes_call_again(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    with ShortLived(tmp_path / "cluster", server=4, node=4, **PATIENT) as cluster:
+        node = cluster.node(1)["id"]
+        job = cluster.submit(*witness.script(gate.wait))
+        until(
+            lambda: cluster.server_log.count("server certificate renewed") >= LIVES, "the server goes on", 120
+        )
+        calls = cluster.agent_log(1).count("certificate renewed")
+        until(lambda: cluster.agent_log(1).count("certificate renewed") > calls + 1, "the node calls again")
+        until(lambda: cluster.node(1)["state"] == "ready", "it is ready, once it has called again")
+        events = cluster.events()
+        gate.open()
+        until(lambda: cluster.count(job, "succeeded") == 1, "it ends by itself")
+
+        assert cluster.node(1)["id"] == node
+        assert witness.starts() == {0: 1}
+        assert "node.lost" not in events
+        assert "not connected" not in cluster.agent_log(1)
+
+
+def test_a_node_whose_server_was_away_for_longer_than_its_certificate_comes_back_with_its_work(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    with ShortLived(tmp_path / "cluster", node=4, **PATIENT) as cluster:
+        node, keys = cluster.node(1)["id"], cluster.identity.key_pem
+        job = cluster.submit(*witness.script(gate.wait))
+        witness.wait_for(1)
+        cluster.kill_server()
+        cluster.wait_until_expired()
+        cluster.start_server()
+        until(lambda: cluster.node(1)["state"] == "ready", "the node is back")
+        gate.open()
+        until(lambda: cluster.count(job, "succeeded") == 1, "its work is known")
+
+        assert cluster.node(1)["id"] == node
+        assert cluster.identity.key_pem != keys
+        assert witness.starts() == {0: 1}
+
+
+def test_a_node_that_was_off_for_longer_than_its_certificate_comes_back_with_its_work(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    with ShortLived(tmp_path / "cluster", node=4, **PATIENT) as cluster:
+        node = cluster.node(1)["id"]
+        job = cluster.submit(*witness.script(gate.wait))
+        witness.wait_for(1)
+        cluster.kill_agent(1)
+        cluster.wait_until_expired()
+        cluster.start_agent(1)
+        until(lambda: cluster.node(1)["state"] == "ready", "the node is back")
+        gate.open()
+        until(lambda: cluster.count(job, "succeeded") == 1, "its work is known")
+
+        assert [one["id"] for one in cluster.call("GET", "/v1/nodes").body["nodes"]] == [node]
+        assert witness.starts() == {0: 1}
+
+
+def test_an_expired_certificate_of_a_deleted_node_is_refused(quick_node: ShortLived) -> None:
+    quick_node.kill_agent(1)
+    quick_node.wait_until_expired()
+    until(lambda: quick_node.node(1)["state"] == "lost", "it is lost")
+    assert quick_node.call("DELETE", "/v1/nodes/node-1").status == 204
+    directory = str(quick_node.node_directory(1))
+
+    ended = quick_node.rota("agent", "--data-dir", directory, "--name", "node-1", "--run-as", "self")
+
+    assert ended.code != 0
+    assert "is not known here: join it again" in ended.err
+    assert "rota node token" in ended.err
+
+
+def test_a_certificate_that_expired_too_long_ago_is_refused_with_the_remedy(
+    quick_node: ShortLived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_node.kill_agent(1)
+    monkeypatch.setattr(authority, "NODE_LIFE", timedelta(seconds=1))
+    renewal, now = Renewal(quick_node.identity), datetime.now(UTC)
+    signer = Authority.open(quick_node.directory / "server" / "ca", now, timedelta(0))
+    certificate = signer.sign_node(renewal.request, quick_node.identity.node_id, "node-1", now)
+    renewal.store(quick_node.node_directory(1), certificate, now)
+    until(lambda: datetime.now(UTC) > quick_node.identity.renewable_until, "it can no longer be renewed")
+    directory = str(quick_node.node_directory(1))
+
+    ended = quick_node.rota("agent", "--data-dir", directory, "--name", "node-1", "--run-as", "self")
+
+    assert ended.code != 0
+    assert "could be renewed until" in ended.err
+    assert "rota node token" in ended.err
+
+
+def test_a_window_that_was_made_shorter_counts_at_once(quick_node: ShortLived) -> None:
+    quick_node.kill_server()
+    quick_node.kill_agent(1)
+    quick_node.wait_until_expired()
+    quick_node.environment["ROTA_CERTIFICATES_RENEWAL_WINDOW"] = "0"
+    quick_node.start_server()
+
+    with pytest.raises(grpc.RpcError) as refused:
+        renew(quick_node, quick_node.identity, Renewal(quick_node.identity).request)
+
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "could be renewed until" in (refused.value.details() or "")
+
+
+def test_an_expired_certificate_is_good_for_renewal_alone_and_with_its_key_alone(
+    quick_node: ShortLived,
+) -> None:
+    quick_node.kill_agent(1)
+    quick_node.wait_until_expired()
+    identity = quick_node.identity
+    other_key = certificates.key_to_pem(certificates.new_key())
+    forged_identity = NodeIdentity(identity.node_id, other_key, identity.cert_pem, identity.ca_pem)
+    with agent_stub(quick_node, identity) as stub, pytest.raises(grpc.RpcError) as working:
+        stub.KeepTails(agent_pb2.Tails(), timeout=60)
+    with pytest.raises(grpc.RpcError) as odd:
+        renew(quick_node, identity, b"rubbish")
+    with pytest.raises(grpc.RpcError) as forged:
+        renew(quick_node, forged_identity, Renewal(identity).request)
+    renewed = renew(quick_node, identity, Renewal(identity).request)
+
+    assert working.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "expired on" in (working.value.details() or "")
+    assert odd.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert forged.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert renewed.ca == identity.ca_pem
+
+
+def renew(cluster: LocalCluster, identity: NodeIdentity, request: bytes) -> agent_pb2.RenewReply:
+    with agent_stub(cluster, identity) as stub:
+        reply: agent_pb2.RenewReply = stub.Renew(agent_pb2.RenewRequest(csr=request), timeout=60)
+    return reply
+
+
+@contextmanager
+def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_pb2_grpc.AgentStub]:
+    """As the agent calls, without the agent."""
+    credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+    options = [("grpc.ssl_target_name_override", dial.SERVER_NAME)]
+    with grpc.secure_channel(cluster.agent, credentials, options) as channel:
+        yield agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
