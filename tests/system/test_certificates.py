@@ -20,15 +20,17 @@ from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
 LIVES = 4
-PATIENT = {"ROTA_LOST_SECONDS": "600"}  # on a busy machine processes take long to start
+LONG_SECONDS = 600  # on a busy machine processes take long to start
 
 
 class ShortLived(LocalCluster):
     """One node; its certificates and those of its server live for so many seconds."""
 
-    def __init__(self, directory: Path, server: float = 3600, node: float = 3600, **settings: str) -> None:
-        lives = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "PYTHONPATH": f"{SOURCE}:{ROOT}"}
-        super().__init__(directory, nodes=1, settings=lives | settings)
+    def __init__(
+        self, directory: Path, server: int = 3600, node: int = 3600, lost: int = LONG_SECONDS
+    ) -> None:
+        said = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
+        super().__init__(directory, nodes=1, settings={**said, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
         line = super()._line(*arguments)
@@ -54,14 +56,14 @@ class ShortLived(LocalCluster):
 @pytest.fixture
 def quick_node(tmp_path: Path) -> Iterator[ShortLived]:
     """A node is lost after a second, and its certificate lives for four."""
-    with ShortLived(tmp_path, node=4, ROTA_LOST_SECONDS="1") as running:
+    with ShortLived(tmp_path, node=4, lost=1) as running:
         yield running
 
 
 def test_a_server_outlives_its_certificate_while_nodes_call_again(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
-    with ShortLived(tmp_path / "cluster", server=4, node=4, **PATIENT) as cluster:
+    with ShortLived(tmp_path / "cluster", server=4, node=4) as cluster:
         node = cluster.node(1)["id"]
         job = cluster.submit(*witness.script(gate.wait))
         until(
@@ -83,7 +85,7 @@ def test_a_server_outlives_its_certificate_while_nodes_call_again(
 def test_a_node_whose_server_was_away_for_longer_than_its_certificate_comes_back_with_its_work(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
-    with ShortLived(tmp_path / "cluster", node=4, **PATIENT) as cluster:
+    with ShortLived(tmp_path / "cluster", node=4) as cluster:
         node, keys = cluster.node(1)["id"], cluster.identity.key_pem
         job = cluster.submit(*witness.script(gate.wait))
         witness.wait_for(1)
@@ -102,7 +104,7 @@ def test_a_node_whose_server_was_away_for_longer_than_its_certificate_comes_back
 def test_a_node_that_was_off_for_longer_than_its_certificate_comes_back_with_its_work(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
-    with ShortLived(tmp_path / "cluster", node=4, **PATIENT) as cluster:
+    with ShortLived(tmp_path / "cluster", node=4) as cluster:
         node = cluster.node(1)["id"]
         job = cluster.submit(*witness.script(gate.wait))
         witness.wait_for(1)

@@ -12,12 +12,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
+from rota.config.etcd import Etcd
 from rota.identity import authority as authority_module
 from rota.identity.authority import SERVER_NAME, Authority, KeyPair
 from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.identity.serving import FilePair, SignedPair
-from rota.wiring import doors
+from rota.wiring import doors, tls
 from rota.wiring.tls import ServerTls, grpc_credentials
 
 LIFE_SECONDS = 3
@@ -244,3 +245,32 @@ def channel(port: int, node: NodeIdentity) -> grpc.aio.Channel:
 async def who(opened: grpc.aio.Channel) -> bytes:
     call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = opened.unary_unary("/test/who")
     return await call(b"", timeout=30)
+
+
+def test_what_is_about_to_end_is_logged_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(tls.log, "warning", logged.append, raising=False)
+    told_at: dict[str, float] = {}
+    hour = 3600.0
+
+    for now in (0.0, hour, 23 * hour, 24 * hour):
+        tls._warn({"ca": "the ca ends"}, told_at, now)
+    tls._warn({}, told_at, 25 * hour)  # it was replaced
+    tls._warn({"ca": "the ca ends"}, told_at, 26 * hour)
+
+    assert logged == ["the ca ends"] * 3
+
+
+def test_every_certificate_that_a_server_rests_on_is_named(authority: Authority, tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    crt, key = (str(path) for path in write(tmp_path, authority.server_identity([], now)))
+    config = ServerConfig(
+        http_server=HttpServer(addr="127.0.0.1:0", use_tls=True, crt_file=crt, key_file=key),
+        etcd=Etcd(ca_file=crt, crt_file=crt, key_file=key),
+    )
+    served = doors.server_tls(config, authority, now)
+
+    names = [one.name for one in served.expiries()]
+
+    assert names == ["server", "http_server.crt_file", "ca", "etcd.crt_file"]
+    assert not served.ending()

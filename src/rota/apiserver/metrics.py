@@ -5,16 +5,18 @@ The number of series is bounded by the code: no name of a job, node, user or nam
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from operator import add
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from rota.apiserver import show
+from rota.apiserver import certificates, show
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.engine.run import Committed
+from rota.identity.expiry import Expiry
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.brake import Level, Silence
 from rota.model.lifecycle import JobState, NodeState
@@ -141,6 +143,22 @@ def _amounts(mirror: Mirror) -> Iterator[Metric]:
         reserved = 0 if row is None else int(mirror.room.reserved[row].sum())
         yield _plain(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
         yield _plain(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
+
+
+def expiries(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[Metric]:
+    """Of nodes the first to expire of those that are connected, and how many are late: no series per node."""
+    words = "when a certificate of this server expires, in seconds since 1970"
+    family = GaugeMetricFamily("rota_certificate_expires_timestamp_seconds", words, labels=("certificate",))
+    for one in own:
+        family.add_metric((one.name,), one.period.end.timestamp())
+    yield family
+    nodes = list(certificates.nodes(mirror))
+    first = min((one.end for one in nodes if one.state in certificates.CONNECTED), default=None)
+    if first is not None:
+        words = "when the first certificate of a node that is connected expires, in seconds since 1970"
+        yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first.timestamp())
+    late = sum(certificates.is_late(one, now) for one in nodes)
+    yield _plain("rota_node_certificates_late", "nodes with less than a fifth of its life left", late)
 
 
 def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:

@@ -93,6 +93,7 @@ class Hello(msgspec.Struct, frozen=True):
     epoch_seen: int
     inventory: list[JobClaims]
     drain: Drain | None = None
+    certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
 
 
 class Report(msgspec.Struct, frozen=True):

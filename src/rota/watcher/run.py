@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import msgspec
 import structlog
 
 from rota.engine.run import Committed, Engine
@@ -78,11 +79,19 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        await self.converse(await self._who(context), request_iterator, context)
+        node = await self._who(context)
+        expires_at_ms = round(certificates.period_of(_certificate(context)).end.timestamp() * 1000)
+        await self.converse(node, request_iterator, context, expires_at_ms)
 
-    async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
-        """With a node whose identity is certain, until one side ends it."""
-        session = await self._greet(node, words, line)
+    async def converse(
+        self,
+        node: NodeId,
+        words: AsyncIterator[pb.FromNode],
+        line: Line,
+        expires_at_ms: int | None = None,
+    ) -> None:
+        """With a node whose identity is certain, until one side ends it. Without an expiry it has none."""
+        session = await self._greet(node, words, line, expires_at_ms)
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(self._hear(session, words))
@@ -204,11 +213,14 @@ class AgentDoor(pb_grpc.AgentServicer):
             )
         return node
 
-    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> Session:
+    async def _greet(
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
+    ) -> Session:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
-        word = wire.hello_from_wire(first.hello)
+        said = wire.hello_from_wire(first.hello)
+        word = msgspec.structs.replace(said, certificate_expires_at_ms=expires_at_ms)
         reason = sessions.unwelcome(
             self._engine.mirror,
             node,

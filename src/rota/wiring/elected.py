@@ -98,6 +98,7 @@ class ElectedPost:
             authority,
             Vault.open(self._directory / "vault"),
             Addresses(http, self._config.agent_server.addr, self._config.grpc_server.addr),
+            served.expiries,
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)

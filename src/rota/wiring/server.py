@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 
+from rota.apiserver import certificates
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor
@@ -52,6 +53,7 @@ from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
 from rota.wiring.telling import tell
+from rota.wiring.tls import ServerTls
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
@@ -141,7 +143,7 @@ async def _doors(
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
-    api = make_api(engine, Own(directory, authority, vault, addresses), settings, sources)
+    api = make_api(engine, Own(directory, authority, vault, addresses, served.expiries), settings, sources)
     gateway = open_gateway(config, engine, agents, vault, controller_server)
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
@@ -156,7 +158,7 @@ async def _doors(
         dialling = tasks.create_task(gateway.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
-        renewing = tasks.create_task(served.keep_current())
+        renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
         await _seed(engine, config.store)
         procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
@@ -175,6 +177,11 @@ def _answer(
     """Who answers at which of the two doors."""
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
+
+
+def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
+    now = datetime.now(UTC)
+    return certificates.warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
 
 
 def _end_all(*tasks: asyncio.Task[None]) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +24,8 @@ log = structlog.get_logger("rota.server")
 
 _LOOK_SECONDS = 10.0
 _LOOK_SECONDS_MIN = 0.05
+_WARN_LOOK_SECONDS = 60.0  # over all nodes
+_WARN_SECONDS = 24 * 3600.0
 _LOOKS = 40  # at least, in the life of a certificate
 _SEE_LOG = "it should have been renewed: the server's log says why not"
 _NEW_FILE = "replace the files: they are read again without a restart"
@@ -104,7 +108,16 @@ class ServerTls:
                 found.append(Expiry(name, serving.period, _NEW_FILE))
         return [*found, *self.fixed]
 
-    async def keep_current(self) -> None:
+    def ending(self) -> Mapping[str, str]:
+        """Warnings by the name of the certificate."""
+        now = datetime.now(UTC)
+        told = ((one.name, one.warning(now)) for one in self.expiries())
+        return {name: sentence for name, sentence in told if sentence is not None}
+
+    async def keep_current(self, ending: Callable[[], Mapping[str, str]] | None = None) -> None:
+        """Renew what is due; log what is about to end, by `ending` if given, once a day."""
+        told_at: dict[str, float] = {}
+        looked_at = -math.inf
         while True:
             lives = [serving.period.life.total_seconds() for serving in self._all()]
             await asyncio.sleep(max(_LOOK_SECONDS_MIN, min(_LOOK_SECONDS, min(lives) / _LOOKS)))
@@ -113,10 +126,23 @@ class ServerTls:
             for serving, replaced in self._listeners:
                 if serving in renewed:
                     replaced(serving.pair)
+            if time.monotonic() - looked_at >= _WARN_LOOK_SECONDS:
+                looked_at = time.monotonic()
+                _warn((ending or self.ending)(), told_at, looked_at)
 
     def _all(self) -> list[ServingPair]:
         others = (self.web, self.controllers)
         return [self.signed, *(one for one in others if one is not None and one is not self.signed)]
+
+
+def _warn(ending: Mapping[str, str], told_at: dict[str, float], now: float) -> None:
+    """Log each sentence unless it was logged less than a day ago; `told_at` remembers."""
+    for name in told_at.keys() - ending.keys():
+        del told_at[name]
+    for name, sentence in ending.items():
+        if now - told_at.get(name, -math.inf) >= _WARN_SECONDS:
+            told_at[name] = now
+            log.warning(sentence)
 
 
 def _is_replaced(serving: ServingPair, now: datetime) -> bool:

@@ -21,6 +21,14 @@ class Problem(Answer):
     hint: Annotated[str | None, said("what would be accepted, or what to do")]
 
 
+class Certificate(Answer):
+    """A certificate that the server uses."""
+
+    name: Annotated[str, said("server, ca, or the setting that names its file")]
+    made_at_ms: Annotated[int, said("wall clock")]
+    expires_at_ms: Annotated[int, said("wall clock")]
+
+
 class Server(Answer):
     """The server that answers."""
 
@@ -44,6 +52,10 @@ class Server(Answer):
         int | None, said("when the backup was taken that it was restored from, wall clock")
     ]
     refused: Annotated[dict[str, str], said("nodes that are refused, and why")]
+    certificates: Annotated[list[Certificate], said("that it uses, and when they expire")]
+    certificate_warnings: Annotated[
+        list[str], said("certificates, also of nodes, with less than a fifth of their life left")
+    ]
     address: Annotated[str, said("of this API, host:port")]
     agent_address: Annotated[str, said("where agents call")]
     controller_address: Annotated[str, said("where controllers call")]
