@@ -13,13 +13,18 @@ from rota.identity import authority, certificates
 from rota.identity.authority import Authority
 from rota.identity.node_identity import NodeIdentity, Renewal, load_identity
 from rota.testing.cluster import LocalCluster
+from rota.testing.election import ElectedCluster
+from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
 from rota.wire.generated import agent_pb2, agent_pb2_grpc
 from tests.contracts.processes import ROOT, SOURCE
+from tests.system.test_clock_jumps import WallClock, with_wall_clock
 from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
+SHORT = "tests.system.short_lives"
 LIVES = 4
+DAY, MONTH_SECONDS = timedelta(days=1), 30 * 86400
 LONG_SECONDS = 600  # on a busy machine processes take long to start
 
 
@@ -33,8 +38,7 @@ class ShortLived(LocalCluster):
         super().__init__(directory, nodes=1, settings={**said, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
-        line = super()._line(*arguments)
-        return ["tests.system.short_lives" if part == "rota.cli.main" else part for part in line]
+        return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]
 
     @property
     def server_log(self) -> str:
@@ -202,3 +206,73 @@ def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_
     options = [("grpc.ssl_target_name_override", dial.SERVER_NAME)]
     with grpc.secure_channel(cluster.agent, credentials, options) as channel:
         yield agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+
+def test_a_clock_that_was_a_month_ahead_locks_no_node_out(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    """Both clocks jump, as on one machine: what is signed meanwhile has wrong dates when they are back."""
+    server_clock, node_clock = WallClock(tmp_path / "server-clock"), WallClock(tmp_path / "node-clock")
+    cluster = ShortLived(tmp_path / "cluster", server=30 * 86400, node=86400)
+    cluster.environment |= with_wall_clock(tmp_path, server_clock)
+    try:
+        cluster.start_server()
+        cluster.start_agent(1, WALL_CLOCK=str(node_clock.path))
+        cluster.wait_for_nodes()
+        node = cluster.node(1)["id"]
+        job = cluster.submit(*witness.script(gate.wait))
+        witness.wait_for(1)
+        for clock in (server_clock, node_clock):
+            clock.set_ahead(MONTH_SECONDS)
+        until(
+            lambda: cluster.identity.period.begin > datetime.now(UTC) + DAY, "it has one of the future", 120
+        )
+        for clock in (server_clock, node_clock):
+            clock.set_ahead(0)
+        until(lambda: cluster.identity.period.begin < datetime.now(UTC) + DAY, "it has one of now", 120)
+        until(lambda: cluster.node(1)["state"] == "ready", "the node is back")
+        gate.open()
+        until(lambda: cluster.count(job, "succeeded") == 1, "it ends by itself")
+
+        assert cluster.node(1)["id"] == node
+        assert witness.starts() == {0: 1}
+    finally:
+        cluster.close()
+
+
+class ShortElected(ElectedCluster):
+    """Several servers on etcd, and one node; their certificates live for four seconds."""
+
+    def __init__(self, directory: Path, etcd: LocalEtcd) -> None:
+        super().__init__(directory, etcd, servers=2, nodes=1)
+        self.environment |= {"SERVER_LIFE": "4", "NODE_LIFE": "4", "PYTHONPATH": f"{SOURCE}:{ROOT}"}
+        self.environment["ROTA_LOST_SECONDS"] = str(LONG_SECONDS)
+
+    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
+        return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]
+
+    def renewals(self, number: int) -> int:
+        return self.log(number).count("server certificate renewed")
+
+
+@pytest.mark.timeout(600)
+def test_servers_that_share_etcd_outlive_their_certificates_and_so_does_the_one_that_stands_by(
+    tmp_path: Path, witness: Witness, gate: Gate
+) -> None:
+    with LocalEtcd(tmp_path / "etcd") as etcd, ShortElected(tmp_path / "cluster", etcd) as cluster:
+        node = cluster.node(1)["id"]
+        job = cluster.submit(*witness.script(gate.wait))
+        witness.wait_for(1)
+        leader = cluster.wait_for_leader()
+        for number in cluster.places:
+            until(lambda number=number: cluster.renewals(number) >= LIVES, "each server renews", 120)  # type: ignore[misc]
+        cluster.kill(leader)
+        second = cluster.wait_for_leader(other_than=leader)
+        before = cluster.renewals(second)
+        until(lambda: cluster.renewals(second) >= before + LIVES, "the next one renews", 120)
+        until(lambda: cluster.node(1)["state"] == "ready", "the node has followed")
+        gate.open()
+        until(lambda: cluster.count(job, "succeeded") == 1, "it ends by itself")
+
+        assert cluster.node(1)["id"] == node
+        assert witness.starts() == {0: 1}

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-import msgspec
 import structlog
 
 from rota.engine.run import Committed, Engine
@@ -79,9 +78,7 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        node = await self._who(context)
-        expires_at_ms = round(certificates.period_of(_certificate(context)).end.timestamp() * 1000)
-        await self.converse(node, request_iterator, context, expires_at_ms)
+        await self.converse(await self._who(context), request_iterator, context, _expires_at_ms(context))
 
     async def converse(
         self,
@@ -219,8 +216,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
-        said = wire.hello_from_wire(first.hello)
-        word = msgspec.structs.replace(said, certificate_expires_at_ms=expires_at_ms)
+        word = wire.hello_from_wire(first.hello).with_certificate(expires_at_ms)
         reason = sessions.unwelcome(
             self._engine.mirror,
             node,
@@ -415,6 +411,11 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _name(self, node: NodeId) -> str:
         entry = self._engine.mirror.nodes.get(node)
         return node if entry is None else entry.spec.name
+
+
+def _expires_at_ms(context: Context) -> int | None:
+    pem = _certificate(context)
+    return round(certificates.period_of(pem).end.timestamp() * 1000) if pem else None
 
 
 def _certificate(context: Context) -> bytes:
