@@ -1,6 +1,7 @@
 """An agent keeps its certificate current, whatever its own clock and the server's say."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -91,6 +92,19 @@ async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
             await held.renew(stub)
 
     assert load_identity(tmp_path / "node") == held.identity == before
+
+
+async def test_a_certificate_that_cannot_be_stored_is_used_all_the_same(
+    tmp_path: Path, authority: Authority
+) -> None:
+    warned: list[str] = []
+    async with credentials(tmp_path, Signing(authority), warned) as (held, stub):
+        before = held.identity
+        shutil.rmtree(tmp_path / "node")
+        await held.renew(stub)
+
+    assert held.identity.key_pem != before.key_pem
+    assert warned == ["certificate not stored: No such file or directory"]
 
 
 async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_it_must(

@@ -15,6 +15,7 @@ from rota.identity.node_identity import (
     check_fingerprint,
     load_identity,
     make_request,
+    replace_identity,
     store_identity,
 )
 
@@ -64,10 +65,12 @@ def test_renewal_replaces_key_and_certificate_together(
     renewal = Renewal(old)
     before = load_identity(node)
 
-    renewal.store(node, authority.sign_node(renewal.request, "n-17", "laptop", now), now)
+    renewed = renewal.accept(authority.sign_node(renewal.request, "n-17", "laptop", now), now)
+    replace_identity(node, renewed)
     new = load_identity(node)
 
     assert before == old, "until the new one is stored the old one is there"
+    assert new == renewed
     assert new is not None
     assert (new.node_id, new.ca_pem) == (old.node_id, old.ca_pem)
     assert new.key_pem != old.key_pem
@@ -93,7 +96,7 @@ def test_a_renewal_that_is_not_for_this_node_and_now_changes_nothing(
 
     for reason, cert_pem in refused.items():
         with pytest.raises(Refused, match=reason):
-            renewal.store(node, cert_pem, now)
+            renewal.accept(cert_pem, now)
     assert load_identity(node) == held
 
 

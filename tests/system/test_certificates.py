@@ -11,7 +11,7 @@ import pytest
 from rota.agent import dial
 from rota.identity import authority, certificates
 from rota.identity.authority import Authority
-from rota.identity.node_identity import NodeIdentity, Renewal, load_identity
+from rota.identity.node_identity import NodeIdentity, Renewal, load_identity, replace_identity
 from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
@@ -145,7 +145,7 @@ def test_a_certificate_that_expired_too_long_ago_is_refused_with_the_remedy(
     renewal, now = Renewal(quick_node.identity), datetime.now(UTC)
     signer = Authority.open(quick_node.directory / "server" / "ca", now, timedelta(0))
     certificate = signer.sign_node(renewal.request, quick_node.identity.node_id, "node-1", now)
-    renewal.store(quick_node.node_directory(1), certificate, now)
+    replace_identity(quick_node.node_directory(1), renewal.accept(certificate, now))
     until(lambda: datetime.now(UTC) > quick_node.identity.renewable_until, "it can no longer be renewed")
     directory = str(quick_node.node_directory(1))
 

@@ -265,6 +265,7 @@ def test_every_certificate_that_a_server_rests_on_is_named(authority: Authority,
     now = datetime.now(UTC)
     crt, key = (str(path) for path in write(tmp_path, authority.server_identity([], now)))
     config = ServerConfig(
+        store="etcd://127.0.0.1:2379",
         http_server=HttpServer(addr="127.0.0.1:0", use_tls=True, crt_file=crt, key_file=key),
         etcd=Etcd(ca_file=crt, crt_file=crt, key_file=key),
     )

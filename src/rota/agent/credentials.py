@@ -14,11 +14,12 @@ from pathlib import Path
 import grpc
 
 from rota.identity.errors import Refused
-from rota.identity.node_identity import NodeIdentity, Renewal
+from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 _LOOK_SECONDS = 10.0
+_RETRY_SECONDS = 60.0
 _LOOKS = 40  # at least, in the life of a certificate
 _RENEW_SECONDS = 30.0  # for the server to answer
 
@@ -54,21 +55,27 @@ class Credentials:
 
     async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
         """Returns when the certificate was replaced."""
-        pause_seconds = min(_LOOK_SECONDS, self._period.life.total_seconds() / _LOOKS)
+        look_seconds = self._period.life.total_seconds() / _LOOKS
         while True:
-            await asyncio.sleep(pause_seconds)
-            if self._period.is_due(datetime.now(UTC), self._jitter):
-                try:
-                    return await self.renew(stub)
-                except grpc.aio.AioRpcError as error:
-                    self._warn("certificate not renewed", reason=error.details() or error.code().name)
-                except Refused as refusal:
-                    self._warn("certificate not renewed", reason=str(refusal))
+            await asyncio.sleep(min(_LOOK_SECONDS, look_seconds))
+            if not self._period.is_due(datetime.now(UTC), self._jitter):
+                continue
+            try:
+                return await self.renew(stub)
+            except grpc.aio.AioRpcError as error:
+                self._warn("certificate not renewed", reason=error.details() or error.code().name)
+            except Refused as refusal:
+                self._warn("certificate not renewed", reason=str(refusal))
+            await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))
 
     async def renew(self, stub: pb_grpc.AgentStub) -> None:
         """Ask once; the connection proves the old key, the request the new. Raises Refused, AioRpcError."""
         renewal = Renewal(self.identity)
         reply = await stub.Renew(pb.RenewRequest(csr=renewal.request), timeout=_RENEW_SECONDS)
-        now = datetime.now(UTC)
-        renewed = await asyncio.to_thread(renewal.store, self._directory, reply.certificate, now)
+        renewed = renewal.accept(reply.certificate, datetime.now(UTC))
+        try:
+            await asyncio.to_thread(replace_identity, self._directory, renewed)
+        except OSError as error:
+            # A full disk: it serves for as long as this agent lives, and the old one on disk can be renewed.
+            self._warn("certificate not stored", reason=error.strerror)
         self._hold(renewed)

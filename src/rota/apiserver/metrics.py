@@ -158,7 +158,8 @@ def expiries(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[M
         words = "when the first certificate of a node that is connected expires, in seconds since 1970"
         yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first.timestamp())
     late = sum(certificates.is_late(one, now) for one in nodes)
-    yield _plain("rota_node_certificates_late", "nodes with less than a fifth of its life left", late)
+    words = "connected nodes whose certificate has less than a fifth of its life left"
+    yield _plain("rota_node_certificates_late", words, late)
 
 
 def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:

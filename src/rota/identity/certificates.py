@@ -41,7 +41,7 @@ class Period(NamedTuple):
         return now >= self.renew_after(jitter) or self.begin - now > CLOCK_SKEW
 
     def is_ending(self, now: datetime) -> bool:
-        """Tell whether so little of its life is left that somebody should know."""
+        """Tell whether so little of its life is left that the operator should be warned."""
         return self.end - now < self.life * WARN_AT
 
 

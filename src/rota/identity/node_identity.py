@@ -64,7 +64,9 @@ def make_request(directory: Path) -> bytes:
 
 def store_identity(directory: Path, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
     """Keep what the server answered, if it is for this node's key and from this CA."""
-    return _store(directory, _identity(_load_key(directory), cert_pem, ca_pem))
+    identity = _identity(_load_key(directory), cert_pem, ca_pem)
+    replace_identity(directory, identity)
+    return identity
 
 
 def load_identity(directory: Path) -> NodeIdentity | None:
@@ -92,8 +94,8 @@ class Renewal:
         self._key = certificates.new_key()
         self.request = _request(self._key)
 
-    def store(self, directory: Path, cert_pem: bytes, now: datetime) -> NodeIdentity:
-        """Replace the held identity on disk. Until this returns the held one is there, and good.
+    def accept(self, cert_pem: bytes, now: datetime) -> NodeIdentity:
+        """Return the new identity, if the certificate is for this node and good now.
 
         The authority is the one that the node has trusted since it joined, whatever the answer says.
         """
@@ -105,20 +107,20 @@ class Renewal:
                 f"the certificate is for {renewed.period.begin:%Y-%m-%d %H:%M} to "
                 f"{renewed.period.end:%Y-%m-%d %H:%M} UTC: the server's clock and this node's differ"
             )
-        return _store(directory, renewed)
+        return renewed
+
+
+def replace_identity(directory: Path, identity: NodeIdentity) -> None:
+    """Replace key and certificate on disk in one step: until this returns the old pair is there, and good."""
+    with files.locked(directory, "node"):
+        files.write_private(directory / FILE, identity.cert_pem + identity.ca_pem + identity.key_pem)
+        (directory / KEY_FILE).unlink(missing_ok=True)
 
 
 def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
     # The subject stays empty: the server alone says who a node is.
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
-
-
-def _store(directory: Path, identity: NodeIdentity) -> NodeIdentity:
-    with files.locked(directory, "node"):
-        files.write_private(directory / FILE, identity.cert_pem + identity.ca_pem + identity.key_pem)
-        (directory / KEY_FILE).unlink(missing_ok=True)
-    return identity
 
 
 def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:

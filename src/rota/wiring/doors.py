@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
+from rota.config.etcd import endpoints
 from rota.identity.authority import Authority
 from rota.identity.serving import SignedPair
 from rota.model.addresses import is_loopback
@@ -41,7 +42,7 @@ def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> Ser
         served.web = tls.pair_of("http_server", config.http_server, served.signed)
     if speaks_tls(config.grpc_server):
         served.controllers = tls.pair_of("grpc_server", config.grpc_server, served.signed)
-    if config.etcd.crt_file is not None:
+    if endpoints(config.store) and config.etcd.crt_file is not None:
         served.rest_on("etcd.crt_file", config.etcd.crt_file)
     return served
 
