@@ -123,6 +123,16 @@ def test_a_node_that_was_off_for_longer_than_its_certificate_comes_back_with_its
         assert witness.starts() == {0: 1}
 
 
+def test_a_log_that_is_followed_while_its_node_calls_again_is_whole(tmp_path: Path) -> None:
+    with ShortLived(tmp_path / "cluster", node=4) as cluster:
+        before = cluster.identity.cert_pem
+        script = "for i in $(seq 40); do echo line $i; sleep 0.3; done"
+        ran = cluster.rota("run", "--quiet", "--no-workdir", "--", "sh", "-c", script)
+
+        assert ran.out.splitlines() == [f"line {number}" for number in range(1, 41)]
+        assert cluster.identity.cert_pem != before
+
+
 def test_an_expired_certificate_of_a_deleted_node_is_refused(quick_node: ShortLived) -> None:
     quick_node.kill_agent(1)
     quick_node.wait_until_expired()

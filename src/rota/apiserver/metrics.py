@@ -152,12 +152,12 @@ def expiries(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[M
     for one in own:
         family.add_metric((one.name,), one.period.end.timestamp())
     yield family
-    nodes = list(certificates.nodes(mirror))
-    first = min((one.end for one in nodes if one.state in certificates.CONNECTED), default=None)
-    if first is not None:
+    first_ms = certificates.first_ms(mirror)
+    if first_ms is not None:
         words = "when the first certificate of a node that is connected expires, in seconds since 1970"
-        yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first.timestamp())
-    late = sum(certificates.is_late(one, now) for one in nodes)
+        yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first_ms / 1000)
+    ending = certificates.ending_nodes(mirror, now)
+    late = sum(one.state in certificates.CONNECTED for one in ending)
     words = "connected nodes whose certificate has less than a fifth of its life left"
     yield _plain("rota_node_certificates_late", words, late)
 
