@@ -94,15 +94,20 @@ async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
     assert load_identity(tmp_path / "node") == held.identity == before
 
 
-async def test_a_certificate_that_cannot_be_stored_is_used_all_the_same(
+async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has_expired(
     tmp_path: Path, authority: Authority
 ) -> None:
     warned: list[str] = []
     async with credentials(tmp_path, Signing(authority), warned) as (held, stub):
         before = held.identity
         shutil.rmtree(tmp_path / "node")
+        with pytest.raises(OSError, match="No such file"):
+            await held.renew(stub)
+        kept = held.identity
+        held.refused = True
         await held.renew(stub)
 
+    assert kept == before
     assert held.identity.key_pem != before.key_pem
     assert warned == ["certificate not stored: No such file or directory"]
 

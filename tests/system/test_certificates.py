@@ -123,6 +123,21 @@ def test_a_node_that_was_off_for_longer_than_its_certificate_comes_back_with_its
         assert witness.starts() == {0: 1}
 
 
+def test_an_old_key_does_not_outlive_its_certificate_once_there_is_a_newer_one(
+    quick_node: ShortLived,
+) -> None:
+    old = quick_node.identity
+    old_ms = old.period.end.timestamp() * 1000
+    until(lambda: quick_node.node(1)["certificate_expires_at_ms"] > old_ms, "it came with a newer one")
+    until(lambda: datetime.now(UTC) > old.period.end, "the old one has expired")
+
+    with pytest.raises(grpc.RpcError) as refused:
+        renew(quick_node, old, Renewal(old).request)
+
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "has used a newer certificate" in (refused.value.details() or "")
+
+
 def test_a_log_that_is_followed_while_its_node_calls_again_is_whole(tmp_path: Path) -> None:
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
         before = cluster.identity.cert_pem

@@ -64,18 +64,23 @@ class Credentials:
                 return await self.renew(stub)
             except grpc.aio.AioRpcError as error:
                 self._warn("certificate not renewed", reason=error.details() or error.code().name)
-            except Refused as refusal:
-                self._warn("certificate not renewed", reason=str(refusal))
+            except (Refused, OSError) as reason:
+                self._warn("certificate not renewed", reason=str(reason))
             await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))
 
     async def renew(self, stub: pb_grpc.AgentStub) -> None:
-        """Ask once; the connection proves the old key, the request the new. Raises Refused, AioRpcError."""
+        """Ask once; the connection proves the old key, the request the new one.
+
+        Raises AioRpcError, Refused, or OSError: then the held one stays, unless it is of no use any more.
+        """
         renewal = Renewal(self.identity)
         reply = await stub.Renew(pb.RenewRequest(csr=renewal.request), timeout=_RENEW_SECONDS)
         renewed = renewal.accept(reply.certificate, datetime.now(UTC))
         try:
             await asyncio.to_thread(replace_identity, self._directory, renewed)
         except OSError as error:
-            # A full disk: it serves for as long as this agent lives, and the old one on disk can be renewed.
+            if not self.is_expired:
+                raise
+            # A full disk: without the new one the node could not even report.
             self._warn("certificate not stored", reason=error.strerror)
         self._hold(renewed)

@@ -11,7 +11,7 @@ import grpc
 import structlog
 
 from rota.engine.run import Committed, Engine
-from rota.identity import certificates
+from rota.identity import authority, certificates
 from rota.identity.authority import Authority
 from rota.identity.errors import Refused
 from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
@@ -117,18 +117,33 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         """Also with a certificate that has expired: the handshake has proved that the node has its key."""
-        node = await self._known(context)
-        name = self._name(node)
-        now = datetime.now(UTC)
-        until = certificates.period_of(_certificate(context)).end + self._authority.renewal_window
-        if now >= until:
-            lapsed = f"the certificate of node {name} could be renewed until {until:%Y-%m-%d %H:%M} UTC"
+        node, now = await self._known(context), datetime.now(UTC)
+        lapsed = self._why_lapsed(node, certificates.period_of(_certificate(context)).end, now)
+        if lapsed is not None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{lapsed}: join it again")
         try:
-            certificate = self._authority.sign_node(request.csr, node, name, now)
+            certificate = self._authority.sign_node(request.csr, node, self._name(node), now)
         except Refused as refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return pb.RenewReply(certificate=certificate, ca=self._authority.ca_pem)
+
+    def _why_lapsed(self, node: NodeId, end: datetime, now: datetime) -> str | None:
+        """Why a certificate that expired at `end` cannot be renewed; None: it can.
+
+        An old key must not outlive its certificate: once a node has come with a newer one, only that counts.
+        """
+        name, until = self._name(node), end + self._authority.renewal_window
+        if now < end:
+            return None
+        if now >= until:
+            return f"the certificate of node {name} could be renewed until {until:%Y-%m-%d %H:%M} UTC"
+        entry = self._engine.mirror.nodes.get(node)
+        latest_ms = None if entry is None or entry.status is None else entry.status.certificate_expires_at_ms
+        # One from the future was signed while the clock was ahead: it is not newer for that.
+        last_ms = (now + authority.NODE_LIFE).timestamp() * 1000
+        if latest_ms is not None and end.timestamp() * 1000 < latest_ms <= last_ms:
+            return f"node {name} has used a newer certificate than this one, which expired on {end:%Y-%m-%d}"
+        return None
 
     # ---- logs: what apiserver calls a LogSource
 
