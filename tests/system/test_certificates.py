@@ -138,6 +138,19 @@ def test_an_old_key_does_not_outlive_its_certificate_once_there_is_a_newer_one(
     assert "has used a newer certificate" in (refused.value.details() or "")
 
 
+def test_work_that_begins_while_its_node_renews_is_started_once(tmp_path: Path) -> None:
+    """A renewal every second, and ten jobs meanwhile."""
+    ran = tmp_path / "ran"
+    with ShortLived(tmp_path / "cluster", node=2) as cluster:
+        while cluster.agent_log(1).count("certificate renewed") < 10:
+            job = cluster.submit("sh", "-c", f"echo $ROTA_JOB_ID >> {ran}; sleep 0.1")
+        until(lambda: cluster.count(job, "succeeded") == 1, "the last one has ended")
+        jobs = cluster.call("GET", "/v1/jobs?limit=1000").body["jobs"]
+        until(lambda: len(ran.read_text().split()) >= len(jobs), "each has begun")
+
+        assert sorted(ran.read_text().split()) == sorted(one["id"] for one in jobs)
+
+
 def test_a_log_that_is_followed_while_its_node_calls_again_is_whole(tmp_path: Path) -> None:
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
         before = cluster.identity.cert_pem

@@ -34,6 +34,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.agent")
 
 _LEAVE_SECONDS = 10.0
+_SETTLE_SECONDS = 10.0
 _TOLD_TO = "it was told to leave"
 
 
@@ -201,7 +202,7 @@ class Agent:
                 async with asyncio.TaskGroup() as halves:
                     halves.create_task(self._hear(stub, conversation, halves))
                     halves.create_task(self._report(conversation))
-                    halves.create_task(self._renew(stub))
+                    halves.create_task(self._renew(stub, conversation))
                     halves.create_task(self._tell_tails(stub, conversation))
             except* Over as group:
                 for reason in filter(None, map(str, group.exceptions)):
@@ -250,7 +251,7 @@ class Agent:
                     heard_ms = conversation.words.heard_ms
                     if word.orders.renews and heard_ms is not None and self._desk.lease_ms is not None:
                         await self._runtime.renew(heard_ms * 1_000_000)
-                    await self._obey(word.orders)
+                    await self._obey(word.orders, may_start=not conversation.ends)
                 case "servers":
                     self._servers.learn(list(word.servers.addresses))
                 case "pace":
@@ -260,9 +261,11 @@ class Agent:
                     self._readings.heed(stub, word, tasks)
         raise Deserted
 
-    async def _obey(self, orders: pb.Orders) -> None:
+    async def _obey(self, orders: pb.Orders, *, may_start: bool) -> None:
         """What is to start comes first: nobody waits for the rest."""
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
+        if not may_start:  # it is offered again on the next connection
+            jobs = [one._replace(start=[]) for one in jobs]
         for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
             await self._pass_on(one)
         for one in self._desk.released(orders.stored):
@@ -344,13 +347,18 @@ class Agent:
                 if pieces:
                     await stub.KeepTails(wire.tails_to_wire(pieces))
 
-    async def _renew(self, stub: pb_grpc.AgentStub) -> None:
+    async def _renew(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
         """After a renewal the node calls again, with the new certificate: the work does not notice.
 
         The open connection stays tied to the old one, which the server stops accepting when it expires.
+        First nothing more is started, and what was started is told: the server would place it again.
         """
         await self._credentials.keep_current(stub)
         self._tell_renewed()
+        conversation.ends = True
+        with contextlib.suppress(TimeoutError):  # a server that does not answer is left as well
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self._desk.settled()
         raise Over
 
     def _tell_renewed(self) -> None:
