@@ -106,7 +106,7 @@ async def test_a_bad_spec_is_refused_before_any_stage(tmp_path: Path, spec: str)
 async def test_every_method_asks_for_a_token(tmp_path: Path, metadata: Any) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         for method in pb.DESCRIPTOR.services_by_name["Controller"].methods:
-            # A stream sends nothing: a write that races with the refusal makes grpcio report INTERNAL instead.
+            # A stream sends nothing: for a write that races with the refusal grpcio reports INTERNAL.
             request = None if method.client_streaming else getattr(pb, method.input_type.name)()
             call = getattr(outside.stub, method.name)(request, metadata=metadata)
             with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -1,8 +1,10 @@
 """What each command asks of the server, and how it prints the answer."""
 
 import json
+import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -382,6 +384,41 @@ def test_node_ls_shows_what_is_reserved_of_what_there_is(
     row = capsys.readouterr().out.splitlines()[1]
     for words in ("laptop", "ready, draining", "2/8", "1 GiB/16 GiB", "0.12 s ago"):
         assert words in row
+
+
+def test_node_ls_wide_shows_how_long_certificates_are_good(
+    server: CannedServer, rota: Rota, capsys: Out
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    good = node(name="good", certificate_expires_at_ms=now_ms + 20 * 3_600_000)
+    expired = node(name="expired", certificate_expires_at_ms=now_ms - 50 * 3_600_000)
+    server.on("GET /v1/nodes", {"nodes": [good, expired, node(name="dialled")]})
+
+    rota("node", "ls", "-o", "wide")
+
+    out = capsys.readouterr().out
+    assert "CERT" in out
+    assert re.search(r"good .* for (20h00m|19h59m)", out)
+    assert re.search(r"expired .* expired 2d02h ago", out)
+
+
+def test_server_status_shows_when_certificates_expire_and_warns(
+    server: CannedServer, rota: Rota, capsys: Out
+) -> None:
+    end_ms = 1_800_000_000_000
+    certificates = [
+        {"name": name, "made_at_ms": 0, "expires_at_ms": end_ms + later_ms}
+        for name, later_ms in (("server", 0), ("ca", 864_000_000))
+    ]
+    warnings = ["certificate server expires in 5 days, on 2027-01-15 08:00 UTC: see the log"]
+    told = {"version": "0.1.0", "certificates": certificates, "certificate_warnings": warnings}
+    server.on("GET /v1/server", told)
+
+    assert rota("server", "status") == 0
+
+    out = capsys.readouterr().out
+    assert "certs     server until 2027-01-15, ca until 2027-01-25\n" in out
+    assert f"warning   {warnings[0]}\n" in out
 
 
 def test_node_show_prints_one_node(server: CannedServer, rota: Rota, capsys: Out) -> None:

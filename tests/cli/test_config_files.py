@@ -51,6 +51,12 @@ def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> No
     assert told["http_server.addr"] == "default"
 
 
+@pytest.mark.parametrize("said", ["a week", "-1s", "200000h"])
+def test_a_renewal_window_that_cannot_be_used_is_named(said: str) -> None:
+    with pytest.raises(ConfigError, match=r"certificates\.renewal_window"):
+        server_config(ServerOptions(), {"ROTA_CERTIFICATES_RENEWAL_WINDOW": said})
+
+
 def test_sections_are_read(tmp_path: Path) -> None:
     crt, key = tmp_path / "c", tmp_path / "k"
     crt.touch()
@@ -217,4 +223,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 29
+    assert len(variables) == len(set(variables)) == 30

@@ -1,6 +1,6 @@
-"""What the identity tests share: a CA, made in the real present."""
+"""What the identity tests share: the real present, and a CA that is a year old."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,4 +16,4 @@ def now() -> datetime:
 
 @pytest.fixture
 def authority(tmp_path: Path, now: datetime) -> Authority:
-    return Authority.open(tmp_path / "ca", now)
+    return Authority.open(tmp_path / "ca", now - timedelta(days=365))

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rota.identity import node_identity
 from rota.identity.authority import Authority
-from rota.identity.certificates import node_id_of, only_certificate
+from rota.identity.certificates import certificate_to_pem, node_id_of, only_certificate, period_of
 from rota.identity.errors import Refused, Unsafe
 
 AnyKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
@@ -157,8 +157,9 @@ def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request
     assert cert.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
     usage = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
-    assert cert.not_valid_before_utc == now - timedelta(hours=2)
-    assert cert.not_valid_after_utc == now + timedelta(hours=24)
+    assert cert.not_valid_before_utc == only_certificate(authority.ca_pem).not_valid_before_utc
+    assert period_of(certificate_to_pem(cert)) == (now, now + timedelta(hours=24))
+    assert cert.not_valid_after_utc == now + timedelta(hours=24) + timedelta(days=90)
 
 
 def test_the_node_id_can_be_read_back_from_a_certificate(authority: Authority, now: datetime) -> None:
@@ -264,7 +265,8 @@ def test_a_server_certificate_asks_for_renewal_at_its_half_life(authority: Autho
     pair = authority.server_identity([], now)
 
     assert only_certificate(pair.cert_pem).not_valid_after_utc == now + timedelta(days=30)
-    assert abs(pair.renew_after - (now + timedelta(days=15))) < timedelta(minutes=5)
+    assert pair.period.renew_after(0.0) == now + timedelta(days=15)
+    assert pair.period.renew_after(1.0) == now + timedelta(days=18)
 
 
 @pytest.mark.parametrize("host", ["", "host:3000", "a b", "http://a", "ä.example", "x" * 254, "a\n"])

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from rota.identity import files
 from rota.identity.authority import Authority
 from rota.identity.errors import Refused, Unsafe
-from rota.identity.node_identity import check_fingerprint, load_identity, make_request, store_identity
+from rota.identity.node_identity import (
+    Renewal,
+    check_fingerprint,
+    load_identity,
+    make_request,
+    replace_identity,
+    store_identity,
+)
 
 
 @pytest.fixture
@@ -36,8 +44,9 @@ def test_an_identity_survives_a_restart(node: Path, authority: Authority, now: d
     assert identity is not None
     assert identity.node_id == "n-17"
     assert identity.ca_pem == authority.ca_pem
-    assert identity.expires_at == now + timedelta(hours=24)
-    assert abs(identity.renew_after - (now + timedelta(hours=12))) < timedelta(minutes=5)
+    assert identity.period.end == now + timedelta(hours=24)
+    assert identity.period.renew_after(0.0) == now + timedelta(hours=12)
+    assert identity.renewable_until == now + timedelta(hours=24) + timedelta(days=90)
 
 
 def test_key_and_certificate_are_private(node: Path, authority: Authority, now: datetime) -> None:
@@ -47,18 +56,60 @@ def test_key_and_certificate_are_private(node: Path, authority: Authority, now: 
     assert {stat.S_IMODE(path.stat().st_mode) for path in node.iterdir()} == {0o600}
 
 
-def test_renewal_keeps_the_key_and_replaces_the_certificate(
+def test_renewal_replaces_key_and_certificate_together(
     node: Path, authority: Authority, now: datetime
 ) -> None:
     join(node, authority, now - timedelta(hours=12))
     old = load_identity(node)
-    join(node, authority, now)
+    assert old is not None
+    renewal = Renewal(old)
+    before = load_identity(node)
+
+    renewed = renewal.accept(authority.sign_node(renewal.request, "n-17", "laptop", now), now)
+    replace_identity(node, renewed)
     new = load_identity(node)
 
-    assert old is not None
+    assert before == old, "until the new one is stored the old one is there"
+    assert new == renewed
     assert new is not None
-    assert new.key_pem == old.key_pem
-    assert new.expires_at - old.expires_at == timedelta(hours=12)
+    assert (new.node_id, new.ca_pem) == (old.node_id, old.ca_pem)
+    assert new.key_pem != old.key_pem
+    assert new.period.end - old.period.end == timedelta(hours=12)
+    assert [path.name for path in node.iterdir() if not path.name.startswith(".")] == ["node.pem"]
+
+
+def test_a_renewal_that_is_not_for_this_node_and_now_changes_nothing(
+    node: Path, tmp_path: Path, authority: Authority, now: datetime
+) -> None:
+    join(node, authority, now)
+    held = load_identity(node)
+    assert held is not None
+    renewal, other = Renewal(held), Authority.open(tmp_path / "other-ca", now)
+    year = timedelta(days=365)
+    refused = {
+        "is for node n-18": authority.sign_node(renewal.request, "n-18", "desk", now),
+        "not signed by the CA": other.sign_node(renewal.request, "n-17", "laptop", now),
+        "another key": authority.sign_node(Renewal(held).request, "n-17", "laptop", now),
+        "clock and this node's differ": authority.sign_node(renewal.request, "n-17", "laptop", now + year),
+        "the server's clock": authority.sign_node(renewal.request, "n-17", "laptop", now - year),
+    }
+
+    for reason, cert_pem in refused.items():
+        with pytest.raises(Refused, match=reason):
+            renewal.accept(cert_pem, now)
+    assert load_identity(node) == held
+
+
+def test_an_identity_of_an_earlier_release_with_its_key_beside_it_is_read(
+    node: Path, authority: Authority, now: datetime
+) -> None:
+    join(node, authority, now)
+    identity = load_identity(node)
+    assert identity is not None
+    (node / "node.pem").write_bytes(identity.cert_pem + identity.ca_pem)
+    files.write_private(node / "node.key", identity.key_pem)
+
+    assert load_identity(node) == identity
 
 
 def test_a_request_does_not_contain_the_private_key(node: Path) -> None:
@@ -72,6 +123,7 @@ def test_a_certificate_for_another_key_is_refused(
     node: Path, tmp_path: Path, authority: Authority, now: datetime
 ) -> None:
     join(node, authority, now)
+    make_request(node)
     foreign = authority.sign_node(make_request(tmp_path / "other"), "n-18", "desk", now)
 
     with pytest.raises(Refused, match="another key"):
@@ -96,27 +148,29 @@ def test_a_damaged_certificate_file_is_refused_with_the_way_out(
 ) -> None:
     join(node, authority, now)
     path = node / "node.pem"
-    path.write_bytes(path.read_bytes()[:-200])
+    whole = path.read_bytes()
 
-    with pytest.raises(Unsafe, match="remove it and join again"):
-        load_identity(node)
+    for damaged in (whole[:-100], whole[: len(whole) // 2], b"rubbish"):
+        path.write_bytes(damaged)
+        with pytest.raises(Unsafe, match="remove it and join again"):
+            load_identity(node)
 
 
 def test_a_lost_or_damaged_key_is_refused_with_the_way_out(
     node: Path, authority: Authority, now: datetime
 ) -> None:
-    join(node, authority, now)
+    cert_pem = authority.sign_node(make_request(node), "n-17", "laptop", now)
     (node / "node.key").write_bytes(b"rubbish")
     with pytest.raises(Unsafe, match="is not a key"):
-        load_identity(node)
+        store_identity(node, cert_pem, authority.ca_pem)
     (node / "node.key").unlink()
     with pytest.raises(Unsafe, match="is missing"):
-        load_identity(node)
+        store_identity(node, cert_pem, authority.ca_pem)
 
 
 def test_a_key_that_others_can_read_is_refused(node: Path, authority: Authority, now: datetime) -> None:
     join(node, authority, now)
-    (node / "node.key").chmod(0o644)
+    (node / "node.pem").chmod(0o644)
 
     with pytest.raises(Unsafe, match="chmod 600"):
         load_identity(node)

@@ -60,22 +60,42 @@ def test_a_server_of_another_cluster_is_refused(node: NodeIdentity, tmp_path: Pa
     assert "CERTIFICATE_VERIFY_FAILED" in shake(other, node, ca_pem=node.ca_pem).error
 
 
-def test_an_expired_node_certificate_is_refused(
+def test_a_node_certificate_that_cannot_be_renewed_any_more_is_refused(
     server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
 ) -> None:
-    late = joined(tmp_path / "late", authority, now - timedelta(hours=25))
+    late = joined(tmp_path / "late", authority, now - timedelta(days=92))
 
     assert "certificate has expired" in shake(server, late, ca_pem=server.ca_pem).error
 
 
-def test_a_node_whose_clock_is_an_hour_behind_can_use_its_certificate(
+def test_an_expired_node_certificate_proves_its_key_while_it_can_be_renewed(
     server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
 ) -> None:
-    early = joined(tmp_path / "early", authority, now + timedelta(hours=1))
-    too_early = joined(tmp_path / "too-early", authority, now + timedelta(hours=3))
+    late = joined(tmp_path / "late", authority, now - timedelta(days=90))
 
-    assert shake(server, early, ca_pem=server.ca_pem).accepted
-    assert "not yet valid" in shake(server, too_early, ca_pem=server.ca_pem).error
+    assert late.period.end < now
+    assert shake(server, late, ca_pem=server.ca_pem).accepted
+
+
+def test_a_node_certificate_made_while_the_clock_was_ahead_is_accepted_when_it_is_back(
+    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+) -> None:
+    for ahead in (timedelta(hours=3), timedelta(days=365)):
+        early = joined(tmp_path / f"early-{ahead.days}", authority, now + ahead)
+
+        assert shake(server, early, ca_pem=server.ca_pem).accepted
+        assert early.period.is_due(now, jitter=1.0), "it is replaced at once by one of now"
+
+
+def test_a_server_whose_clock_is_ahead_is_accepted_within_the_skew(
+    node: NodeIdentity, authority: Authority, now: datetime
+) -> None:
+    slightly = authority.server_identity([], now + timedelta(hours=1))
+    far = authority.server_identity([], now + timedelta(hours=3))
+
+    assert shake(slightly, node, ca_pem=node.ca_pem).accepted
+    assert "not yet valid" in shake(far, node, ca_pem=node.ca_pem).error
+    assert far.period.is_due(now, jitter=1.0), "the server replaces it at its next look"
 
 
 def test_a_node_cannot_pose_as_the_server(node: NodeIdentity) -> None:
@@ -100,7 +120,7 @@ def test_grpc_refuses_strangers_and_the_expired(
 ) -> None:
     stranger = joined(tmp_path / "stranger", Authority.open(tmp_path / "other-ca", now), now)
     trusting_stranger = NodeIdentity("n-17", stranger.key_pem, stranger.cert_pem, authority.ca_pem)
-    late = joined(tmp_path / "late", authority, now - timedelta(hours=25))
+    late = joined(tmp_path / "late", authority, now - timedelta(days=92))
 
     with grpc_server(server) as port:
         for refused in (trusting_stranger, late):

@@ -30,6 +30,14 @@ class WallClock:
             file.write(struct.pack("l", seconds))
 
 
+def with_wall_clock(directory: Path, clock: WallClock) -> dict[str, str]:
+    """The environment of a process that has this clock."""
+    require("C compiler")
+    library, source = directory / "wall_clock.so", Path(__file__).with_name("wall_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    return {"LD_PRELOAD": str(library), "WALL_CLOCK": str(clock.path)}
+
+
 @pytest.fixture
 def server_clock(tmp_path: Path) -> WallClock:
     return WallClock(tmp_path / "server-clock")
@@ -43,10 +51,7 @@ def node_clock(tmp_path: Path) -> WallClock:
 @pytest.fixture
 def alone(tmp_path: Path, server_clock: WallClock, node_clock: WallClock) -> Iterator[LocalCluster]:
     """One node, whose agent and keeper have another clock than the server."""
-    require("C compiler")
-    library, source = tmp_path / "wall_clock.so", Path(__file__).with_name("wall_clock.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    settings = {"LD_PRELOAD": str(library), "WALL_CLOCK": str(server_clock.path)}
+    settings = with_wall_clock(tmp_path, server_clock)
     cluster = LocalCluster(tmp_path / "cluster", nodes=1, settings=settings)
     try:
         cluster.start_server()

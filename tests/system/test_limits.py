@@ -90,7 +90,7 @@ def test_work_of_a_root_agent_is_nobody_it_knows(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o711)
         with LocalCluster(Path(directory), nodes=1, run_as="own") as cluster:
-            key = cluster.node_directory(1) / "node.key"
+            key = cluster.node_directory(1) / "node.pem"
             assert key.exists()
             script = f"id -u; cat {key}; cat {cluster.token_file}; kill -9 {cluster.keepers()[0]}; pwd"
             ran = cluster.rota("run", "--no-workdir", "--", "sh", "-c", script)

@@ -7,22 +7,40 @@ from pathlib import Path
 
 import pytest
 
-import rota
+from tests.contracts.processes import ROOT, SOURCE
 
 pytestmark = pytest.mark.system
-SCRIPT = Path(__file__).with_name("off_loopback.py")
 
 
-def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(rota.__file__).parents[1])}
-    ran = subprocess.run(
-        ["unshare", "--map-root-user", "--net", sys.executable, str(SCRIPT), str(tmp_path)],
+def in_its_own_network(script: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            "unshare",
+            "--map-root-user",
+            "--net",
+            sys.executable,
+            "-m",
+            f"tests.system.{script}",
+            str(directory),
+        ],
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
-        env=environment,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}", **variables},
     )
+
+
+def test_https_goes_on_through_many_lives_of_its_certificate(tmp_path: Path) -> None:
+    ran = in_its_own_network("off_loopback_lives", tmp_path, SERVER_LIFE="4")
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["lives 4", "run over tls"]
+
+
+def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(tmp_path: Path) -> None:
+    ran = in_its_own_network("off_loopback", tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     api, run, token, plain = ran.stdout.splitlines()

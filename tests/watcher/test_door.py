@@ -54,6 +54,9 @@ class Line:
     async def write(self, word: pb.ToNode) -> None:
         self.heard.append(word)
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
     @property
     def welcomed(self) -> bool:
         return any(word.HasField("welcome") for word in self.heard)

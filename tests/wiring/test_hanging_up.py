@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rota.config import HttpServer
+from rota.config import HttpServer, ServerConfig
 from rota.identity.authority import Authority
 from rota.wiring import doors
 
@@ -26,14 +26,15 @@ async def for_ever(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.parametrize("path", ["/begun", "/silent"])
 async def test_who_waits_for_an_answer_without_end_is_cut_off(tmp_path: Path, path: str) -> None:
     now = datetime.now(UTC)
-    keys = Authority.open(tmp_path / "ca", now).server_identity(["localhost"], now)
+    config = ServerConfig(http_server=HttpServer(addr="127.0.0.1:0"))
+    served = doors.server_tls(config, Authority.open(tmp_path / "ca", now), now)
     asked = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await for_ever({**scope, "state": {"asked": asked}}, receive, send)
 
     bound = doors.bind_http("127.0.0.1:0")
-    web = doors.web_server(app, tmp_path, HttpServer(addr="127.0.0.1:0"), keys)
+    web = doors.web_server(app, served)
     bound.listen()
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(web.serve(sockets=[bound]))

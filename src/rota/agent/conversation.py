@@ -35,6 +35,7 @@ class Conversation:
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
         self.departure: Departure | None = None  # of which the server was told
+        self.ends = False  # soon, by our own will: nothing more is started on it
         self.holds_leases = False  # what is said from here on is to be echoed
 
     def hear(self) -> None:

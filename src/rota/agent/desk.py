@@ -31,6 +31,9 @@ class Desk:
         self._nudged = False
         self._said: dict[int, list[AttemptName]] = {}
         self._sent_at = 0.0
+        self._fresh: dict[AttemptName, int] = {}  # taken, by the word that said so first (0: none has yet)
+        self._settled = asyncio.Event()  # there are none of these: all that was taken is on the server's disk
+        self._settled.set()
         self._waiting: dict[AttemptName, Start] = {}  # for the word that we have taken them to be on disk
         self._taken: dict[int, list[AttemptName]] = {}  # by the number of the word that said so
         self._leases: dict[JobId, int] = {}  # of jobs that have one, in ms
@@ -46,6 +49,8 @@ class Desk:
         self._results.clear()
         self._waiting.clear()
         self._introduced.clear()
+        self._fresh.clear()
+        self._settled.set()
         self.note(claims)
         self.gone = False
         self.attached.set()
@@ -73,6 +78,8 @@ class Desk:
             if name not in self._live and name not in self._results:
                 said = Said.ACCEPTED if start.firm else Said.QUEUED
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
+                self._fresh[name] = 0
+                self._settled.clear()
         self._change()
 
     def lose_keeper(self) -> None:
@@ -176,6 +183,7 @@ class Desk:
         self._said.clear()
         self._taken.clear()
         self._urgent = False
+        self._fresh = dict.fromkeys(self._fresh, 0)
         return _grouped({**self._live, **self._results})
 
     async def wait(self, most_seconds: float) -> bool:
@@ -204,6 +212,13 @@ class Desk:
         self._nudged = False
         return self._urgent
 
+    async def settled(self) -> None:
+        """Returns when the control plane has on disk that all which was taken here was.
+
+        A connection that ends before makes it place such a task again, though the first attempt runs.
+        """
+        await self._settled.wait()
+
     def nudge(self) -> None:
         """Something else is to be told: whoever waits returns."""
         self._nudged = True
@@ -216,6 +231,9 @@ class Desk:
 
     def said(self, n: int, claims: list[JobClaims]) -> None:
         """Word n carried these; results among them are over once it is stored."""
+        if self._fresh:
+            told = {_name(one.job, claim) for one in claims for claim in one.claims}
+            self._fresh |= {name: n for name, at in self._fresh.items() if not at and name in told}
         ended = [
             AttemptName(one.job, claim.index, claim.attempt)
             for one in claims
@@ -231,6 +249,9 @@ class Desk:
 
     def stored(self, n: int) -> list[AttemptName]:
         """Results that may be forgotten, now that word n is on disk."""
+        self._fresh = {name: at for name, at in self._fresh.items() if not 0 < at <= n}
+        if not self._fresh:
+            self._settled.set()
         names: list[AttemptName] = []
         for said_n in [said_n for said_n in self._said if said_n <= n]:
             names += self._said.pop(said_n)

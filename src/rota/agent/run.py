@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -12,6 +11,7 @@ import structlog
 
 from rota.agent import containers, dial, probe
 from rota.agent.conversation import Conversation, Deserted, Over, Stream
+from rota.agent.credentials import Credentials
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
 from rota.agent.notice import Lookout, as_word
@@ -20,7 +20,8 @@ from rota.agent.plan import Facts
 from rota.agent.readings import Readings
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
-from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.identity.errors import Refused
+from rota.identity.node_identity import NodeIdentity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
@@ -33,6 +34,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.agent")
 
 _LEAVE_SECONDS = 10.0
+_SETTLE_SECONDS = 10.0
 _TOLD_TO = "it was told to leave"
 
 
@@ -55,7 +57,7 @@ class Settings:
 class Agent:
     def __init__(self, settings: Settings, identity: NodeIdentity, runtime: Runtime) -> None:
         self._settings = settings
-        self._identity = identity
+        self._credentials = Credentials(settings.directory, identity, log.warning)
         self._runtime = runtime
         self._machine = probe.look(settings.directory, settings.declared)
         self._engine: Engine | None = None
@@ -162,6 +164,8 @@ class Agent:
             log.warning("not connected", server=self._servers.next, reason=reason)
             return False
         try:
+            if self._credentials.is_expired:
+                await self._renew_expired()
             await self._connection()
         except Deserted:
             return self._welcomed
@@ -170,11 +174,22 @@ class Agent:
             return self._welcomed
         return False
 
+    async def _renew_expired(self) -> None:
+        """The server lets a node with an expired certificate renew it, and do nothing else."""
+        async with dial.channel(self._servers.next, self._credentials.identity) as channel:
+            stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
+            try:
+                await self._credentials.renew(stub)
+                self._tell_renewed()
+            except Refused as refusal:
+                # This machine's clock may be wrong: the server knows whether the held one is good.
+                log.warning("certificate not renewed", reason=str(refusal))
+
     def _lease_seconds(self) -> float | None:
         return None if (lease_ms := self._desk.lease_ms) is None else lease_ms / 1000
 
     async def _connection(self) -> None:
-        async with dial.channel(self._servers.next, self._identity) as channel:
+        async with dial.channel(self._servers.next, self._credentials.identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
             conversation = Conversation(stream, lambda: self._servers.is_one)
@@ -187,7 +202,7 @@ class Agent:
                 async with asyncio.TaskGroup() as halves:
                     halves.create_task(self._hear(stub, conversation, halves))
                     halves.create_task(self._report(conversation))
-                    halves.create_task(self._renew(stub))
+                    halves.create_task(self._renew(stub, conversation))
                     halves.create_task(self._tell_tails(stub, conversation))
             except* Over as group:
                 for reason in filter(None, map(str, group.exceptions)):
@@ -236,7 +251,7 @@ class Agent:
                     heard_ms = conversation.words.heard_ms
                     if word.orders.renews and heard_ms is not None and self._desk.lease_ms is not None:
                         await self._runtime.renew(heard_ms * 1_000_000)
-                    await self._obey(word.orders)
+                    await self._obey(word.orders, may_start=not conversation.ends)
                 case "servers":
                     self._servers.learn(list(word.servers.addresses))
                 case "pace":
@@ -246,9 +261,11 @@ class Agent:
                     self._readings.heed(stub, word, tasks)
         raise Deserted
 
-    async def _obey(self, orders: pb.Orders) -> None:
+    async def _obey(self, orders: pb.Orders, *, may_start: bool) -> None:
         """What is to start comes first: nobody waits for the rest."""
         jobs = [wire.orders_from_wire(one) for one in orders.jobs]
+        if not may_start:  # it is offered again on the next connection
+            jobs = [one._replace(start=[]) for one in jobs]
         for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
             await self._pass_on(one)
         for one in self._desk.released(orders.stored):
@@ -330,21 +347,33 @@ class Agent:
                 if pieces:
                     await stub.KeepTails(wire.tails_to_wire(pieces))
 
-    async def _renew(self, stub: pb_grpc.AgentStub) -> None:
-        """At half its life a certificate is replaced; the next connection uses the new one."""
-        seconds = (self._identity.renew_after - datetime.now(UTC)).total_seconds()
-        await asyncio.sleep(max(1.0, seconds))
-        reply = await stub.Renew(pb.RenewRequest(csr=make_request(self._settings.directory)))
-        self._identity = store_identity(self._settings.directory, reply.certificate, reply.ca)
-        log.info("certificate renewed", until=str(self._identity.expires_at))
+    async def _renew(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
+        """After a renewal the node calls again, with the new certificate: the work does not notice.
+
+        The open connection stays tied to the old one, which the server stops accepting when it expires.
+        First nothing more is started, and what was started is told: the server would place it again.
+        """
+        await self._credentials.keep_current(stub)
+        self._tell_renewed()
+        conversation.ends = True
+        with contextlib.suppress(TimeoutError):  # a server that does not answer is left as well
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self._desk.settled()
         raise Over
+
+    def _tell_renewed(self) -> None:
+        end = self._credentials.identity.period.end
+        log.info("certificate renewed", until=f"{end:%Y-%m-%d %H:%M:%S} UTC")
 
     async def _explain(self, error: grpc.aio.AioRpcError) -> None:
         details = error.details() or ""
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            self._credentials.refused = True
         if error.code() is grpc.StatusCode.UNAVAILABLE and not self._welcomed:
-            details = await dial.diagnose(self._servers.next, self._identity)
+            details = await dial.diagnose(self._servers.next, self._credentials.identity)
+            details = self._credentials.lapsed or details
         log.warning("not connected", server=self._servers.next, code=error.code().name, reason=details)
 
     # ---- epochs

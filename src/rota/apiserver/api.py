@@ -14,6 +14,7 @@ from rota.engine.run import Engine
 from rota.engine.shadow import Taken
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
+from rota.identity.expiry import Expiry
 from rota.identity.task_tokens import TaskTokens
 from rota.identity.tokens import API_PREFIX, Role
 from rota.identity.vault import Vault
@@ -100,6 +101,7 @@ class Api:
     controller_addresses: Callable[[], list[str]] = list
     stance: Stance | None = None  # of one that does not lead
     worker_gateway: bool = False  # its routes are served
+    expiries: Callable[[], list[Expiry]] = list  # of the certificates that this server uses
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))

@@ -5,17 +5,19 @@ The number of series is bounded by the code: no name of a job, node, user or nam
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from operator import add
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from rota.apiserver import show
+from rota.apiserver import certificates, show
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.engine.parking import Stage
 from rota.engine.run import Committed
+from rota.identity.expiry import Expiry
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.brake import Level, Silence
 from rota.model.lifecycle import JobState, NodeState
@@ -142,6 +144,23 @@ def _amounts(mirror: Mirror) -> Iterator[Metric]:
         reserved = 0 if row is None else int(mirror.room.reserved[row].sum())
         yield _plain(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
         yield _plain(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
+
+
+def expiries(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[Metric]:
+    """Of nodes the first to expire of those that are connected, and how many are late: no series per node."""
+    words = "when a certificate of this server expires, in seconds since 1970"
+    family = GaugeMetricFamily("rota_certificate_expires_timestamp_seconds", words, labels=("certificate",))
+    for one in own:
+        family.add_metric((one.name,), one.period.end.timestamp())
+    yield family
+    first_ms = certificates.first_ms(mirror)
+    if first_ms is not None:
+        words = "when the first certificate of a node that is connected expires, in seconds since 1970"
+        yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first_ms / 1000)
+    ending = certificates.ending_nodes(mirror, now)
+    late = sum(one.state in certificates.CONNECTED for one in ending)
+    words = "connected nodes whose certificate has less than a fifth of its life left"
+    yield _plain("rota_node_certificates_late", words, late)
 
 
 def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import answers, pages, show
+from rota.apiserver import answers, certificates, pages, show
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import answer, api_of, caller_of
 from rota.apiserver.api import Api
@@ -116,12 +117,22 @@ async def show_server(request: Request) -> Response:
         "started_at_ms": api.started_at_ms,
         **_standing(engine.mirror, engine.now_ms()),
         **_faults(engine, caller_of(request)),
+        **_certificates(api),
         "address": api.addresses.http,
         "agent_address": api.addresses.agent,
         "controller_address": api.addresses.controller,
         "controller_addresses": list(dict.fromkeys((api.addresses.controller, *api.controller_addresses()))),
     }
     return answer(shown)
+
+
+def _certificates(api: Api) -> show.Json:
+    expiries, window, now = api.expiries(), api.authority.renewal_window, datetime.now(UTC)
+    ending = certificates.warnings(api.engine.mirror, expiries, window, now)
+    return {
+        "certificates": certificates.shown(expiries),
+        "certificate_warnings": list(ending.values()),
+    }
 
 
 def _standing(mirror: Mirror, now_ms: int) -> show.Json:

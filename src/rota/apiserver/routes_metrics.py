@@ -1,5 +1,6 @@
 """The route of figures for Prometheus. [I/O]"""
 
+from datetime import UTC, datetime
 from functools import partial
 
 from starlette.requests import Request
@@ -26,7 +27,11 @@ async def show_metrics(request: Request) -> Response:
         await api.engine.read(partial(_add, standing=standing, names=names[first : first + JOBS_AT_ONCE]))
     gauges = await api.engine.read(lambda mirror: list(metrics.cluster(mirror, standing)))
     own = metrics.server(api.version, api.engine.store.name, _figures(api))
-    body = metrics.text(api.counts, (*own, metrics.faults(api.engine.parking.counts), *gauges))
+    expiries = await api.engine.read(
+        lambda mirror: list(metrics.expiries(api.expiries(), mirror, datetime.now(UTC)))
+    )
+    faults = metrics.faults(api.engine.parking.counts)
+    body = metrics.text(api.counts, (*own, faults, *gauges, *expiries))
     return Response(body, headers={**answers.COMMON_HEADERS, "Content-Type": TEXT_FORM})
 
 

@@ -221,6 +221,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "statistics": _statistics(entry),
         "reason": _reason(entry),
         "shortage": status.shortage if status else None,
+        "certificate_expires_at_ms": status.certificate_expires_at_ms if status else None,
     }
 
 

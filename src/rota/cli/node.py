@@ -9,7 +9,7 @@ from rota.cli.arguments import pairs, seconds
 from rota.cli.bars import bar
 from rota.cli.node_brake import brake
 from rota.cli.node_drain import drain, drain_words, told
-from rota.cli.node_words import NODES, SIZES, heard, labels, machine, state
+from rota.cli.node_words import NODES, SIZES, certificate, heard, labels, machine, state
 from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, duration, number, size
@@ -176,6 +176,7 @@ def _lines(node: Node) -> Iterator[str]:
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"
     yield f"  agent      {node.agent_version or '-'}"
+    yield f"  cert       {certificate(node)}"
 
 
 def _amount(node: Node, name: str, total: float) -> str:

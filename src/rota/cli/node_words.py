@@ -1,5 +1,6 @@
 """A node in words: its state, shares, labels, and the columns in which nodes are listed."""
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,14 @@ def share(node: Node, name: str) -> str:
 
 def heard(node: Node) -> str:
     return "-" if node.heard_ms_ago is None else f"{duration(node.heard_ms_ago / 1000)} ago"
+
+
+def certificate(node: Node) -> str:
+    """How long its certificate is good for, or since when it is not."""
+    if node.certificate_expires_at_ms is None:
+        return "-"
+    left = (node.certificate_expires_at_ms - time.time_ns() // 1_000_000) / 1000
+    return f"expired {duration(-left)} ago" if left < 0 else f"for {duration(left)}"
 
 
 def _reason(node: Node) -> str:
@@ -70,6 +79,7 @@ NODES: Listing[Node] = Listing(
         Column("RUNNING", lambda node: node.running, right=True),
         Column("QUEUED", lambda node: node.queued, wide=True, right=True),
         Column("HEARD", heard, right=True),
+        Column("CERT", certificate, wide=True, right=True),
         Column("VERSION", lambda node: node.agent_version or "-", wide=True),
         Column("LABELS", lambda node: labels(node.labels), wide=True),
         Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),

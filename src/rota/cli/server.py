@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -50,7 +51,8 @@ def command(context: click.Context, /, **options: Any) -> int:
 @output_option
 @with_cluster()
 def status(cluster: Cluster, output: str, *, as_json: bool) -> None:
-    """Show who leads, how the store answers, which nodes are refused, and what the server failed on."""
+    """Show who leads, how the store answers, when certificates expire, which nodes are refused, and what the
+    server failed on."""
     server = cluster.server()
     emit_one("json" if as_json else output, server, str(server.epoch), lambda: _lines(server))
 
@@ -62,6 +64,10 @@ def _lines(server: Server) -> Iterator[str]:
     yield f"revision  {server.revision}"
     yield f"store     {_store(server)}"
     yield f"holds     {plural(server.jobs, 'job')}, {plural(server.nodes, 'node')}"
+    if server.certificates:
+        yield f"certs     {', '.join(map(_certificate, server.certificates))}"
+    for sentence in server.certificate_warnings:
+        yield f"warning   {clean(sentence)}"
     if server.waits_for_accept:
         taken = f"from a backup taken {age(server.restored_from_ms)} ago"
         yield f"restored  {taken}; nodes wait for: rota store accept"
@@ -70,6 +76,11 @@ def _lines(server: Server) -> Iterator[str]:
         yield f"restored  nodes are greeted in {left}, when all leases have run out"
     for name, reason in sorted(server.refused.items()):
         yield f"refused   {clean(name)}: {clean(reason)}"
+    yield from _fault_lines(server)
+
+
+def _fault_lines(server: Server) -> Iterator[str]:
+    """What the server failed on since it was started, and what it leaves alone because of that."""
     if any(server.faults.values()):
         by_stage = ", ".join(f"{count} in {stage}" for stage, count in server.faults.items() if count)
         yield f"faults    {clean(by_stage)}; the server's log has each"
@@ -91,6 +102,12 @@ def _role(server: Server) -> str:
     leader = f", the leader is {clean(server.leader)}" if server.leader and server.role != "leader" else ""
     behind = f", {server.lag_ms / 1000:g} s behind" if server.lag_ms else ""
     return f"{clean(server.role)}{leader}{behind}"
+
+
+def _certificate(one: Mapping[str, Any]) -> str:
+    """`server until 2027-01-02`."""
+    end = datetime.fromtimestamp(one["expires_at_ms"] / 1000, UTC)
+    return f"{clean(one['name'])} until {end:%Y-%m-%d}"
 
 
 def _store(server: Server) -> str:

@@ -30,6 +30,7 @@ class Node:
     statistics: Mapping[str, Any] | None = None
     reason: str | None = None
     shortage: str | None = None
+    certificate_expires_at_ms: int | None = None
     etag: str | None = None  # of what operators wish of it
     raw: Mapping[str, Any] = raw_field()
 
@@ -167,6 +168,8 @@ class Server:
     parked_count: int = 0
     parked: tuple[Mapping[str, Any], ...] = ()  # what it leaves alone after a fault of its own
     faults: Mapping[str, int] = field(default_factory=dict)
+    certificates: tuple[Mapping[str, Any], ...] = ()  # `name`, `made_at_ms` and `expires_at_ms` of each
+    certificate_warnings: tuple[str, ...] = ()
     raw: Mapping[str, Any] = raw_field()
 
 

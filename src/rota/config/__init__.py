@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any
 
 from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
@@ -24,6 +25,8 @@ from rota.model.limits import (
     JOBS_AGE_MS,
     JOBS_KEPT,
     KEEP_SECONDS_MAX,
+    RENEWAL_WINDOW_SECONDS,
+    RENEWAL_WINDOW_SECONDS_MAX,
     REPORT_LEAST_MS,
     REPORT_MOST_MS,
 )
@@ -100,6 +103,13 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Certificates:
+    """For how long after it has expired a node may renew its certificate; later it has to join again."""
+
+    renewal_window: str = f"{RENEWAL_WINDOW_SECONDS // 3600}h"
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """All a server is told; a node is lost after `lost_seconds` of silence.
 
@@ -113,6 +123,7 @@ class ServerConfig:
     placement: Placement = field(default_factory=Placement)
     report_seconds: ReportSeconds = ReportSeconds()
     retention: Retention = Retention()
+    certificates: Certificates = Certificates()
     etcd: Etcd = field(default_factory=Etcd)
     data_dir: str | None = None
     store: str = "sqlite"
@@ -255,9 +266,18 @@ def check_server(config: ServerConfig) -> None:
     count = config.retention.jobs_count
     if config.retention.age_seconds < 0 or count < 0:
         raise ConfigError("retention.jobs_count", f"{count} cannot be used", "write 0 or more")
+    renewal_window(config.certificates)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
     check_address("agent_server.addr", config.agent_server.addr)
+
+
+def renewal_window(said: Certificates) -> timedelta:
+    key = "certificates.renewal_window"
+    try:
+        return timedelta(seconds=parse_seconds(key, said.renewal_window, RENEWAL_WINDOW_SECONDS_MAX))
+    except BadField as error:
+        raise ConfigError(key, f"{said.renewal_window!r} cannot be used", error.hint) from None
 
 
 def check_door(name: str, door: HttpServer | GrpcServer) -> None:

@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rota.identity import certificates, files, tokens
+from rota.identity.certificates import Period
 from rota.identity.errors import Refused, Unsafe
 from rota.identity.task_tokens import TaskTokens
+from rota.model.limits import RENEWAL_WINDOW_SECONDS
 
 SERVER_NAME = "rota-server"  # agents check this name, so that any address leads to the server
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -26,6 +28,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(hours=24)
 SERVER_LIFE = timedelta(days=30)
+RENEWAL_WINDOW = timedelta(seconds=RENEWAL_WINDOW_SECONDS)  # after a node's certificate has expired
 
 MAX_REQUEST_BYTES = 16_384  # an RSA 8192 request is 3 kB
 MAX_CA_FILE_BYTES = 65_536
@@ -43,27 +46,37 @@ class KeyPair:
     ca_pem: bytes
 
     @property
-    def renew_after(self) -> datetime:
-        return certificates.renew_after(self.cert_pem)
+    def period(self) -> Period:
+        return certificates.period_of(self.cert_pem)
 
 
 class Authority:
     """Signs with the CA's key, which never leaves this object."""
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    def __init__(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        certificate: x509.Certificate,
+        renewal_window: timedelta = RENEWAL_WINDOW,
+    ) -> None:
         self._key = key
         self._certificate = certificate
+        self.renewal_window = renewal_window
         self.ca_pem = certificates.certificate_to_pem(certificate)
         self.fingerprint = certificates.fingerprint_of(certificate)
 
     @classmethod
-    def open(cls, directory: Path, now: datetime) -> "Authority":
+    def open(cls, directory: Path, now: datetime, renewal_window: timedelta = RENEWAL_WINDOW) -> "Authority":
         files.own_directory(directory)
         with files.locked(directory, "ca"):
             # The certificate is written last: while there is none, nobody has trusted this CA yet.
             if not (directory / "ca.pem").exists():
                 _make(directory, now)
-            return cls(*_load(directory, now))
+            return cls(*_load(directory, now), renewal_window)
+
+    @property
+    def period(self) -> Period:
+        return certificates.period_of(self.ca_pem)
 
     def task_tokens(self) -> TaskTokens:
         """By a secret that every server with this CA has, and nobody else."""
@@ -77,23 +90,37 @@ class Authority:
         return hashlib.sha256(purpose + b"\0" + certificates.key_to_pem(self._key)).digest()
 
     def sign_node(self, csr_pem: bytes, node_id: str, name: str, now: datetime) -> bytes:
-        """Of the request only the key counts; who the node is, the server says."""
+        """Of the request only the key counts; who the node is, the server says.
+
+        Its period of use is short. To TLS it is valid for longer, so that a node which was away can prove
+        its identity by its key, and renew: at the end for the renewal window, at the beginning since the
+        authority exists, because one made while the clock was ahead must open the door when it is back.
+        """
         public_key = _requested_key(csr_pem)
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(certificates.node_uri(node_id))]
         if not name:
             raise Refused("name: expected the node's name, got nothing")
-        leaf = _Leaf(name[:MAX_COMMON_NAME], names, ExtendedKeyUsageOID.CLIENT_AUTH, NODE_LIFE)
-        return self._sign(public_key, leaf, now)
+        use = self._period(now, NODE_LIFE)
+        valid = Period(self._certificate.not_valid_before_utc, use.end + self.renewal_window)
+        leaf = _Leaf(name[:MAX_COMMON_NAME], names, ExtendedKeyUsageOID.CLIENT_AUTH, use, valid)
+        return self._sign(public_key, leaf)
 
     def server_identity(self, hosts: Sequence[str], now: datetime) -> KeyPair:
         """A fresh key and certificate for `hosts`, this machine and the name that agents check."""
         key = certificates.new_key()
         names = [_host_name(host) for host in dict.fromkeys((SERVER_NAME, *LOCAL_HOSTS, *hosts))]
-        leaf = _Leaf(SERVER_NAME, names, ExtendedKeyUsageOID.SERVER_AUTH, SERVER_LIFE)
-        cert_pem = self._sign(key.public_key(), leaf, now)
+        use = self._period(now, SERVER_LIFE)
+        valid = Period(use.begin - certificates.CLOCK_SKEW, use.end)
+        leaf = _Leaf(SERVER_NAME, names, ExtendedKeyUsageOID.SERVER_AUTH, use, valid)
+        cert_pem = self._sign(key.public_key(), leaf)
         return KeyPair(certificates.key_to_pem(key), cert_pem, self.ca_pem)
 
-    def _sign(self, public_key: CertificatePublicKeyTypes, leaf: "_Leaf", now: datetime) -> bytes:
+    def _period(self, now: datetime, life: timedelta) -> Period:
+        # A clock that is not set yet may be before the authority's own beginning.
+        begin = max(now, self._certificate.not_valid_before_utc)
+        return Period(begin, min(begin + life, self._certificate.not_valid_after_utc))
+
+    def _sign(self, public_key: CertificatePublicKeyTypes, leaf: "_Leaf") -> bytes:
         issuer_key = self._key.public_key()
         certificate = (
             x509.CertificateBuilder()
@@ -101,12 +128,13 @@ class Authority:
             .issuer_name(self._certificate.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - certificates.CLOCK_SKEW)
-            .not_valid_after(min(now + leaf.life, self._certificate.not_valid_after_utc))
+            .not_valid_before(leaf.valid.begin)
+            .not_valid_after(min(leaf.valid.end, self._certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([leaf.purpose]), critical=False)
             .add_extension(x509.SubjectAlternativeName(leaf.names), critical=False)
+            .add_extension(_usage_period(leaf.use), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
             .sign(self._key, hashes.SHA256())
@@ -119,7 +147,8 @@ class _Leaf:
     common_name: str
     names: list[x509.GeneralName]
     purpose: x509.ObjectIdentifier
-    life: timedelta
+    use: Period
+    valid: Period  # as TLS checks it
 
 
 def _make(directory: Path, now: datetime) -> None:
@@ -205,6 +234,12 @@ def _host_name(host: str) -> x509.GeneralName:
 
 def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _usage_period(period: Period) -> x509.PrivateKeyUsagePeriod:
+    return x509.PrivateKeyUsagePeriod(
+        period.begin.replace(tzinfo=None, microsecond=0), period.end.replace(tzinfo=None, microsecond=0)
+    )
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

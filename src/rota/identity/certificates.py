@@ -1,8 +1,9 @@
-"""What all certificates here share: keys, fingerprints, lifetimes, and the node one speaks for."""
+"""What all certificates here share: keys, fingerprints, periods of use, and the node one speaks for."""
 
 import hashlib
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -12,7 +13,36 @@ from rota.identity.errors import Refused
 
 NODE_URI = "rota://node/"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-CLOCK_SKEW = timedelta(hours=2)  # valid so long before it is made: a clock may be behind, or set back an hour
+CLOCK_SKEW = timedelta(hours=2)  # a clock may be behind, or set back an hour
+RENEW_AT = 0.5  # of its life: as much time again is left for trying
+RENEW_JITTER = 0.1  # of its life, at most, later: certificates made together are not renewed together
+WARN_AT = 0.2  # of its life left: renewal should have happened long before
+
+
+class Period(NamedTuple):
+    """From when until when a certificate is used."""
+
+    begin: datetime
+    end: datetime
+
+    @property
+    def life(self) -> timedelta:
+        return self.end - self.begin
+
+    def renew_after(self, jitter: float) -> datetime:
+        """Return the moment from which it is replaced; `jitter` is a random number from 0 to 1."""
+        return self.begin + self.life * (RENEW_AT + RENEW_JITTER * jitter)
+
+    def is_due(self, now: datetime, jitter: float) -> bool:
+        """Tell whether it should be replaced at `now`.
+
+        One from the future was made while the clock was ahead: its end says nothing.
+        """
+        return now >= self.renew_after(jitter) or self.begin - now > CLOCK_SKEW
+
+    def is_ending(self, now: datetime) -> bool:
+        """Tell whether so little of its life is left that the operator should be warned."""
+        return self.end - now < self.life * WARN_AT
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -55,15 +85,31 @@ def fingerprint_of(certificate: x509.Certificate) -> str:
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
 
 
-def expires_at(cert_pem: bytes) -> datetime:
-    return only_certificate(cert_pem).not_valid_after_utc
+def period_of(cert_pem: bytes) -> Period:
+    """Return the period of use: that of the key where one is stated, else that of the certificate."""
+    certificate = first_certificate(cert_pem)
+    try:
+        stated = certificate.extensions.get_extension_for_class(x509.PrivateKeyUsagePeriod).value
+    except x509.ExtensionNotFound:
+        return Period(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    begin, end = stated.not_before, stated.not_after
+    return Period(
+        certificate.not_valid_before_utc if begin is None else begin.replace(tzinfo=UTC),
+        certificate.not_valid_after_utc if end is None else end.replace(tzinfo=UTC),
+    )
 
 
-def renew_after(cert_pem: bytes) -> datetime:
-    """Half-life: as much time again is left for trying."""
-    certificate = only_certificate(cert_pem)
-    made, end = certificate.not_valid_before_utc + CLOCK_SKEW, certificate.not_valid_after_utc
-    return made + (end - made) / 2
+def first_certificate(pem: bytes) -> x509.Certificate:
+    """Return the first certificate of a chain, which is the holder's own."""
+    try:
+        return x509.load_pem_x509_certificates(pem)[0]
+    except ValueError as error:
+        raise Refused("not a PEM certificate") from error
+
+
+def valid_until(cert_pem: bytes) -> datetime:
+    """Return when TLS stops accepting it: of a node's, the end of the time in which it can be renewed."""
+    return first_certificate(cert_pem).not_valid_after_utc
 
 
 def node_uri(node_id: str) -> str:

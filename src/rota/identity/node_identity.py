@@ -1,4 +1,8 @@
-"""The node's side of its identity: a key that never leaves it, and the certificate it was given."""
+"""The node's side of its identity: a key that never leaves it, and the certificate it was given.
+
+`node.pem` holds certificate, authority and key: one file, replaced in one step, so they cannot come apart.
+`node.key` is the key of a node that is about to join.
+"""
 
 import hmac
 from dataclasses import dataclass, field
@@ -11,8 +15,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.identity import certificates, files
+from rota.identity.certificates import Period
 from rota.identity.errors import Refused, Unsafe
 
+FILE, KEY_FILE = "node.pem", "node.key"
+KEY_BEGIN = b"-----BEGIN PRIVATE KEY-----"
 MAX_FILE_BYTES = 65_536
 
 
@@ -26,12 +33,13 @@ class NodeIdentity:
     ca_pem: bytes
 
     @property
-    def expires_at(self) -> datetime:
-        return certificates.expires_at(self.cert_pem)
+    def period(self) -> Period:
+        """When the node may work with it."""
+        return certificates.period_of(self.cert_pem)
 
     @property
-    def renew_after(self) -> datetime:
-        return certificates.renew_after(self.cert_pem)
+    def renewable_until(self) -> datetime:
+        return certificates.valid_until(self.cert_pem)
 
 
 def check_fingerprint(ca_pem: bytes, fingerprint: str) -> bool:
@@ -47,27 +55,23 @@ def make_request(directory: Path) -> bytes:
     """A signing request (PEM) for this node's key, which is made if there is none yet."""
     files.own_directory(directory)
     with files.locked(directory, "node"):
-        key_path = directory / "node.key"
+        key_path = directory / KEY_FILE
         if not key_path.exists():
             files.write_private(key_path, certificates.key_to_pem(certificates.new_key()))
         key = _load_key(directory)
-    # The subject stays empty: the server alone says who a node is.
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-    return request.public_bytes(serialization.Encoding.PEM)
+    return _request(key)
 
 
 def store_identity(directory: Path, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
     """Keep what the server answered, if it is for this node's key and from this CA."""
     identity = _identity(_load_key(directory), cert_pem, ca_pem)
-    with files.locked(directory, "node"):
-        # One file, the node id inside the certificate: the three cannot come apart.
-        files.write_private(directory / "node.pem", identity.cert_pem + identity.ca_pem)
+    replace_identity(directory, identity)
     return identity
 
 
 def load_identity(directory: Path) -> NodeIdentity | None:
     """None on a node that has not joined."""
-    path = directory / "node.pem"
+    path = directory / FILE
     try:
         content = files.read_private(path, MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -75,11 +79,48 @@ def load_identity(directory: Path) -> NodeIdentity | None:
     try:
         certificate, ca = x509.load_pem_x509_certificates(content)
         own, issuer = certificates.certificate_to_pem(certificate), certificates.certificate_to_pem(ca)
-        return _identity(_load_key(directory), own, issuer)
+        return _identity(_key_within(content) or _load_key(directory), own, issuer)
     except Unsafe:
         raise
-    except ValueError as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Unsafe(f"{path} is damaged ({error}): remove it and join again") from error
+
+
+class Renewal:
+    """A new key for an identity that a node has, kept in memory until the server has signed it."""
+
+    def __init__(self, held: NodeIdentity) -> None:
+        self._held = held
+        self._key = certificates.new_key()
+        self.request = _request(self._key)
+
+    def accept(self, cert_pem: bytes, now: datetime) -> NodeIdentity:
+        """Return the new identity, if the certificate is for this node and good now.
+
+        The authority is the one that the node has trusted since it joined, whatever the answer says.
+        """
+        renewed = _identity(self._key, cert_pem, self._held.ca_pem)
+        if renewed.node_id != self._held.node_id:
+            raise Refused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")
+        if renewed.period.end <= now or renewed.period.begin - now > certificates.CLOCK_SKEW:
+            raise Refused(
+                f"the certificate is for {renewed.period.begin:%Y-%m-%d %H:%M} to "
+                f"{renewed.period.end:%Y-%m-%d %H:%M} UTC: the server's clock and this node's differ"
+            )
+        return renewed
+
+
+def replace_identity(directory: Path, identity: NodeIdentity) -> None:
+    """Replace key and certificate on disk in one step: until this returns the old pair is there, and good."""
+    with files.locked(directory, "node"):
+        files.write_private(directory / FILE, identity.cert_pem + identity.ca_pem + identity.key_pem)
+        (directory / KEY_FILE).unlink(missing_ok=True)
+
+
+def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
+    # The subject stays empty: the server alone says who a node is.
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
 
 
 def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
@@ -98,8 +139,14 @@ def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, ca_pem: bytes) -
     )
 
 
+def _key_within(content: bytes) -> ec.EllipticCurvePrivateKey | None:
+    """The key in the identity's own file; an earlier release kept it beside."""
+    begin = content.find(KEY_BEGIN)
+    return None if begin < 0 else certificates.key_from_pem(content[begin:])
+
+
 def _load_key(directory: Path) -> ec.EllipticCurvePrivateKey:
-    path = directory / "node.key"
+    path = directory / KEY_FILE
     try:
         return certificates.key_from_pem(files.read_private(path, MAX_FILE_BYTES))
     except FileNotFoundError as error:

@@ -82,6 +82,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     shortage: str | None = None  # why it takes nothing new, by its own word
     silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
     last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
+    certificate_expires_at_ms: int | None = None  # wall clock; None: a node that is dialled has none
 
     @property
     def key(self) -> Key:

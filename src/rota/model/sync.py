@@ -1,7 +1,7 @@
 """What a node and the control plane say to each other: claims and inventory up, orders down."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -93,6 +93,10 @@ class Hello(msgspec.Struct, frozen=True):
     epoch_seen: int
     inventory: list[JobClaims]
     drain: Drain | None = None
+    certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
+
+    def with_certificate(self, expires_at_ms: int | None) -> Self:
+        return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms)
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -11,8 +11,9 @@ import grpc
 import structlog
 
 from rota.engine.run import Committed, Engine
+from rota.identity import authority, certificates
 from rota.identity.authority import Authority
-from rota.identity.certificates import node_id_of
+from rota.identity.errors import Refused
 from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
@@ -77,11 +78,17 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        await self.converse(await self._who(context), request_iterator, context)
+        await self.converse(await self._who(context), request_iterator, context, _expires_at_ms(context))
 
-    async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
-        """With a node whose identity is certain, until one side ends it."""
-        session = await self._greet(node, words, line)
+    async def converse(
+        self,
+        node: NodeId,
+        words: AsyncIterator[pb.FromNode],
+        line: Line,
+        expires_at_ms: int | None = None,
+    ) -> None:
+        """With a node whose identity is certain, until one side ends it. Without an expiry it has none."""
+        session = await self._greet(node, words, line, expires_at_ms)
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(self._hear(session, words))
@@ -109,10 +116,34 @@ class AgentDoor(pb_grpc.AgentServicer):
         return pb.TailsKept()
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
-        node = await self._who(context)
-        name = await self._engine.read(lambda mirror: mirror.nodes[node].spec.name)
-        certificate = self._authority.sign_node(request.csr, node, name, datetime.now(UTC))
+        """Also with a certificate that has expired: the handshake has proved that the node has its key."""
+        node, now = await self._known(context), datetime.now(UTC)
+        lapsed = self._why_lapsed(node, certificates.period_of(_certificate(context)).end, now)
+        if lapsed is not None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{lapsed}: join it again")
+        try:
+            certificate = self._authority.sign_node(request.csr, node, self._name(node), now)
+        except Refused as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return pb.RenewReply(certificate=certificate, ca=self._authority.ca_pem)
+
+    def _why_lapsed(self, node: NodeId, end: datetime, now: datetime) -> str | None:
+        """Why a certificate that expired at `end` cannot be renewed; None: it can.
+
+        An old key must not outlive its certificate: once a node has come with a newer one, only that counts.
+        """
+        name, until = self._name(node), end + self._authority.renewal_window
+        if now < end:
+            return None
+        if now >= until:
+            return f"the certificate of node {name} could be renewed until {until:%Y-%m-%d %H:%M} UTC"
+        entry = self._engine.mirror.nodes.get(node)
+        latest_ms = None if entry is None or entry.status is None else entry.status.certificate_expires_at_ms
+        # One from the future was signed while the clock was ahead: it is not newer for that.
+        last_ms = (now + authority.NODE_LIFE).timestamp() * 1000
+        if latest_ms is not None and end.timestamp() * 1000 < latest_ms <= last_ms:
+            return f"node {name} has used a newer certificate than this one, which expired on {end:%Y-%m-%d}"
+        return None
 
     # ---- logs: what apiserver calls a LogSource
 
@@ -168,12 +199,23 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- one connection
 
     async def _who(self, context: Context) -> NodeId:
-        """The node whose certificate the connection shows, if it is still one of ours."""
-        certificates = list(context.auth_context().get("x509_pem_cert", ()))
-        if not certificates:
+        """The node whose certificate the connection shows, if it is one of ours and may work with it now."""
+        node = await self._known(context)
+        end = certificates.period_of(_certificate(context)).end
+        if datetime.now(UTC) >= end:
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"the certificate of node {node} expired on {end:%Y-%m-%d %H:%M} UTC: renew it first",
+            )
+        return node
+
+    async def _known(self, context: Context) -> NodeId:
+        """The node whose certificate the connection shows, expired or not, if it is one of ours."""
+        pem = _certificate(context)
+        if not pem:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no client certificate")
         try:
-            node = NodeId(node_id_of(certificates[0]))
+            node = NodeId(certificates.node_id_of(pem))
         except ValueError as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         known = await self._engine.read(lambda mirror: node in mirror.nodes)
@@ -183,11 +225,13 @@ class AgentDoor(pb_grpc.AgentServicer):
             )
         return node
 
-    async def _greet(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> Session:
+    async def _greet(
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
+    ) -> Session:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
-        word = wire.hello_from_wire(first.hello)
+        word = wire.hello_from_wire(first.hello).with_certificate(expires_at_ms)
         reason = sessions.unwelcome(
             self._engine.mirror,
             node,
@@ -396,3 +440,13 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _name(self, node: NodeId) -> str:
         entry = self._engine.mirror.nodes.get(node)
         return node if entry is None else entry.spec.name
+
+
+def _expires_at_ms(context: Context) -> int | None:
+    pem = _certificate(context)
+    return round(certificates.period_of(pem).end.timestamp() * 1000) if pem else None
+
+
+def _certificate(context: Context) -> bytes:
+    """The one that the caller has shown, PEM; empty: none."""
+    return bytes(next(iter(context.auth_context().get("x509_pem_cert", ())), b""))

@@ -187,6 +187,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         since_ms,
         shortage=before.shortage if before is not None else None,
         last_silence=before.silence_until(now.ms) if before is not None else None,
+        certificate_expires_at_ms=word.certificate_expires_at_ms,
     )
     return _minded(status, word.drain, now)
 

@@ -82,16 +82,27 @@ async def _until_again(draining: Coroutine[Any, Any, None]) -> None:
 
 
 def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
-    """The one this directory holds, or a new one by the join line."""
+    """The one this directory holds, or a new one by the join line.
+
+    An expired one is good for as long as it can be renewed: the agent does so when it calls.
+    """
     identity = load_identity(directory)
-    if identity is not None and identity.expires_at > datetime.now(UTC):
+    if identity is not None and identity.renewable_until > datetime.now(UTC):
         return identity
     if config.join is None:
-        problem = (
-            "this node has not joined yet" if identity is None else "this node's certificate has expired"
+        raise ConfigError(
+            "join", _lacking(identity), "get a line with `rota node token` and start with --join"
         )
-        raise ConfigError("join", problem, "get a line with `rota node token` and start with --join")
     return _join(config, directory)
+
+
+def _lacking(identity: NodeIdentity | None) -> str:
+    if identity is None:
+        return "this node has not joined yet"
+    expired, until = identity.period.end, identity.renewable_until
+    return (
+        f"this node's certificate expired on {expired:%Y-%m-%d}, and could be renewed until {until:%Y-%m-%d}"
+    )
 
 
 def _join(config: AgentConfig, directory: Path) -> NodeIdentity:

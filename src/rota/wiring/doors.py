@@ -6,16 +6,19 @@ import logging
 import platform
 import socket
 from collections.abc import Iterator
-from pathlib import Path
+from datetime import datetime
 
 import grpc
 import uvicorn
 from starlette.types import ASGIApp
 
-from rota.config import ConfigError, HttpServer, ServerConfig
-from rota.identity.authority import KeyPair
-from rota.identity.token_files import write_token
+from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
+from rota.config.etcd import endpoints
+from rota.identity.authority import Authority
+from rota.identity.serving import SignedPair
 from rota.model.addresses import is_loopback
+from rota.wiring import tls
+from rota.wiring.tls import ServerTls
 
 _GRPC_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
@@ -32,22 +35,27 @@ def grpc_server() -> grpc.aio.Server:
     return grpc.aio.server(options=_GRPC_OPTIONS)
 
 
-def open_agent_door(server: grpc.aio.Server, config: ServerConfig, keys: KeyPair) -> str:
+def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> ServerTls:
+    """Plain text on loopback only, unless TLS is asked for there too; then with the files given, if any."""
+    served = tls.ServerTls(SignedPair(authority, host_names(config), now), authority)
+    if speaks_tls(config.http_server):
+        served.web = tls.pair_of("http_server", config.http_server, served.signed)
+    if speaks_tls(config.grpc_server):
+        served.controllers = tls.pair_of("grpc_server", config.grpc_server, served.signed)
+    if endpoints(config.store) and config.etcd.crt_file is not None:
+        served.rest_on("etcd.crt_file", config.etcd.crt_file)
+    return served
+
+
+def open_agent_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     """A client certificate is required always, on loopback too. Returns the address with its real port."""
-    pair = [(keys.key_pem, keys.cert_pem)]
-    credentials = grpc.ssl_server_credentials(pair, keys.ca_pem, require_client_auth=True)
+    credentials = tls.grpc_credentials(served.signed, served.ca_pem)
     return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
 
 
-def open_controller_door(server: grpc.aio.Server, config: ServerConfig, keys: KeyPair) -> str:
-    """Plain text on loopback only, unless TLS is asked for there too."""
-    door = config.grpc_server
-    if is_loopback(host_of(door.addr)) and not door.use_tls:
-        return _add_port(server, "grpc_server.addr", door.addr, None)
-    pair = (keys.key_pem, keys.cert_pem)
-    if door.key_file is not None and door.crt_file is not None:
-        pair = (Path(door.key_file).read_bytes(), Path(door.crt_file).read_bytes())
-    return _add_port(server, "grpc_server.addr", door.addr, grpc.ssl_server_credentials([pair]))
+def open_controller_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
+    credentials = None if served.controllers is None else tls.grpc_credentials(served.controllers)
+    return _add_port(server, "grpc_server.addr", config.grpc_server.addr, credentials)
 
 
 def bind_http(addr: str) -> socket.socket:
@@ -63,34 +71,27 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(app: ASGIApp, directory: Path, door: HttpServer, keys: KeyPair) -> "Web":
-    """Plain text on loopback only; else with the files given, or a certificate of the cluster's CA."""
-    crt_file, key_file = door.crt_file, door.key_file
-    if not speaks_tls(door):
-        crt_file = key_file = None
-    elif crt_file is None or key_file is None:
-        crt_file, key_file = str(directory / "http.crt"), str(directory / "http.key")
-        Path(crt_file).write_bytes(keys.cert_pem)
-        write_token(Path(key_file), keys.key_pem.decode())
+def web_server(app: ASGIApp, served: ServerTls) -> "Web":
     logging.getLogger("uvicorn.error").addFilter(_is_an_error)
-    return Web(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # who calls is told by the token alone
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            ssl_certfile=crt_file,
-            ssl_keyfile=key_file,
-        )
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # who calls is told by the token alone
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
+    config.load()
+    if served.web is not None:
+        config.ssl = context = tls.web_context(served.web)
+        served.when_replaced(served.web, lambda pair: tls.load_pair(context, pair))
+    return Web(config)
 
 
-def speaks_tls(door: HttpServer) -> bool:
+def speaks_tls(door: HttpServer | GrpcServer) -> bool:
     return bool(door.use_tls) or not is_loopback(host_of(door.addr))
 
 
@@ -119,7 +120,7 @@ class Web(uvicorn.Server):
 
     @property
     def scheme(self) -> str:
-        return "http" if self.config.ssl_certfile is None else "https"
+        return "http" if self.config.ssl is None else "https"
 
 
 def host_of(addr: str) -> str:

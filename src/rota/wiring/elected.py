@@ -89,7 +89,7 @@ class ElectedPost:
     async def _standby_door(
         self, engine: Engine, authority: Authority, settings: Settings, following: Following
     ) -> AsyncIterator[None]:
-        keys = authority.server_identity(doors.host_names(self._config), datetime.now(UTC))
+        served = doors.server_tls(self._config, authority, datetime.now(UTC))
         web_door = self._config.http_server
         socket = doors.bind_http(web_door.addr)
         http = doors.with_port(web_door.addr, socket.getsockname()[1])
@@ -98,16 +98,19 @@ class ElectedPost:
             authority,
             Vault.open(self._directory / "vault"),
             Addresses(http, self._config.agent_server.addr, self._config.grpc_server.addr),
+            served.expiries,
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)
         face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority.ca_pem)
-        web = doors.web_server(face, self._directory, web_door, keys)
+        web = doors.web_server(face, served)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))
+            renewing = tasks.create_task(served.keep_current())
             try:
                 yield
             finally:
+                renewing.cancel()
                 await to_the_end(_hang_up(web, serving))
                 face.close()
                 socket.close()

@@ -13,6 +13,7 @@ from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
+from rota.identity.expiry import Expiry
 from rota.identity.vault import Vault
 from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
@@ -44,6 +45,7 @@ class Own:
     authority: Authority
     vault: Vault
     addresses: Addresses
+    expiries: Callable[[], list[Expiry]]
 
 
 def make_api(
@@ -68,6 +70,7 @@ def make_api(
         controller_addresses=lambda: [card.controller for card in sources.servers()],
         stance=stance,
         worker_gateway=sources.worker_gateway,
+        expiries=own.expiries,
     )
 
 

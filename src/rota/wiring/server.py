@@ -12,11 +12,12 @@ from pathlib import Path
 
 import grpc
 
+from rota.apiserver import certificates
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor
 from rota.clusters import assign, family, lifecycle, scale
-from rota.config import ServerConfig, ServerOptions, server_config
+from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
 from rota.config.etcd import endpoints
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
@@ -52,6 +53,7 @@ from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
 from rota.wiring.telling import tell
+from rota.wiring.tls import ServerTls
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
@@ -113,7 +115,7 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
         post = await closing.enter_async_context(post_of(config, directory))
-        authority = Authority.open(directory / "ca", datetime.now(UTC))
+        authority = Authority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
         settings = placement.settings(config.placement)
         engine = Engine(post.store, _reconcilers(config, settings, post.ttl_ms))
         await post.lead(engine, authority, settings)
@@ -127,13 +129,13 @@ async def _doors(
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     vault = post.open_vault()
-    keys = authority.server_identity(doors.host_names(config), datetime.now(UTC))
+    served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
     agent_server, controller_server = doors.grpc_server(), doors.grpc_server()
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
-        agent=doors.open_agent_door(agent_server, config, keys),
-        controller=doors.open_controller_door(controller_server, config, keys),
+        agent=doors.open_agent_door(agent_server, config, served),
+        controller=doors.open_controller_door(controller_server, config, served),
     )
     tails = Tails(directory / "tails")
     leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
@@ -141,11 +143,11 @@ async def _doors(
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
-    api = make_api(engine, Own(directory, authority, vault, addresses), settings, sources)
+    api = make_api(engine, Own(directory, authority, vault, addresses, served.expiries), settings, sources)
     gateway = open_gateway(config, engine, agents, vault, controller_server)
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
-    web = doors.web_server(make_app(api), directory, config.http_server, keys)
+    web = doors.web_server(make_app(api), served)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))
@@ -156,6 +158,7 @@ async def _doors(
         dialling = tasks.create_task(gateway.run())
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_keep_context(context, post))
+        renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
         await _seed(engine, config.store)
         procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
@@ -165,7 +168,7 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            _end_all(dialling, procuring, keeping)
+            _end_all(dialling, procuring, keeping, renewing)
 
 
 def _answer(
@@ -174,6 +177,11 @@ def _answer(
     """Who answers at which of the two doors."""
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
     controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
+
+
+def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
+    now = datetime.now(UTC)
+    return certificates.warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
 
 
 def _end_all(*tasks: asyncio.Task[None]) -> None:

@@ -88,6 +88,9 @@ class Node(Answer):
     statistics: Annotated[Statistics | None, said("the machine as it measured itself")]
     reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
     shortage: Annotated[str | None, said("why it takes nothing new, as when its disk is full")]
+    certificate_expires_at_ms: Annotated[
+        int | None, said("when the certificate expires that it last showed, wall clock; null: it has none")
+    ]
 
 
 class Brake(Answer):

@@ -32,6 +32,14 @@ class Parked(Answer):
     retry_in_ms: Annotated[int | None, said("until it is tried again; null: at the next start")]
 
 
+class Certificate(Answer):
+    """A certificate that the server uses."""
+
+    name: Annotated[str, said("server, ca, or the setting that names its file")]
+    made_at_ms: Annotated[int, said("wall clock")]
+    expires_at_ms: Annotated[int, said("wall clock")]
+
+
 class Server(Answer):
     """The server that answers."""
 
@@ -58,6 +66,10 @@ class Server(Answer):
     parked_count: Annotated[int, said("keys and records that are left alone after a fault of the server")]
     parked: Annotated[list[Parked], said("the first of them; only for callers who may look everywhere")]
     faults: Annotated[dict[str, int], said("faults since it was started, by where they happened")]
+    certificates: Annotated[list[Certificate], said("that it uses, and when they expire")]
+    certificate_warnings: Annotated[
+        list[str], said("certificates, also of nodes, with less than a fifth of their life left")
+    ]
     address: Annotated[str, said("of this API, host:port")]
     agent_address: Annotated[str, said("where agents call")]
     controller_address: Annotated[str, said("where controllers call")]

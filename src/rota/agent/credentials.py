@@ -1,0 +1,86 @@
+"""The node's certificate and key, replaced before and after they expire. [I/O]
+
+Dates of certificates are wall-clock time, and a machine may sleep: so the clock is read every few seconds,
+and no timer runs until a date. The moment of renewal is half of the certificate's life and a random part
+more, because nodes that joined together would otherwise renew together.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+
+from rota.identity.errors import Refused
+from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import agent_pb2_grpc as pb_grpc
+
+_LOOK_SECONDS = 10.0
+_RETRY_SECONDS = 60.0
+_LOOKS = 40  # at least, in the life of a certificate
+_RENEW_SECONDS = 30.0  # for the server to answer
+
+
+class Credentials:
+    """The identity with which the node calls; the next connection uses what is held then."""
+
+    def __init__(self, directory: Path, identity: NodeIdentity, warn: Callable[..., None]) -> None:
+        self._directory = directory
+        self._warn = warn
+        self._hold(identity)
+
+    def _hold(self, identity: NodeIdentity) -> None:
+        self.identity = identity
+        self.refused = False  # the server says that it has expired, whatever this machine's clock says
+        self._period = identity.period
+        self._jitter = random.random()
+
+    @property
+    def is_expired(self) -> bool:
+        return self.refused or datetime.now(UTC) >= self._period.end
+
+    @property
+    def lapsed(self) -> str | None:
+        """What to do where it cannot be renewed any more, by this machine's clock."""
+        until = self.identity.renewable_until
+        if datetime.now(UTC) < until:
+            return None
+        return (
+            f"this node's certificate expired on {self._period.end:%Y-%m-%d} and could be renewed until "
+            f"{until:%Y-%m-%d}: get a line with `rota node token` and start with --join"
+        )
+
+    async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
+        """Returns when the certificate was replaced."""
+        look_seconds = self._period.life.total_seconds() / _LOOKS
+        while True:
+            await asyncio.sleep(min(_LOOK_SECONDS, look_seconds))
+            if not self._period.is_due(datetime.now(UTC), self._jitter):
+                continue
+            try:
+                return await self.renew(stub)
+            except grpc.aio.AioRpcError as error:
+                self._warn("certificate not renewed", reason=error.details() or error.code().name)
+            except (Refused, OSError) as reason:
+                self._warn("certificate not renewed", reason=str(reason))
+            await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))
+
+    async def renew(self, stub: pb_grpc.AgentStub) -> None:
+        """Ask once; the connection proves the old key, the request the new one.
+
+        Raises AioRpcError, Refused, or OSError: then the held one stays, unless it is of no use any more.
+        """
+        renewal = Renewal(self.identity)
+        reply = await stub.Renew(pb.RenewRequest(csr=renewal.request), timeout=_RENEW_SECONDS)
+        renewed = renewal.accept(reply.certificate, datetime.now(UTC))
+        try:
+            await asyncio.to_thread(replace_identity, self._directory, renewed)
+        except OSError as error:
+            if not self.is_expired:
+                raise
+            # A full disk: without the new one the node could not even report.
+            self._warn("certificate not stored", reason=error.strerror)
+        self._hold(renewed)

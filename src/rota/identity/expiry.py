@@ -1,0 +1,30 @@
+"""When a certificate ends -> what the operator is told of it."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rota.identity.certificates import Period
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A certificate by its name, when it is used, and what to do where it is about to end."""
+
+    name: str
+    period: Period
+    remedy: str
+
+    def warning(self, now: datetime) -> str | None:
+        """None while more than a fifth of its life is left."""
+        if not self.period.is_ending(now):
+            return None
+        return f"certificate {self.name} {ends(self.period.end, now)}: {self.remedy}"
+
+
+def ends(end: datetime, now: datetime) -> str:
+    """`expires in 3 days, on 2027-01-02`."""
+    left = end - now
+    if left <= timedelta(0):
+        return f"expired on {end:%Y-%m-%d %H:%M} UTC"
+    span = f"{left.days} days" if left.days > 1 else f"{left.total_seconds() / 3600:.1f} hours"
+    return f"expires in {span}, on {end:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,139 @@
+"""An agent keeps its certificate current, whatever its own clock and the server's say."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from rota.agent import dial
+from rota.agent.credentials import Credentials
+from rota.identity import authority as authority_module
+from rota.identity.authority import Authority
+from rota.identity.errors import Refused
+from rota.identity.node_identity import load_identity
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import agent_pb2_grpc as pb_grpc
+from tests.agent.test_calling import Door, _identity, called
+
+YEAR = timedelta(days=365)
+
+
+class Signing(Door):
+    """Also renews, by a clock that may be wrong; refuses as often as it is told to."""
+
+    def __init__(self, authority: Authority, *, ahead: timedelta = timedelta(0), refusals: int = 0) -> None:
+        super().__init__()
+        self.renewed = 0
+        self.refuses_connections = False
+        self._authority = authority
+        self._ahead = ahead
+        self._refusals = refusals
+
+    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        if self.refuses_connections and not self.renewed:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate expired: renew it first")
+        await super().Connect(words, context)
+
+    async def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802 - gRPC chooses this name
+        if self._refusals:
+            self._refusals -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        self.renewed += 1
+        certificate = self._authority.sign_node(request.csr, "n1", "a", datetime.now(UTC) + self._ahead)
+        return pb.RenewReply(certificate=certificate, ca=b"of somebody else")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.open(tmp_path / "ca", datetime.now(UTC) - YEAR)
+
+
+@asynccontextmanager
+async def credentials(
+    tmp_path: Path, door: Signing, warned: list[str]
+) -> AsyncIterator[tuple[Credentials, pb_grpc.AgentStub]]:
+    async with called(tmp_path, door) as (agent, _):
+        held = agent._credentials
+        held._warn = lambda event, **told: warned.append(f"{event}: {told['reason']}")
+        async with asyncio.timeout(60), dial.channel(agent._servers.next, held.identity) as channel:
+            yield held, pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+
+async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authority_module, "NODE_LIFE", timedelta(seconds=2))
+    warned: list[str] = []
+    door = Signing(authority, refusals=2)
+    async with credentials(tmp_path, door, warned) as (held, stub):
+        before = held.identity
+        await held.keep_current(stub)
+
+    assert warned == ["certificate not renewed: not now"] * 2
+    assert held.identity.period.end > before.period.end
+    assert held.identity.key_pem != before.key_pem
+    assert held.identity.ca_pem == before.ca_pem, "the node goes on trusting the authority it joined"
+    assert load_identity(tmp_path / "node") == held.identity
+
+
+@pytest.mark.parametrize("ahead", [YEAR, -YEAR / 2])
+async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
+    tmp_path: Path, authority: Authority, ahead: timedelta
+) -> None:
+    async with credentials(tmp_path, Signing(authority, ahead=ahead), []) as (held, stub):
+        before = held.identity
+        with pytest.raises(Refused, match="clock"):
+            await held.renew(stub)
+
+    assert load_identity(tmp_path / "node") == held.identity == before
+
+
+async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has_expired(
+    tmp_path: Path, authority: Authority
+) -> None:
+    warned: list[str] = []
+    async with credentials(tmp_path, Signing(authority), warned) as (held, stub):
+        before = held.identity
+        shutil.rmtree(tmp_path / "node")
+        with pytest.raises(OSError, match="No such file"):
+            await held.renew(stub)
+        kept = held.identity
+        held.refused = True
+        await held.renew(stub)
+
+    assert kept == before
+    assert held.identity.key_pem != before.key_pem
+    assert warned == ["certificate not stored: No such file or directory"]
+
+
+async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_it_must(
+    tmp_path: Path, authority: Authority
+) -> None:
+    door = Signing(authority)
+    door.refuses_connections = True
+    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(agent.run())
+        await door.hellos.get()
+        running.cancel()
+
+    assert door.renewed == 1
+
+
+async def test_a_certificate_that_can_no_longer_be_renewed_says_what_to_do(
+    tmp_path: Path, authority: Authority
+) -> None:
+    now = datetime.now(UTC)
+    good = Credentials(tmp_path / "node", _identity(authority, tmp_path / "node", now), print)
+    expired = Credentials(tmp_path / "b", _identity(authority, tmp_path / "b", now - YEAR / 12), print)
+    lapsed = Credentials(tmp_path / "c", _identity(authority, tmp_path / "c", now - YEAR / 2), print)
+
+    assert [one.is_expired for one in (good, expired, lapsed)] == [False, True, True]
+    assert (good.lapsed, expired.lapsed) == (None, None)
+    assert "could be renewed until" in (lapsed.lapsed or "")
+    assert "rota node token" in (lapsed.lapsed or "")
