@@ -39,7 +39,6 @@ from rota.model.steps import Step
 
 WORKDIR_MAX = 4096  # Linux' PATH_MAX
 GPU_MAX = limits.GPUS_MAX  # a task is on one node
-RESOURCES_MAX = 32  # kinds in one job: each is one more row of the placement columns
 KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
@@ -240,12 +239,12 @@ def _resources(value: object) -> dict[str, int]:
     hint = 'write {"licence": 1}'
     if not isinstance(value, dict):
         raise BadField("resources", "is not an object", hint)
-    if len(value) > RESOURCES_MAX:
-        raise BadField("resources", f"has {len(value)} entries", f"write at most {RESOURCES_MAX}")
+    if len(value) > limits.RESOURCES_MAX:
+        raise BadField("resources", f"has {len(value)} entries", f"write at most {limits.RESOURCES_MAX}")
     for resource in value:
         if resource in BUILT_IN:
             raise BadField("resources", f"{resource} has a field of its own", f"write it as {resource}")
-        fields.name("resources", resource)
+        fields.resource("resources", resource)
     return {
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())

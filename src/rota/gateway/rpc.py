@@ -13,7 +13,7 @@ from rota.gateway import enrolment
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
 from rota.gateway.standin import NodeDoor
-from rota.model.addresses import is_loopback
+from rota.model.addresses import is_loopback, is_port
 from rota.model.errors import RotaError
 from rota.model.ids import NodeId
 from rota.model.node import Dialled
@@ -88,8 +88,10 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
 
     def _unusable(self, address: str) -> str | None:
         host, _, port = address.rpartition(":")
-        if len(address) > _ADDRESS_MAX or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if len(address) > _ADDRESS_MAX or not host or not is_port(port) or int(port) == 0:
             return "its address is not host:port"
+        if not address.isascii() or not address.isprintable():
+            return "its address has characters that no address has"
         if not self._speaks_tls and not is_loopback(host.strip("[]")):
             return "plain text is for loopback only: set grpc_server.use_tls"
         return None

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -362,11 +362,11 @@ class AgentDoor(pb_grpc.AgentServicer):
             if session is not None:
                 self._collect(session)
         mirror.touched.clear()
-        specs = [key.split("/") for key in committed.decided.deletes if key.endswith("/spec")]
-        for session in [self._sessions.get(NodeId(name)) for kind, name, _ in specs if kind == "node"]:
+        deletes = committed.decided.deletes
+        for session in [self._sessions.get(NodeId(node)) for node in _named(deletes, "node/")]:
             if session is not None:
                 session.end()
-        for job in [JobId(name) for kind, name, _ in specs if kind == "job"]:
+        for job in map(JobId, _named(deletes, "job/")):
             if self._tails is not None:
                 self._tails.forget(job)
             for session in self._sessions.values():
@@ -382,3 +382,10 @@ class AgentDoor(pb_grpc.AgentServicer):
     def _name(self, node: NodeId) -> str:
         entry = self._engine.mirror.nodes.get(node)
         return node if entry is None else entry.spec.name
+
+
+def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
+    """The names in keys PREFIX/NAME/spec. A namespace may be called `spec`, so the first part decides."""
+    for key in deletes:
+        if key.startswith(prefix) and key.endswith("/spec"):
+            yield key.removeprefix(prefix).removesuffix("/spec")
