@@ -1,7 +1,7 @@
 """What the agent knows of the work on its machine, and what of it the control plane has not heard yet."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
@@ -74,6 +74,13 @@ class Desk:
                 said = Said.ACCEPTED if start.firm else Said.QUEUED
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
         self._change()
+
+    def refuse(self, job: JobId, starts: Iterable[tuple[int, int]], reason: str) -> None:
+        """Refuse attempts, by index and number, that the keeper has not been given."""
+        claims = [Claim(index, attempt, Said.REFUSED, reason=reason) for index, attempt in starts]
+        for claim in claims:
+            self._waiting.pop(_name(job, claim), None)
+        self.note([JobClaims(job, claims)])
 
     def lose_keeper(self) -> None:
         self.gone = True

@@ -23,7 +23,7 @@ from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.model.errors import NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
+from rota.model.limits import BEAT_MS, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
@@ -168,6 +168,9 @@ class Agent:
         except grpc.aio.AioRpcError as error:
             await self._explain(error)
             return self._welcomed
+        except Exception as error:  # unforeseen: the work goes on, and the next connection may do better
+            log.error("a connection failed", server=self._servers.next, exc_info=error)
+            return self._welcomed
         return False
 
     def _lease_seconds(self) -> float | None:
@@ -248,9 +251,8 @@ class Agent:
 
     async def _obey(self, orders: pb.Orders) -> None:
         """What is to start comes first: nobody waits for the rest."""
-        jobs = [wire.orders_from_wire(one) for one in orders.jobs]
-        for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
-            await self._pass_on(one)
+        for order in orders.jobs:
+            await self._obey_one(order)
         for one in self._desk.released(orders.stored):
             await self._pass_on(one)
         stored = self._desk.stored(orders.stored)
@@ -261,16 +263,36 @@ class Agent:
             await self._runtime.forget(forgotten)
             self._desk.forget(forgotten)
 
+    async def _obey_one(self, order: pb.JobOrders) -> None:
+        """An order that cannot be obeyed is refused for its job; those of other jobs are obeyed."""
+        try:
+            jobs = [wire.orders_from_wire(order)]
+            obeyed = self._desk.obey(jobs, self._facts(self._desk.learn(jobs)))
+        except Exception as error:
+            starts = list(zip(order.start_index, order.start_attempt, strict=False))
+            self._refuse(JobId(order.job), starts, error)
+            return
+        for one in obeyed:
+            await self._pass_on(one)
+
+    def _refuse(self, job: JobId, starts: list[tuple[int, int]], error: Exception) -> None:
+        log.error("an order cannot be obeyed", job=job[:60], exc_info=error)
+        reason = f"this node cannot obey its order: {type(error).__name__}: {error}"
+        self._desk.refuse(job, starts, reason[:REASON_LENGTH_MAX])
+
     async def _pass_on(self, one: JobOrders) -> None:
         if one.start or one.work is not None:
-            await self._runtime.start(one.job, one.work, one.start)
+            try:
+                await self._runtime.start(one.job, one.work, one.start)
+            except Exception as error:  # the runtime has not taken them
+                self._refuse(one.job, [(start.index, start.attempt) for start in one.start], error)
         for how, names in stops(one).items():
             await self._runtime.stop(names, how)
         if one.signals:
             await self._runtime.signal(one.job, one.signals)
 
     def _facts(self, directories: list[str]) -> Facts:
-        missing = frozenset(path for path in directories if not Path(path).is_dir())
+        missing = frozenset(path for path in directories if probe.is_missing(path))
         labels = self._runtime.labels
         can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
         return Facts(

@@ -39,8 +39,7 @@ def refuse_open_sandbox(spec: JobSpec) -> None:
 
 
 def _path(field: str, path: str) -> str:
-    if not path.startswith("/"):
-        raise BadField(field, f"'{fields.printable(path)}' is not an absolute path", "write /path/to/it")
+    fields.path(field, path)
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise BadField(field, f"'{fields.printable(path)}' leads upwards", "write the path without '..'")

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from rota.keeper import boxed, revise, wire
@@ -16,7 +17,7 @@ from rota.keeper.looks import Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
-from rota.keeper.process.commands import CannotRun
+from rota.keeper.process.commands import CANNOT_EXECUTE, CannotRun
 from rota.keeper.rules import Key
 from rota.keeper.spawn import NO_PROCESS, Short, Spawner
 from rota.keeper.stops import How, Signal
@@ -82,6 +83,15 @@ class Work:
                 if refusal := reason or (key not in self.running and self._line.accept(key, wanted)):
                     self.outbox.refused(key, refusal)
         self.fill()
+
+    def refuse(self, keys: Sequence[Key], reason: str) -> None:
+        """Their order cannot be obeyed; of those that live or have ended already the truth is told."""
+        with self.lock:
+            for key in keys:
+                if told := self.memory.ended.get(key):
+                    self._book.tell(key, told)
+                elif key not in self.running and not self._room.waits(key):
+                    self.outbox.refused(key, reason)
 
     def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:
@@ -237,6 +247,12 @@ class Work:
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
+            return False
+        except Exception as error:  # of this attempt alone: the thread starts, and buries, everybody's work
+            traceback.print_exc()
+            reason = f"cannot be started: {type(error).__name__}: {error}"
+            with self.lock:
+                self._fail(attempt, CannotRun(CANNOT_EXECUTE, reason))
             return False
         with self.lock:
             self._end_spawning()

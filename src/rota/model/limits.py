@@ -3,11 +3,15 @@
 BLOCK_TASKS = 256  # tasks per block record: a rewrite stays under 16 kB, a million tasks are 3,907 keys
 COUNT_MAX = 10_000_000  # tasks of a job: keeps its finished columns below 1 GB
 JOBS_WAITING_MAX = 100_000  # jobs without an end; above it submits are refused, so memory stays bounded
+REASON_LENGTH_MAX = 1_000  # characters of why something is so: it is stored, listed and shown
 NAME_LENGTH_MAX = 128  # fits a table column and a file name
 LABELS_MAX = 64  # per job or node: each is shown in lists and sent along
 LABEL_VALUE_MAX = 256  # fits a line
 RESOURCES_MAX = 32  # kinds in one job, or declared by one node: each is one more row of the placement columns
 COMMAND_BYTES_MAX = 128 * 1024  # Linux' limit for one argument string
+EXEC_BYTES_MAX = 3 << 19  # of a command and its environment: Linux takes 2 MiB, and the node adds its own
+PATH_BYTES_MAX = 4095  # Linux' PATH_MAX without the zero at the end
+PATH_PART_BYTES_MAX = 255  # Linux' NAME_MAX: one file or directory
 STEPS_MAX = 100  # of a job: how all of them stand is told at each change of one
 STEPS_BYTES_MAX = 256 * 1024  # commands of all steps: sent to every node once per job
 FILES_BYTES_MAX = (
