@@ -21,12 +21,13 @@ from rota.agent.readings import Readings
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.model.errors import NotAllowed
+from rota.model.errors import BadField, NotAllowed
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
+from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -50,6 +51,14 @@ class Settings:
     mounts: tuple[str, ...] = ()  # what containers may see of this machine
     container_root: bool = False
     notice: str | None = None  # a command that tells when this machine is taken away
+
+
+def _check(word: pb.ToNode) -> None:
+    """Hang up on a server that says what cannot be; its orders are looked at one by one, when obeyed."""
+    try:
+        bounds.check(word)
+    except BadField as nonsense:
+        raise Over(f"the server says what cannot be: {nonsense} ({nonsense.hint})") from None
 
 
 class Agent:
@@ -222,6 +231,7 @@ class Agent:
         self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup
     ) -> None:
         async for word in conversation.stream:
+            _check(word)
             conversation.hear()
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
@@ -266,6 +276,7 @@ class Agent:
     async def _obey_one(self, order: pb.JobOrders) -> None:
         """An order that cannot be obeyed is refused for its job; those of other jobs are obeyed."""
         try:
+            bounds.check(order)
             jobs = [wire.orders_from_wire(order)]
             obeyed = self._desk.obey(jobs, self._facts(self._desk.learn(jobs)))
         except Exception as error:

@@ -73,6 +73,7 @@ EVICTIONS_MAX = 100  # tasks for which others are made to give way in one round
 BACKFILL_JOBS_MAX = 1_000  # jobs of one line that are looked at behind one that may not start yet
 SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted
 LOG_BYTES_MIN = 64 * 1024  # of a stream that is kept: holes in files are not made smaller
+EPOCH_MAX = 2**53  # terms of leaders: a thousand a second for 285,000 years; a sum of two fits a record
 RESTORE_NUMBERS = 10_000_000  # of jobs and nodes, left out after a restore: some may be given out already
 RESTORE_REVISIONS = 1_000_000_000  # the same of commits: ten days of a thousand a second
 STORE_RESERVE_BYTES = 16 << 20  # of disk: results of a hundred thousand tasks, when there is no other room

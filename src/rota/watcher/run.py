@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -13,7 +13,7 @@ import structlog
 from rota.engine.run import Committed, Engine
 from rota.identity.authority import Authority
 from rota.identity.certificates import node_id_of
-from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
+from rota.model.errors import BadField, Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
@@ -28,6 +28,7 @@ from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
 from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
+from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -39,8 +40,16 @@ PLACE = (
     "round",
 )  # the reconciler that may have room now, by name: components do not know each other
 _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
+T = TypeVar("T", pb.FromNode, pb.LogChunk)
 Reports = Callable[[NodeId, JobId], ReportDoor | None]
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def _checked(messages: AsyncIterator[T]) -> AsyncIterator[T]:
+    """BadField instead of the first message that holds more than it may."""
+    async for message in messages:
+        bounds.check(message)
+        yield message
 
 
 def nowhere(node: NodeId, job: JobId) -> ReportDoor | None:
@@ -70,6 +79,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._lost_ms = lost_ms
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
+        self._nonsense: dict[NodeId, str] = {}  # what each node said last that cannot be
         self._readings = LogReadings()
         self._tails = tails
         engine.listen(self._committed)
@@ -80,20 +90,36 @@ class AgentDoor(pb_grpc.AgentServicer):
         await self.converse(await self._who(context), request_iterator, context)
 
     async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
-        """With a node whose identity is certain, until one side ends it."""
+        """With a node whose identity is certain, until one side ends it, or the node says what cannot be."""
+        try:
+            await self._converse(node, _checked(words), line)
+        except BadField as nonsense:
+            reason = f"{nonsense} ({nonsense.hint})"
+            self._note_nonsense(node, reason)
+            await line.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    async def _converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
         session = await self._greet(node, words, line)
+        nonsense: list[BadField] = []
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(self._hear(session, words))
                 halves.create_task(self._speak(session, line))
         except* Over:
             pass
+        except* BadField as group:
+            nonsense += [one for one in group.exceptions if isinstance(one, BadField)]
         finally:
             self._part(session)
+        if nonsense:
+            raise nonsense[0]
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
-        await self._who(context)
-        await self.take_log(request_iterator)
+        node = await self._who(context)
+        try:
+            await self.take_log(_checked(request_iterator))
+        except BadField as nonsense:
+            await self._refuse_call(node, nonsense, context)
         return pb.LogDone()
 
     async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
@@ -101,6 +127,10 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
+        try:
+            bounds.check(request)
+        except BadField as nonsense:
+            await self._refuse_call(node, nonsense, context)
         pieces = wire.tails_from_wire(request)
         own = await self._engine.read(lambda mirror: [one for one in pieces if is_own(mirror, node, one)])
         if own and self._tails is not None:
@@ -222,6 +252,19 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
 
+    async def _refuse_call(self, node: NodeId, nonsense: BadField, context: Context) -> None:
+        reason = f"{nonsense} ({nonsense.hint})"
+        self._note_nonsense(node, reason)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    def _note_nonsense(self, node: NodeId, reason: str) -> None:
+        """Logged once for each reason: the node calls again, and says it again."""
+        if self._nonsense.get(node) != reason:
+            self._nonsense[node] = reason
+            log.error("a node says what cannot be", node=self._name(node), reason=reason)
+        if node in self._engine.mirror.nodes:
+            self._engine.observe(lambda mirror: mirror.nodes[node].refuse(Unwelcome(reason, 0)))
+
     def _note_refusal(self, node: NodeId, why: Unwelcome | None) -> None:
         """For the operator: nodes call again and again, so it is logged when it changes."""
         if why is not None and why != self._engine.mirror.nodes[node].refused:
@@ -243,7 +286,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case "drain":
                     await self._drain(node, wire.drain_from_wire(word.drain))
                 case "leave":
-                    await self.leave(node, word.leave.reason)
+                    await self.leave(node, wire.brief(word.leave.reason))
                     raise Over
                 case _:
                     log.warning("unexpected word", node=node)

@@ -6,7 +6,7 @@ import msgspec
 
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
-from rota.model.limits import DISKS_MAX, GPUS_MAX
+from rota.model.limits import DISKS_MAX, GPUS_MAX, REASON_LENGTH_MAX
 from rota.model.node import Disk, Gpu, Load
 from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
@@ -102,7 +102,7 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     )
     claims = [Claim(*row) for row in rows]
     for place, reason in reasons.items():
-        claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+        claims[place] = msgspec.structs.replace(claims[place], reason=brief(reason))
     for place, cause in job.causes.items():
         claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
@@ -114,6 +114,11 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     for place, life in job.lives.items():
         claims[place] = claims[place].with_life(life_from_wire(life))
     return JobClaims(JobId(job.job), claims)
+
+
+def brief(text: str) -> str:
+    """A text that is stored and shown: what is longer is cut, since it may quote anything."""
+    return text[:REASON_LENGTH_MAX]
 
 
 def hello_to_wire(hello: Hello) -> pb.Hello:
@@ -148,7 +153,7 @@ def drain_to_wire(drain: Drain) -> pb.Drain:
 
 
 def drain_from_wire(drain: pb.Drain) -> Drain:
-    return Drain(drain.reason, drain.within_ms, drain.moves, drain.over)
+    return Drain(brief(drain.reason), drain.within_ms, drain.moves, drain.over)
 
 
 def report_from_wire(n: int, report: pb.Report) -> Report:
@@ -187,7 +192,7 @@ def load_from_wire(load: pb.Load) -> Load:
         load.swap_free,
         tuple(Disk(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
         tuple(_gpu_from_wire(gpu) for gpu in load.gpus[:GPUS_MAX]),
-        load.shortage or None,
+        brief(load.shortage) or None,
     )
 
 
