@@ -37,7 +37,8 @@ from rota.model.limits import (
 )
 from rota.model.names import NAME_HINT, is_label, is_resource
 
-Check = Callable[[str, Any], None]
+Check = Callable[[Any], None]
+Whole = Callable[[Any], None]  # of a message, where a field alone does not tell
 
 COUNTER_MAX = 2**62  # of messages, readings and bytes
 TIME_MS_MAX = 2**48  # wall clock: the year 10889
@@ -51,28 +52,53 @@ CHUNK_BYTES_MAX = 4 << 20  # of a log: sixteen times what is sent
 UINT32_MAX = 2**32 - 1
 
 
-def check(message: Any, name: str = "") -> None:
+def check(message: Any) -> None:
     """BadField, naming the field, its value and what would be accepted, if the message holds too much."""
-    rules = RULES[message.DESCRIPTOR.full_name]
+    try:
+        _look(message)
+    except _Beyond as beyond:
+        raise BadField(beyond.path.lstrip("."), beyond.problem, beyond.hint) from None
+
+
+class _Beyond(Exception):
+    """Some value is beyond its bound; its path grows on the way out, so that it costs nothing before."""
+
+    def __init__(self, problem: str, hint: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+        self.path = path
+
+    def within(self, part: object) -> "_Beyond":
+        self.path = f"{part}{self.path}"
+        return self
+
+
+def _look(message: Any) -> None:
+    name = message.DESCRIPTOR.full_name
+    rules = RULES[name]
     for descriptor, value in message.ListFields():
         rule = rules.get(descriptor.name)
         if rule is not None:
-            rule(f"{name}.{descriptor.name}" if name else descriptor.name, value)
-    for whole in WHOLE.get(message.DESCRIPTOR.full_name, ()):
-        whole(message, name)
+            try:
+                rule(value)
+            except _Beyond as beyond:
+                raise beyond.within(f".{descriptor.name}") from None
+    for whole in WHOLE.get(name, ()):
+        whole(message)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Number:
     most: int
     least: int = 0
 
-    def __call__(self, field: str, value: int) -> None:
+    def __call__(self, value: int) -> None:
         if not self.least <= value <= self.most:
-            raise BadField(field, f"{value} is out of range", f"send {self.least} to {self.most}")
+            raise _Beyond(f"{value} is out of range", f"send {self.least} to {self.most}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Numbers:
     """A list of them."""
 
@@ -80,64 +106,67 @@ class Numbers:
     least: int = 0
     entries: int = CLAIMS_MAX
 
-    def __call__(self, field: str, values: Any) -> None:
-        _count(field, values, self.entries)
-        one = Number(self.most, self.least)
-        one(field, min(values))
-        one(field, max(values))
+    def __call__(self, values: Any) -> None:
+        _count(values, self.entries)
+        found = values[:]  # a list: to go through that twice is faster than through what it came from once
+        if max(found) > self.most or min(found) < self.least:
+            beyond = next(value for value in found if not self.least <= value <= self.most)
+            raise _Beyond(f"{beyond} is out of range", f"send {self.least} to {self.most}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Text:
     """Characters of a text, or bytes."""
 
     longest: int = TEXT_LENGTH_MAX
 
-    def __call__(self, field: str, value: str | bytes) -> None:
+    def __call__(self, value: str | bytes) -> None:
         if len(value) > self.longest:
-            raise BadField(field, f"is {len(value)} long", f"send at most {self.longest}")
+            raise _Beyond(f"is {len(value)} long", f"send at most {self.longest}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Word:
     """A text that stands in lists and lines: it is short, and a terminal shows it as it is."""
 
     longest: int = ID_LENGTH_MAX
 
-    def __call__(self, field: str, value: str) -> None:
+    def __call__(self, value: str) -> None:
         if len(value) > self.longest or not value.isprintable():
             problem = f"{value[: self.longest]!r} cannot be used"
-            raise BadField(field, problem, f"send at most {self.longest} printable characters")
+            raise _Beyond(problem, f"send at most {self.longest} printable characters")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Texts:
     longest: int
     entries: int
 
-    def __call__(self, field: str, values: Any) -> None:
-        _count(field, values, self.entries)
-        one = Text(self.longest)
-        for value in values:
-            one(field, value)
+    def __call__(self, values: Any) -> None:
+        _count(values, self.entries)
+        length = max(map(len, values))
+        if length > self.longest:
+            raise _Beyond(f"has an entry that is {length} long", f"send at most {self.longest}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Amounts:
     """A map of resources to how much of each."""
 
     entries: int = RESOURCES_MAX + 4  # the four that every node has
     named: Callable[[str], bool] = is_resource
 
-    def __call__(self, field: str, values: Mapping[str, int]) -> None:
-        _count(field, values, self.entries)
+    def __call__(self, values: Mapping[str, int]) -> None:
+        _count(values, self.entries)
         for name, amount in values.items():
             if not self.named(name):
-                raise BadField(field, f"{name[:60]!r} is not a name for a resource", NAME_HINT)
-            Number(_AMOUNTS.get(name, AMOUNT_MAX))(f"{field}.{name}", amount)
+                raise _Beyond(f"{name[:60]!r} is not a name for a resource", NAME_HINT)
+            most = _AMOUNTS.get(name, AMOUNT_MAX)
+            if not 0 <= amount <= most:
+                raise _Beyond(f"{amount} is out of range", f"send 0 to {most}", f".{name[:60]}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pairs:
     """A map of texts to texts or bytes."""
 
@@ -146,92 +175,89 @@ class Pairs:
     key_longest: int = NAME_LENGTH_MAX
     named: Callable[[str], bool] = bool
 
-    def __call__(self, field: str, values: Mapping[str, str]) -> None:
-        _count(field, values, self.entries)
-        one = Text(self.longest)
+    def __call__(self, values: Mapping[str, str]) -> None:
+        _count(values, self.entries)
         for name, value in values.items():
             if len(name) > self.key_longest or not self.named(name):
-                raise BadField(field, f"{name[:60]!r} is not a name", f"send at most {self.key_longest}")
-            one(f"{field}.{name[:60]}", value)
+                raise _Beyond(f"{name[:60]!r} is not a name", f"send at most {self.key_longest}")
+            if len(value) > self.longest:
+                raise _Beyond(f"is {len(value)} long", f"send at most {self.longest}", f".{name[:60]}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ByPlace:
     """A map of places in columns to what few of their rows have."""
 
     rule: Check
 
-    def __call__(self, field: str, values: Mapping[int, Any]) -> None:
-        _count(field, values, CLAIMS_MAX)
+    def __call__(self, values: Mapping[int, Any]) -> None:
+        _count(values, CLAIMS_MAX)
         for place, value in values.items():
-            self.rule(f"{field}[{place}]", value)
+            try:
+                self.rule(value)
+            except _Beyond as beyond:
+                raise beyond.within(f"[{place}]") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Many:
     """A list of messages."""
 
     entries: int
 
-    def __call__(self, field: str, values: Iterable[Any]) -> None:
-        _count(field, values, self.entries)
+    def __call__(self, values: Iterable[Any]) -> None:
+        _count(values, self.entries)
         for place, value in enumerate(values):
-            check(value, f"{field}[{place}]")
+            try:
+                _look(value)
+            except _Beyond as beyond:
+                raise beyond.within(f"[{place}]") from None
 
 
-def one(field: str, value: Any) -> None:
-    """A message within another."""
-    check(value, field)
+one = _look  # a message within another
 
 
-def apart(field: str, values: Any) -> None:
+def apart(values: Any) -> None:
     """Messages that are looked at one by one by whoever takes them: one that is odd harms no other."""
-    _count(field, values, JOBS_MAX)
+    _count(values, JOBS_MAX)
 
 
-def _count(field: str, values: Any, most: int) -> None:
+def _count(values: Any, most: int) -> None:
     if len(values) > most:
-        raise BadField(field, f"has {len(values)} entries", f"send at most {most}")
+        raise _Beyond(f"has {len(values)} entries", f"send at most {most}")
 
 
-def columns(*names: str, optional: Iterable[str] = ()) -> Callable[[Any, str], None]:
+def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
     """Entry i of each describes the same row; some may be left out as a whole."""
 
-    def whole(message: Any, name: str) -> None:
+    def whole(message: Any) -> None:
         length = len(getattr(message, names[0]))
         for other in (*names[1:], *(one for one in optional if len(getattr(message, one)))):
-            if len(getattr(message, other)) != length:
-                field = f"{name}.{other}" if name else other
-                problem = f"has {len(getattr(message, other))} entries"
-                raise BadField(field, problem, f"send {length}, as {names[0]} has")
+            if (found := len(getattr(message, other))) != length:
+                raise _Beyond(f"has {found} entries", f"send {length}, as {names[0]} has", f".{other}")
 
     return whole
 
 
-def places(column: str, *names: str) -> Callable[[Any, str], None]:
+def places(column: str, *names: str) -> Whole:
     """Keys of these maps are places in that column."""
 
-    def whole(message: Any, name: str) -> None:
+    def whole(message: Any) -> None:
         length = len(getattr(message, column))
-        for map_name in names:
-            beyond = max(getattr(message, map_name), default=-1)
+        for name in names:
+            beyond = max(getattr(message, name), default=-1)
             if beyond >= length:
-                field = f"{name}.{map_name}" if name else map_name
-                raise BadField(field, f"{beyond} is no place", f"send places below {length}")
+                raise _Beyond(f"{beyond} is no place", f"send places below {length}", f".{name}")
 
     return whole
 
 
-def required(field: str, least: int) -> Callable[[Any, str], None]:
+def required(name: str, least: int) -> Whole:
     """A number that counts also when it is not sent."""
 
-    def whole(message: Any, name: str) -> None:
-        if getattr(message, field) < least:
-            raise BadField(
-                f"{name}.{field}" if name else field,
-                f"{getattr(message, field)} is out of range",
-                f"send at least {least}",
-            )
+    def whole(message: Any) -> None:
+        if (value := getattr(message, name)) < least:
+            raise _Beyond(f"{value} is out of range", f"send at least {least}", f".{name}")
 
     return whole
 
@@ -498,7 +524,7 @@ RULES: dict[str, dict[str, Check]] = {
 }
 _BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions")
 _OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
-WHOLE: dict[str, tuple[Callable[[Any, str], None], ...]] = {
+WHOLE: dict[str, tuple[Whole, ...]] = {
     "rota.v1.JobClaims": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
     "rota.v1.StepMarks": (columns(*_FROM_NODE["StepMarks"]),),
     "rota.v1.JobOrders": (
