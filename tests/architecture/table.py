@@ -151,6 +151,7 @@ EDGES = {
     "rota.keeper.work": "an attempt that cannot be started ends, and no other with it",
     "rota.keeper.checker": "a check that cannot be made has failed",
     "rota.keeper.journal": "a line that cannot be read is left out",
+    "rota.clusters.calls": "a provider that fails in a way of its own has failed",
     "rota.cli.main": "no traceback reaches a user",
     "rota.cli.feed": "the top of a thread hands its error to the main one",
     "rota.client.aio.threads": "the top of a thread hands its error to the main one",

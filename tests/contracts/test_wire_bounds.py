@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
+from rota.gateway.generated import jobscheduler_pb2
 from rota.model.errors import BadField
 from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, Text, Texts, Word, check
 from rota.wire.generated import agent_pb2, controller_pb2
@@ -14,7 +15,9 @@ SENT_BY_SERVER = (
     *("Stage", "JobStage", "LogPart", "BulkReply", "BulkAccepted", "Refusal", "StopReply", "UpdateReply"),
     *("DeleteReply", "EventBatch", "Event", "AcknowledgeReply", "ResolveReply", "StatePage", "QueueState"),
     *("NodeLine", "JobLine", "UnresolvedTask", "PaceReply"),
-)  # of controller.proto: no program of ours reads them but the client's
+    *("RegisterWorkerResponse", "DeregisterWorkerResponse", "StartJobRequest", "StopJobRequest"),
+    *("QueryJobRequest", "StreamJobRequest"),
+)  # to controllers and workers: no server or agent reads them
 LIMITS = {
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
@@ -30,7 +33,8 @@ def messages(file: FileDescriptor) -> Iterator[Descriptor]:
             yield message
 
 
-ALL = [*messages(agent_pb2.DESCRIPTOR), *messages(controller_pb2.DESCRIPTOR)]
+MODULES = {module.DESCRIPTOR.name: module for module in (agent_pb2, controller_pb2, jobscheduler_pb2)}
+ALL = [message for module in MODULES.values() for message in messages(module.DESCRIPTOR)]
 FIELDS = [
     (message, field) for message in ALL for field in message.fields if field.type != FieldDescriptor.TYPE_BOOL
 ]
@@ -46,8 +50,7 @@ def ruled(*kinds: type) -> list[Any]:
 
 
 def build(message: Descriptor, **fields: Any) -> Any:
-    module = agent_pb2 if message.file == agent_pb2.DESCRIPTOR else controller_pb2
-    return getattr(module, message.name)(**fields)
+    return getattr(MODULES[message.file.name], message.name)(**fields)
 
 
 @pytest.mark.parametrize(("message", "field"), ruled())

@@ -124,3 +124,14 @@ def test_what_a_node_says_again_and_again_is_logged_once(shared: LocalCluster, h
 
     log = (shared.directory / "server.log").read_text()
     assert log.count("hello.version") == 1
+
+
+def test_an_epoch_that_cannot_be_makes_nobody_accept_it(shared: LocalCluster, hostile: NodeIdentity) -> None:
+    refused = says(shared, hostile, hello(epoch_seen=2**63 - 3))
+    accepted = shared.rota("store", "accept")
+
+    assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "rota node delete" in (refused.details() or "")
+    assert "rota store accept" not in (refused.details() or "")
+    assert accepted.code == 1
+    works(shared)

@@ -519,8 +519,18 @@ _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
     "SetPaceRequest": {"least_ms": Number(UINT32_MAX), "most_ms": Number(UINT32_MAX)},
 }
 
+_FROM_WORKER: dict[str, dict[str, Check]] = {
+    "RegisterWorkerRequest": {"address": Word(300)},
+    "DeregisterWorkerRequest": {"workerID": Word()},
+    "StartJobResponse": {"jobID": Word(NAME_LENGTH_MAX * 8)},
+    "StopJobResponse": {},
+    "QueryJobResponse": {"errorText": Text(CHUNK_BYTES_MAX)},
+    "StreamJobResponse": {"output": Text(CHUNK_BYTES_MAX)},
+}
+
 RULES: dict[str, dict[str, Check]] = {
-    f"rota.v1.{name}": rules for name, rules in {**_FROM_NODE, **_TO_NODE, **_FROM_CONTROLLER}.items()
+    **{f"rota.v1.{name}": rules for name, rules in (_FROM_NODE | _TO_NODE | _FROM_CONTROLLER).items()},
+    **{f"jobscheduler.{name}": rules for name, rules in _FROM_WORKER.items()},
 }
 _BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions")
 _OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
