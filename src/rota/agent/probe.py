@@ -12,6 +12,7 @@ import psutil
 
 from rota.agent import gpus as drivers
 from rota.model.amounts import WHOLE_GPU
+from rota.model.limits import AMOUNT_MAX
 
 
 class Machine(NamedTuple):
@@ -28,7 +29,7 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
     capacity = {
         "cpu": len(os.sched_getaffinity(0)) * 1000,
         "memory": psutil.virtual_memory().total,
-        "disk": psutil.disk_usage(str(directory)).total,
+        "disk": min(psutil.disk_usage(str(directory)).total, AMOUNT_MAX),  # some file systems say 16 EiB
         "gpu": len(models) * WHOLE_GPU,
         **declared,
     }

@@ -336,8 +336,8 @@ def _ended(row: list[Any]) -> tuple[str, Claim]:
 
 
 def _brief(reason: str | None) -> str | None:
-    """A reason may quote a command or a path, which may be of any length."""
-    return reason if reason is None else reason[:REASON_LENGTH_MAX]
+    """A reason may quote a command or a path, which may be of any length and hold any bytes."""
+    return reason if reason is None else reason[:REASON_LENGTH_MAX].encode(errors="replace").decode()
 
 
 def _mark(row: list[Any]) -> StepMark:

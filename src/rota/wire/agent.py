@@ -6,7 +6,7 @@ import msgspec
 
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
-from rota.model.limits import DISKS_MAX, GPUS_MAX, REASON_LENGTH_MAX
+from rota.model.limits import AMOUNT_MAX, CPU_MILLI_MAX, DISKS_MAX, GPUS_MAX, REASON_LENGTH_MAX
 from rota.model.node import Disk, Gpu, Load
 from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
@@ -163,21 +163,27 @@ def report_from_wire(n: int, report: pb.Report) -> Report:
 
 def load_to_wire(load: Load) -> pb.Load:
     return pb.Load(
-        cpu_milli=load.cpu_milli,
+        cpu_milli=min(load.cpu_milli, CPU_MILLI_MAX),
         memory_free=load.memory_free,
-        disk_free=load.disk_free,
+        disk_free=None if load.disk_free is None else min(load.disk_free, AMOUNT_MAX),
         cores=load.cores,
         waiting_milli=load.waiting_milli,
         memory_total=load.memory_total,
         swap_total=load.swap_total,
         swap_free=load.swap_free,
-        disks=[pb.Disk(path=disk.path, total=disk.total, free=disk.free) for disk in load.disks],
+        disks=[_disk_to_wire(disk) for disk in load.disks],
         gpus=[
             pb.Gpu(name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
             for gpu in load.gpus
         ],
         shortage=load.shortage or "",
     )
+
+
+def _disk_to_wire(disk: Disk) -> pb.Disk:
+    """Some file systems say that they have more than there is, and a mount point may be no text."""
+    path = disk.path.encode(errors="replace").decode()
+    return pb.Disk(path=path, total=min(disk.total, AMOUNT_MAX), free=min(disk.free, AMOUNT_MAX))
 
 
 def load_from_wire(load: pb.Load) -> Load:

@@ -543,6 +543,6 @@ WHOLE: dict[str, tuple[Whole, ...]] = {
         columns("signal_index", "signal_attempt", "signal_number", "signal_n"),
     ),
     "rota.v1.Check": (columns("code_from", "code_to"),),
-    "rota.v1.Welcome": (required("heartbeat_ms", 1),),
+    "rota.v1.Welcome": (required("heartbeat_ms", 100),),
     "rota.v1.ResolveRequest": (columns("first_index", "last_index"),),
 }
