@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
+from rota.apiserver.spec import parse_spec
 from rota.keeper.process.commands import OF_THE_JOB, OF_THE_NODE
 from rota.keeper.reading import Malformed
-from rota.keeper.wire import parse
+from rota.keeper.wire import Start, parse
+from rota.model import limits
+from rota.model.ids import JobId
+from rota.model.sync import JobOrders, work_of
+from rota.runtimes.process import spec_of
+from rota.wire import bounds
+from rota.wire.agent import orders_from_wire, orders_to_wire
 from tests.keeper.conftest import Agent, Keeper
 
 B64 = base64.b64encode(b"x").decode()
@@ -88,15 +95,15 @@ def test_a_fault_of_the_jobs_own_is_its_end_and_no_refusal(
         {"steps": [[]]},
     ],
 )
-def test_a_spec_that_cannot_be_read_is_refused_for_its_attempts(
+def test_a_spec_that_cannot_be_read_is_the_end_of_its_attempts(
     one: Keeper, told: Agent, spec: dict[str, Any]
 ) -> None:
     job = str(next(numbers))
     told.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
-    refused = told.wait_refused(2)
+    ended = told.wait_ended(2)
 
-    assert [row[:3] for row in refused] == [[job, 0, 1], [job, 1, 1]]
-    assert all("cannot be obeyed" in row[3] for row in refused)
+    assert [row[:5] for row in ended] == [[job, 0, 1, "exited", 126], [job, 1, 1, "exited", 126]]
+    assert all("cannot be read: spec" in row[11] for row in ended)
     assert_unharmed(one, told)
 
 
@@ -130,6 +137,37 @@ def test_a_line_of_garbage_is_answered_with_an_error(one: Keeper, told: Agent, l
 
     assert told.receive_op("error")["reason"]
     assert_unharmed(one, told)
+
+
+def test_a_keeper_reads_whatever_a_server_accepts() -> None:
+    most = {"cpu": limits.CPU_MILLI_MAX / 1000, "memory": limits.AMOUNT_MAX, "log_bytes": limits.AMOUNT_MAX}
+    said = parse_spec(
+        {
+            **most,
+            "command": ["true"],
+            "kind": "service",
+            "disk": limits.AMOUNT_MAX,
+            "resources": {"licence": limits.AMOUNT_MAX},
+            "limits": {"memory": limits.AMOUNT_MAX, "cpu": most["cpu"], "pids": limits.PIDS_MAX},
+            "count": limits.COUNT_MAX,
+            "grace": limits.GRACE_SECONDS_MAX,
+            "restart": {"attempts": limits.RESTART_ATTEMPTS_MAX, "within": limits.TIMEOUT_SECONDS_MAX},
+            "check": {
+                "tcp": 65535,
+                "interval": limits.TIMEOUT_SECONDS_MAX,
+                "failures": limits.CHECK_COUNT_MAX,
+            },
+        }
+    )
+    work = orders_from_wire(orders_to_wire(JobOrders(JobId("7"), work_of(said), [], []))).work
+    assert work is not None
+    tasks = [[limits.COUNT_MAX, limits.TRIES_MAX, 1]]
+    order = parse(json.dumps({"op": "start", "job": "7", "spec": spec_of(work), "tasks": tasks}).encode())
+
+    assert isinstance(order, Start)
+    assert order.spec is not None
+    assert order.spec.limits.memory_bytes == limits.AMOUNT_MAX
+    bounds.check(orders_to_wire(JobOrders(JobId("7"), work, [], [])))
 
 
 def test_leases_are_renewed_on_a_machine_that_has_been_up_for_years() -> None:

@@ -75,9 +75,12 @@ class Desk:
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
         self._change()
 
-    def refuse(self, job: JobId, starts: Iterable[tuple[int, int]], reason: str) -> None:
-        """Refuse attempts, by index and number, that the keeper has not been given."""
-        claims = [Claim(index, attempt, Said.REFUSED, reason=reason) for index, attempt in starts]
+    def turn_down(
+        self, job: JobId, starts: Iterable[tuple[int, int]], reason: str, exit_code: int | None = None
+    ) -> None:
+        """Refuse attempts, by index and number, that the keeper was not given; with a code they failed."""
+        said, code = (Said.REFUSED, -1) if exit_code is None else (Said.EXITED, exit_code)
+        claims = [Claim(index, attempt, said, code, reason=reason) for index, attempt in starts]
         for claim in claims:
             self._waiting.pop(_name(job, claim), None)
         self.note([JobClaims(job, claims)])

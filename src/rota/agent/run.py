@@ -34,6 +34,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.agent")
 
 _LEAVE_SECONDS = 10.0
+CANNOT_EXECUTE = 126  # as a shell says it
 _TOLD_TO = "it was told to leave"
 
 
@@ -287,9 +288,11 @@ class Agent:
             await self._pass_on(one)
 
     def _refuse(self, job: JobId, starts: list[tuple[int, int]], error: Exception) -> None:
+        """Another node may be able to; but of what cannot be none is, and the job is told so."""
         log.error("an order cannot be obeyed", job=job[:60], exc_info=error)
-        reason = f"this node cannot obey its order: {type(error).__name__}: {error}"
-        self._desk.refuse(job, starts, reason[:REASON_LENGTH_MAX])
+        reason = f"this node cannot obey its order: {type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
+        code = CANNOT_EXECUTE if isinstance(error, BadField) else None
+        self._desk.turn_down(job, starts, reason, code)
 
     async def _pass_on(self, one: JobOrders) -> None:
         if one.start or one.work is not None:

@@ -118,14 +118,13 @@ class Door:
         try:
             self._obey(work, wire.parse(line))
         except Malformed as error:
-            self._refuse(work, line, str(error))
+            self._unsent += wire.error(str(error)[:REASON_CHARACTERS])
+            work.fail(wire.wanted(line), f"its order cannot be read: {error}"[:REASON_CHARACTERS])
         except Exception as error:  # whatever it is, the work of everybody else goes on
             traceback.print_exc()
-            self._refuse(work, line, f"{type(error).__name__}: {error}")
-
-    def _refuse(self, work: Work, line: bytes, reason: str) -> None:
-        self._unsent += wire.error(reason[:REASON_CHARACTERS])
-        work.refuse(wire.wanted(line), f"its order cannot be obeyed: {reason}"[:REASON_CHARACTERS])
+            reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+            self._unsent += wire.error(reason)
+            work.refuse(wire.wanted(line), f"its order cannot be obeyed: {reason}")
 
     def _obey(self, work: Work, order: wire.Order) -> None:
         match order:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-NUMBER_MAX = (1 << 53) - 1  # what JSON carries without loss everywhere
+NUMBER_MAX = (1 << 53) - 1  # of what is counted
+AMOUNT_MAX = 1 << 60  # of what is measured: as much as a job may ask for
 MILLISECONDS_MAX = 1 << 40  # 34 years; threads wait for 292 at most
 CLOCK_NS_MAX = (1 << 63) - 1  # a reading of a clock
 
@@ -39,8 +40,8 @@ def milliseconds_or_none(value: object, field: str) -> int | None:
     return None if value is None else milliseconds(value, field)
 
 
-def number_or_none(value: object, field: str) -> int | None:
-    return None if value is None else number(value, field)
+def amount_or_none(value: object, field: str) -> int | None:
+    return None if value is None else number(value, field, AMOUNT_MAX)
 
 
 def mask(value: object) -> int:
@@ -84,4 +85,6 @@ def env(fields: dict[str, Any], where: str) -> dict[str, str]:
 
 def amounts(value: object, field: str) -> dict[str, int]:
     amounts = is_a(value, field, dict, "an object of whole numbers")
-    return {text(name, field): number(amount, f"{field}.{name}") for name, amount in amounts.items()}
+    return {
+        text(name, field): number(amount, f"{field}.{name}", AMOUNT_MAX) for name, amount in amounts.items()
+    }

@@ -15,7 +15,7 @@ from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
-from rota.keeper.limits.words import Limits
+from rota.keeper.limits.words import PIDS_MOST, Limits
 from rota.keeper.output.spares import Spares
 from rota.keeper.process import forked, posix
 from rota.keeper.process.cells import Cell, Cells
@@ -353,7 +353,7 @@ def _around(spec: Spec) -> Limits:
     """Its limits, and room for whoever watches its sandbox."""
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits
-    return replace(spec.limits, pids=spec.limits.pids + sandbox.OWN_PROCESSES)
+    return replace(spec.limits, pids=min(spec.limits.pids + sandbox.OWN_PROCESSES, PIDS_MOST))
 
 
 def _place(work: str, spec: Spec) -> None:

@@ -203,7 +203,7 @@ def parse_spec(raw: object) -> Spec:
         timeout_ms=reading.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
-        log_bytes=reading.number_or_none(fields.get("log_bytes"), "spec.log_bytes"),
+        log_bytes=reading.amount_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
         limits=NO_LIMITS if container else limits_of(said, pairs),
         steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),

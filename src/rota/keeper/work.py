@@ -85,13 +85,25 @@ class Work:
         self.fill()
 
     def refuse(self, keys: Sequence[Key], reason: str) -> None:
-        """Their order cannot be obeyed; of those that live or have ended already the truth is told."""
+        """Their order cannot be obeyed here."""
         with self.lock:
-            for key in keys:
-                if told := self.memory.ended.get(key):
-                    self._book.tell(key, told)
-                elif key not in self.running and not self._room.waits(key):
-                    self.outbox.refused(key, reason)
+            for key in self._unknown(keys):
+                self.outbox.refused(key, reason)
+
+    def fail(self, keys: Sequence[Key], reason: str) -> None:
+        """Their order says what cannot be: no keeper could start them."""
+        with self.lock:
+            for key in self._unknown(keys):
+                self.memory.raise_highest(key)
+                self._book.close(key, "exited", Outcome(CANNOT_EXECUTE, reason=reason), None)
+
+    def _unknown(self, keys: Sequence[Key]) -> list[Key]:
+        """The attempts among them that neither wait nor run nor have ended; an end is told once more."""
+        for key in keys:
+            if told := self.memory.ended.get(key):
+                self._book.tell(key, told)
+        gone = self.memory.ended
+        return [key for key in keys if not (key in self.running or key in gone or self._room.waits(key))]
 
     def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:

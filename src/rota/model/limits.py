@@ -10,6 +10,7 @@ LABEL_VALUE_MAX = 256  # fits a line
 RESOURCES_MAX = 32  # kinds in one job, or declared by one node: each is one more row of the placement columns
 COMMAND_BYTES_MAX = 128 * 1024  # Linux' limit for one argument string
 EXEC_BYTES_MAX = 3 << 19  # of a command and its environment: Linux takes 2 MiB, and the node adds its own
+SANDBOX_WORDS_MAX = 8_000  # of a command in a sandbox: bubblewrap takes 9,000, its own among them
 PATH_BYTES_MAX = 4095  # Linux' PATH_MAX without the zero at the end
 PATH_PART_BYTES_MAX = 255  # Linux' NAME_MAX: one file or directory
 STEPS_MAX = 100  # of a job: how all of them stand is told at each change of one
