@@ -43,6 +43,7 @@ from rota.wire.service import (
 PROTOCOL = 1
 BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
 _MARK = StepMark.__struct_fields__
+_PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
 
 
 def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
@@ -62,7 +63,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         ended_at_ms=[claim.ended_at_ms for claim in claims],
         ran_us=[claim.ran_us for claim in claims],
         cpu_us=[claim.cpu_us for claim in claims],
-        peak_kib=[claim.peak_kib for claim in claims],
+        peak_kib=[min(claim.peak_kib, _PEAK_KIB_MAX) for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
