@@ -67,3 +67,10 @@ async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_ce
         told = await diagnose(f"127.0.0.1:{port}", node)
 
     assert "does not accept this node's certificate" in told
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", "host:x", "host:99999", "host:²", "a\0b:1", "x" * 300 + ":1"]
+)
+async def test_what_is_no_address_is_told_and_not_raised(address: str) -> None:
+    assert await knock(address) is not None

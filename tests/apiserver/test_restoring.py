@@ -6,12 +6,14 @@ import pytest
 
 from rota.apiserver import admission, restoring
 from rota.apiserver.access import Caller
+from rota.apiserver.routes_store import highest_epoch
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import Conflict, NotAllowed, StoreFull
 from rota.model.ids import NodeId
 from rota.model.job import Counters, JobStatus, JobWish
 from rota.model.lifecycle import JobState
+from rota.model.node import Unwelcome
 from rota.model.plan import Instant, Record
 from rota.model.restored import Restored
 from rota.model.shape import RunMode
@@ -119,6 +121,18 @@ def test_a_node_that_saw_a_higher_epoch_is_refused_with_the_way_out() -> None:
     assert refusal is not None
     assert refusal.startswith("the node has seen epoch 9, this server leads 2")
     assert accepted(mirror, seen_epoch=9).accepted
+
+
+def test_a_node_that_says_it_saw_an_epoch_that_cannot_be_is_no_reason_to_follow() -> None:
+    mirror = Mirror()
+    mirror.load([node(1), node_status(1), node(2), node_status(2)])
+    for name, seen in (("n1", 2**63 - 3), ("n2", 9)):
+        refusal = sessions.unwelcome(mirror, NodeId(name), hello(seen), epoch=2, now_ms=NOW.ms)
+        assert refusal is not None
+        assert ("rota store accept" in refusal) == (name == "n2")
+        mirror.nodes[NodeId(name)].refuse(Unwelcome(refusal, seen))
+
+    assert highest_epoch(mirror, 2) == 9
 
 
 def test_the_word_is_an_admins_and_needs_a_reason() -> None:

@@ -39,6 +39,16 @@ class Told:
         self.stage.settle()
 
 
+def test_names_that_were_never_given_out_are_nobodys() -> None:
+    told = Told(tasks=1)
+    before = told.machines
+    told.list(
+        "default-" + "9" * 5000, "default-01", "default-\u0661", "default-1\n", "default-" + "0" * 10**6 + "1"
+    )
+
+    assert told.machines == before
+
+
 def test_machines_that_fail_together_are_one_failure() -> None:
     told = Told(tasks=3)
     for name in list(told.machines):

@@ -185,3 +185,26 @@ def test_the_check_runs_where_the_work_does(keeper: Keeper, agent: Agent) -> Non
     wait_life(agent, health="healthy")
 
     assert keeper.output("7") == ""
+
+
+def test_a_service_that_answers_with_an_endless_number_harms_nobody(keeper: Keeper, agent: Agent) -> None:
+    """More digits than Python reads, in two parts so that they are taken for one line."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.sendall(b"HTTP/1.0 " + b"2" * 3000)
+                        connection.recv(4096)
+                        connection.sendall(b"2" * 3000 + b"\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        check = {**QUICK, "port": server.getsockname()[1], "path": "/", "codes": [[200, 299]]}
+        serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check=check)
+        (ended,) = agent.wait_ended()
+
+    assert ended[-1].startswith("unhealthy: port")
+    assert ended[-1].endswith("does not answer in HTTP")
+    assert keeper.process.poll() is None

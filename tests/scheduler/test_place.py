@@ -141,3 +141,11 @@ def test_a_shape_that_asks_for_none_of_an_unknown_resource_is_placed() -> None:
     spec = job_spec(needs={"cpu": 1000, "gpu": 0})
 
     assert one_at_a_time(mirror, spec, 2) == [0, 0]
+
+
+def test_a_resource_is_placed_like_any_other_whatever_its_name() -> None:
+    """Stores written before a name was reserved may hold it."""
+    mirror = cluster([{"cpu": 8000, "tasks": 2}, {"cpu": 8000}])
+
+    assert chosen(mirror, job_spec(needs={"cpu": 1000, "tasks": 1}), 5) == [0, 0]
+    assert len(chosen(mirror, job_spec(needs={"cpu": 1000}), 20)) == 16

@@ -1,7 +1,7 @@
 """What the agent knows of the work on its machine, and what of it the control plane has not heard yet."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from rota.agent.plan import Facts, plan
@@ -81,6 +81,16 @@ class Desk:
                 self._fresh[name] = 0
                 self._settled.clear()
         self._change()
+
+    def turn_down(
+        self, job: JobId, starts: Iterable[tuple[int, int]], reason: str, exit_code: int | None = None
+    ) -> None:
+        """Refuse attempts, by index and number, that the keeper was not given; with a code they failed."""
+        said, code = (Said.REFUSED, -1) if exit_code is None else (Said.EXITED, exit_code)
+        claims = [Claim(index, attempt, said, code, reason=reason) for index, attempt in starts]
+        for claim in claims:
+            self._waiting.pop(_name(job, claim), None)
+        self.note([JobClaims(job, claims)])
 
     def lose_keeper(self) -> None:
         self.gone = True

@@ -8,6 +8,7 @@ import tempfile
 import grpc
 
 from rota.identity.node_identity import NodeIdentity
+from rota.model.addresses import is_port
 
 SERVER_NAME = "rota-server"
 _DIAGNOSE_SECONDS = 5.0
@@ -34,6 +35,8 @@ def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
 async def knock(address: str) -> str | None:
     """Why nobody opens, if so. While no server leads all doors are closed: this costs less than a channel."""
     host, _, port = address.rpartition(":")
+    if not is_port(port):
+        return "that is no address: a server's is host:port"
     try:
         async with asyncio.timeout(_DIAGNOSE_SECONDS):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
@@ -41,6 +44,8 @@ async def knock(address: str) -> str | None:
         return "no answer"
     except OSError as error:
         return _reason(error)
+    except ValueError:  # a name that no resolver takes
+        return "that is no address: a server's is host:port"
     writer.transport.abort()
     return None
 

@@ -1,8 +1,10 @@
 """What this machine has. [I/O]"""
 
+import errno
 import os
 import platform
 import secrets
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import psutil
 
 from rota.agent import gpus as drivers
 from rota.model.amounts import WHOLE_GPU
+from rota.model.limits import AMOUNT_MAX
 
 
 class Machine(NamedTuple):
@@ -26,7 +29,7 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
     capacity = {
         "cpu": len(os.sched_getaffinity(0)) * 1000,
         "memory": psutil.virtual_memory().total,
-        "disk": psutil.disk_usage(str(directory)).total,
+        "disk": min(psutil.disk_usage(str(directory)).total, AMOUNT_MAX),  # some file systems say 16 EiB
         "gpu": len(models) * WHOLE_GPU,
         **declared,
     }
@@ -39,6 +42,16 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
         **_model_label(models if gpus else []),
     }
     return Machine(_machine_id(directory), _boot_id(), capacity, gpus, labels)
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is no such directory here. A path that no machine can have is not missing here alone."""
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    except ValueError:  # a NUL in it
+        return False
 
 
 def _boot_id() -> str:

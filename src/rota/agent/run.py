@@ -22,12 +22,13 @@ from rota.agent.servers import Servers
 from rota.agent.tails import Tails
 from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity
-from rota.model.errors import NotAllowed
+from rota.model.errors import BadField, NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import BEAT_MS, OUTPUT_BYTES, SUSPECT_MS
+from rota.model.limits import BEAT_MS, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
+from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -35,6 +36,7 @@ log = structlog.get_logger("rota.agent")
 
 _LEAVE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
+CANNOT_EXECUTE = 126  # as a shell says it
 _TOLD_TO = "it was told to leave"
 
 
@@ -52,6 +54,14 @@ class Settings:
     mounts: tuple[str, ...] = ()  # what containers may see of this machine
     container_root: bool = False
     notice: str | None = None  # a command that tells when this machine is taken away
+
+
+def _check(word: pb.ToNode) -> None:
+    """Hang up on a server that says what cannot be; its orders are looked at one by one, when obeyed."""
+    try:
+        bounds.check(word)
+    except BadField as nonsense:
+        raise Over(f"the server says what cannot be: {nonsense} ({nonsense.hint})") from None
 
 
 class Agent:
@@ -172,6 +182,9 @@ class Agent:
         except grpc.aio.AioRpcError as error:
             await self._explain(error)
             return self._welcomed
+        except Exception as error:  # unforeseen: the work goes on, and the next connection may do better
+            log.error("a connection failed", server=self._servers.next, exc_info=error)
+            return self._welcomed
         return False
 
     async def _renew_expired(self) -> None:
@@ -234,6 +247,7 @@ class Agent:
         self, stub: pb_grpc.AgentStub, conversation: Conversation, tasks: asyncio.TaskGroup
     ) -> None:
         async for word in conversation.stream:
+            _check(word)
             conversation.hear()
             self._see_epoch(word.epoch)
             match word.WhichOneof("word"):
@@ -263,11 +277,8 @@ class Agent:
 
     async def _obey(self, orders: pb.Orders, *, may_start: bool) -> None:
         """What is to start comes first: nobody waits for the rest."""
-        jobs = [wire.orders_from_wire(one) for one in orders.jobs]
-        if not may_start:  # it is offered again on the next connection
-            jobs = [one._replace(start=[]) for one in jobs]
-        for one in self._desk.obey(jobs, self._facts(self._desk.learn(jobs))):
-            await self._pass_on(one)
+        for order in orders.jobs:
+            await self._obey_one(order, may_start=may_start)
         for one in self._desk.released(orders.stored):
             await self._pass_on(one)
         stored = self._desk.stored(orders.stored)
@@ -278,16 +289,41 @@ class Agent:
             await self._runtime.forget(forgotten)
             self._desk.forget(forgotten)
 
+    async def _obey_one(self, order: pb.JobOrders, *, may_start: bool) -> None:
+        """An order that cannot be obeyed is refused for its job; those of other jobs are obeyed."""
+        try:
+            bounds.check(order)
+            jobs = [wire.orders_from_wire(order)]
+            if not may_start:  # it is offered again on the next connection
+                jobs = [one._replace(start=[]) for one in jobs]
+            obeyed = self._desk.obey(jobs, self._facts(self._desk.learn(jobs)))
+        except Exception as error:
+            starts = list(zip(order.start_index, order.start_attempt, strict=False))
+            self._refuse(JobId(order.job), starts, error)
+            return
+        for one in obeyed:
+            await self._pass_on(one)
+
+    def _refuse(self, job: JobId, starts: list[tuple[int, int]], error: Exception) -> None:
+        """Another node may be able to; but of what cannot be none is, and the job is told so."""
+        log.error("an order cannot be obeyed", job=job[:60], exc_info=error)
+        reason = f"this node cannot obey its order: {type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
+        code = CANNOT_EXECUTE if isinstance(error, BadField) else None
+        self._desk.turn_down(job, starts, reason, code)
+
     async def _pass_on(self, one: JobOrders) -> None:
         if one.start or one.work is not None:
-            await self._runtime.start(one.job, one.work, one.start)
+            try:
+                await self._runtime.start(one.job, one.work, one.start)
+            except Exception as error:  # the runtime has not taken them
+                self._refuse(one.job, [(start.index, start.attempt) for start in one.start], error)
         for how, names in stops(one).items():
             await self._runtime.stop(names, how)
         if one.signals:
             await self._runtime.signal(one.job, one.signals)
 
     def _facts(self, directories: list[str]) -> Facts:
-        missing = frozenset(path for path in directories if not Path(path).is_dir())
+        missing = frozenset(path for path in directories if probe.is_missing(path))
         labels = self._runtime.labels
         can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
         return Facts(

@@ -10,7 +10,8 @@ from rota.apiserver.finding import find_node
 from rota.apiserver.quantities import QUOTA, TASK, quantities
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField, NotFound, QueueFull
-from rota.model.limits import NAME_LENGTH_MAX
+from rota.model.limits import LABEL_VALUE_MAX, NAME_LENGTH_MAX
+from rota.model.names import LABEL, is_label
 from rota.model.namespace import Namespace
 from rota.model.node import NodeWish
 from rota.model.plan import Event, Plan
@@ -94,10 +95,10 @@ def _taints(said: Mapping[str, object], field: str) -> list[str]:
 
 
 def _taint(field: str, value: object) -> str:
-    given = fields.text(field, value, NAME_LENGTH_MAX + fields.LABEL_VALUE_MAX)
+    given = fields.text(field, value, NAME_LENGTH_MAX + LABEL_VALUE_MAX)
     key, sign, named = given.partition("=")
-    bad_value = sign and fields.LABEL.fullmatch(named) is None
-    if fields.LABEL.fullmatch(key) is None or len(key) > NAME_LENGTH_MAX or bad_value:
+    bad_value = sign and LABEL.fullmatch(named) is None
+    if not is_label(key) or bad_value:
         raise BadField(field, f"'{fields.printable(given)}' is not a taint", _TAINT_HINT)
     return given
 

@@ -14,6 +14,7 @@ from rota.apiserver.telling import Telling
 from rota.model.errors import BadField, QueueFull, Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import BODY_BYTES_MAX
+from rota.wire import bounds
 from rota.wire.controller import refusal_to_wire
 from rota.wire.generated import controller_pb2 as pb
 
@@ -60,6 +61,7 @@ class Bulk:
     async def _answer(self, request: pb.BulkRequest) -> pb.BulkReply:
         if not 0 < len(request.id) <= ID_LENGTH_MAX:
             raise BadField("id", f"is {len(request.id)} characters long", f"write 1 to {ID_LENGTH_MAX}")
+        bounds.check(request)
         match request.WhichOneof("what"):
             case "schedule":
                 return await self._schedule(request.schedule)

@@ -12,7 +12,6 @@ from rota.model.job import JobSpec
 from rota.model.limits import CONTAINER_ENV_BYTES_MAX, IMAGE_LENGTH_MAX, MOUNTS_MAX
 from rota.model.shape import RunMode
 
-PATH_MAX = 4096  # Linux' own
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 USER = re.compile(r"[0-9]{1,9}(:[0-9]{1,9})?")
 KNOWN = ("user", "network", "mounts", "workdir", "pull")
@@ -124,9 +123,7 @@ def _mount(field: str, value: object) -> Mount:
 
 
 def _path(field: str, value: object) -> str:
-    given = fields.text(field, value, PATH_MAX)
-    if not given.startswith("/"):
-        raise BadField(field, f"'{fields.printable(given)}' is not an absolute path", "write /path/to/it")
+    given = fields.path(field, value)
     if any(letter in given for letter in SPECIAL):
         raise BadField(
             field, "holds a comma, a quote or a line break", "no container can be given such a path"

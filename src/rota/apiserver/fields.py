@@ -9,15 +9,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from rota.model.errors import BadField, Rejected
-from rota.model.limits import ENV_BYTES_MAX, NAME_LENGTH_MAX, WHERE_MAX
+from rota.model.limits import (
+    ENV_BYTES_MAX,
+    LABEL_VALUE_MAX,
+    LABELS_MAX,
+    NAME_LENGTH_MAX,
+    PATH_BYTES_MAX,
+    PATH_PART_BYTES_MAX,
+    WHERE_MAX,
+)
+from rota.model.names import LABEL, NAME, NAME_HINT, RESERVED_RESOURCES
 
-LABELS_MAX = 64  # per job or node: each is shown in lists and sent along
-LABEL_VALUE_MAX = 256  # fits a line
 TEXT_MAX = 1024  # a reason given by a person
 TERM_MAX = 8192  # one condition: a list of values, each of which fits a line
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]*")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 T = TypeVar("T")
@@ -92,8 +97,35 @@ def no_nul(field: str, value: str) -> str:
 def name(field: str, value: object) -> str:
     given = text(field, value, NAME_LENGTH_MAX)
     if NAME.fullmatch(given) is None:
-        hint = "use letters, digits, '.', '_' and '-', the first a letter or digit"
-        raise BadField(field, f"'{printable(given)}' is not a name", hint)
+        raise BadField(field, f"'{printable(given)}' is not a name", NAME_HINT)
+    return given
+
+
+def resource(field: str, value: object) -> str:
+    """The name of a resource that nodes may offer."""
+    given = name(field, value)
+    if given in RESERVED_RESOURCES:
+        raise BadField(field, f"'{given}' is a name of Rota's own", "choose another name for the resource")
+    return given
+
+
+def path(field: str, value: object) -> str:
+    """An absolute path that a machine can have."""
+    given = text(field, value, PATH_BYTES_MAX)
+    if not given.startswith("/"):
+        raise BadField(field, f"'{printable(given)}' is not an absolute path", "write /path/to/it")
+    return parts_that_fit(field, given)
+
+
+def parts_that_fit(field: str, given: str) -> str:
+    """The path, if the kernel takes names of these lengths."""
+    if len(given.encode()) > PATH_BYTES_MAX:
+        problem = f"is {len(given.encode())} bytes long"
+        raise BadField(field, problem, f"write at most {PATH_BYTES_MAX} bytes")
+    for part in given.split("/"):
+        if len(part.encode()) > PATH_PART_BYTES_MAX:
+            problem = f"'{printable(part)}...' is too long for a file or directory"
+            raise BadField(field, problem, f"write at most {PATH_PART_BYTES_MAX} bytes between two slashes")
     return given
 
 

@@ -41,6 +41,7 @@ def _path(path: str) -> str:
     if not all(parts) or "." in parts or ".." in parts:
         hint = "write it relative to the working directory, as run.sh or data/input.csv"
         raise BadField("files", f"'{shown}' is not a path within it", hint)
+    fields.parts_that_fit("files", path)
     if parts[0] == RESERVED:
         raise BadField("files", f"'{shown}' is where outputs go", f"choose another name than {RESERVED}")
     return path

@@ -16,10 +16,9 @@ from rota.model.amounts import (
     parse_size,
 )
 from rota.model.errors import BadField
-from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX
+from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX, RESOURCES_MAX
 from rota.model.namespace import TASKS
 
-KINDS_MAX = 32  # of resources in one table: each is one more row of the placement columns
 GPU_MAX = 10**6  # devices of a whole cluster: more is a typing error
 
 Parsers = Mapping[str, Callable[[str, object], int]]
@@ -82,8 +81,8 @@ def quantities(field: str, value: object, known: Parsers) -> dict[str, int]:
     """What has no parser of its own is a whole number of a resource that somebody named."""
     if not isinstance(value, dict):
         raise BadField(field, "is not an object", 'write {"cpu": 8, "memory": "32g"}')
-    if len(value) > KINDS_MAX:
-        raise BadField(field, f"has {len(value)} entries", f"write at most {KINDS_MAX}")
+    if len(value) > RESOURCES_MAX:
+        raise BadField(field, f"has {len(value)} entries", f"write at most {RESOURCES_MAX}")
     found: dict[str, int] = {}
     for resource, amount in value.items():
         named = f"{field}.{fields.name(field, resource)}"
@@ -91,6 +90,7 @@ def quantities(field: str, value: object, known: Parsers) -> dict[str, int]:
         if parse is not None:
             found[resource] = parse(named, amount)
         else:
+            fields.resource(field, resource)
             found[resource] = fields.number(named, parse_count, amount, 0, AMOUNT_MAX)
     return dict(sorted(found.items()))
 

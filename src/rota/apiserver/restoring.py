@@ -44,7 +44,8 @@ def accept(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant
     before = view.restored
     waits = before is not None and not before.accepted
     if not waits and seen_epoch <= epoch:
-        raise Conflict("no node is refused here", hint="rota server status")
+        hint = "`rota server status` names the nodes that are refused, and why"
+        raise Conflict("no node waits to follow this server", hint=hint)
     why = f"{caller.name} says that nodes may follow this server"
     if before is None:
         before = Restored(0, now.wall_ms)

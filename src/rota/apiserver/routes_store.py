@@ -11,6 +11,7 @@ from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
 from rota.apiserver.api import wall_ms
 from rota.apiserver.fields import known_fields
 from rota.engine.mirror import Mirror
+from rota.model.node import epoch_can_be
 from rota.store import backup
 
 
@@ -35,7 +36,7 @@ async def accept_nodes(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     known_fields(await json_body(request), ())
     access.require_everywhere(caller, Action.RESTORE)
-    seen = await api.engine.read(_highest_epoch)
+    seen = await api.engine.read(lambda mirror: highest_epoch(mirror, api.engine.epoch))
     noted(request, "store")
     accepted = await api.engine.ask(
         "apiserver", lambda view, now: restoring.accept(view, caller, seen, api.engine.epoch, now)
@@ -45,8 +46,10 @@ async def accept_nodes(request: Request) -> Response:
     return answer({"epoch": epoch, "open_in_ms": left_ms})
 
 
-def _highest_epoch(mirror: Mirror) -> int:
-    return max((node.refused.epoch_seen for node in mirror.nodes.values() if node.refused), default=0)
+def highest_epoch(mirror: Mirror, epoch: int) -> int:
+    """That refused nodes have seen; of what cannot be nothing is believed."""
+    seen = (node.refused.epoch_seen for node in mirror.nodes.values() if node.refused)
+    return max((one for one in seen if epoch_can_be(one, epoch)), default=0)
 
 
 ROUTES = [

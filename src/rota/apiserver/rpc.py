@@ -25,6 +25,7 @@ from rota.model.limits import ANSWERS_MAX
 from rota.model.pace import ReportPace
 from rota.model.plan import Plan
 from rota.model.subscriber import Subscriber
+from rota.wire import bounds
 from rota.wire.controller import event_to_wire, indices_from_wire
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerServicer
@@ -52,7 +53,7 @@ class ControllerDoor(ControllerServicer):
         self._api = api
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
-        async with self._entered(context, "schedule", "job") as caller:
+        async with self._entered(context, "schedule", "job", request) as caller:
             heard = self._heard(request.heard)
             done = await submit(self._api, caller, request.spec_json, request.idempotency_key)
             self._note(context, caller.name, "schedule", f"job {done.job}", "ok")
@@ -60,7 +61,7 @@ class ControllerDoor(ControllerServicer):
             await Telling(self._api, done.job, context.write, output, heard).run()
 
     async def Follow(self, request: pb.FollowRequest, context: Context) -> None:
-        async with self._entered(context, "follow", request.job) as caller:
+        async with self._entered(context, "follow", request.job, request) as caller:
             heard = self._heard(request.heard)
             job = await self._find(request.job, caller)
             output = _output(job, request.heard) if request.logs else None
@@ -76,13 +77,13 @@ class ControllerDoor(ControllerServicer):
             await Bulk(self._api, caller, context.write, noted).run(request_iterator)
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
-        async with self._entered(context, "stop", request.job) as caller:
+        async with self._entered(context, "stop", request.job, request) as caller:
             reply = await stop(self._api, caller, request)
             self._note(context, caller.name, "stop", f"job {request.job}", "ok")
             return reply
 
     async def Update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateReply:
-        async with self._entered(context, "update", request.job) as caller:
+        async with self._entered(context, "update", request.job, request) as caller:
             version = request.if_version if request.HasField("if_version") else None
             body = fields.decode_json(request.fields_json.encode())
             wanted = Update(body, version, request.replace, request.max_parallel or None)
@@ -94,7 +95,7 @@ class ControllerDoor(ControllerServicer):
             return pb.UpdateReply(version=done.job.version)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
-        async with self._entered(context, "delete", request.job) as caller:
+        async with self._entered(context, "delete", request.job, request) as caller:
             job = await self._api.engine.ask(
                 "apiserver", lambda view, _: admission.delete(view, request.job, caller)
             )
@@ -102,7 +103,7 @@ class ControllerDoor(ControllerServicer):
             return pb.DeleteReply()
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
-        async with self._entered(context, "watch", request.job) as caller:
+        async with self._entered(context, "watch", request.job, request) as caller:
             engine = self._api.engine
             job = request.job and await self._find(request.job, caller)
             position = await self._position(request, caller)
@@ -120,14 +121,14 @@ class ControllerDoor(ControllerServicer):
                             await context.write(pb.EventBatch(events=events))
 
     async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Context) -> pb.AcknowledgeReply:
-        async with self._entered(context, "acknowledge", request.subscriber) as caller:
+        async with self._entered(context, "acknowledge", request.subscriber, request) as caller:
             position = Position.parse("sequence", request.sequence)
             self._api.changes.check(position)
             await self._keep(caller, request.subscriber, position)
             return pb.AcknowledgeReply()
 
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveReply:
-        async with self._entered(context, "resolve", request.job) as caller:
+        async with self._entered(context, "resolve", request.job, request) as caller:
             indices = indices_from_wire(request.first_index, request.last_index, ANSWERS_MAX)
             said = Said(request.subscriber, request.job, indices, request.attempt, request.word)
             job = await self._api.engine.ask("apiserver", lambda view, _: resolve(view, said, caller))
@@ -142,7 +143,7 @@ class ControllerDoor(ControllerServicer):
                     await context.write(page)
 
     async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
-        async with self._entered(context, "set pace", "nodes") as caller:
+        async with self._entered(context, "set pace", "nodes", request) as caller:
             engine = self._api.engine
             now: ReportPace = await engine.ask(
                 "apiserver",
@@ -205,13 +206,17 @@ class ControllerDoor(ControllerServicer):
             engine.observe(lambda mirror: mirror.presence.went(name, mirror.now_ms))
 
     @asynccontextmanager
-    async def _entered(self, context: Context, action: str, target: str) -> AsyncIterator[Caller]:
-        """Who calls, and the outermost edge for whatever goes wrong."""
+    async def _entered(
+        self, context: Context, action: str, target: str, request: Any = None
+    ) -> AsyncIterator[Caller]:
+        """Who calls, and the outermost edge for whatever goes wrong; a request is looked at first of all."""
         name = ""
         try:
             said = dict(context.invocation_metadata() or ())
             caller = who_calls(self._api.vault, str(said.get("authorization", "")))
             name = caller.name
+            if request is not None:
+                bounds.check(request)
             yield caller
         except grpc.aio.AbortError:
             raise

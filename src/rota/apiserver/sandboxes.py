@@ -3,7 +3,7 @@
 from rota.apiserver import fields
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
-from rota.model.limits import MOUNTS_MAX
+from rota.model.limits import MOUNTS_MAX, SANDBOX_WORDS_MAX
 from rota.model.sandbox import Sandbox
 
 KNOWN = ("network", "writable")
@@ -36,11 +36,14 @@ def refuse_open_sandbox(spec: JobSpec) -> None:
         raise BadField("sandbox", "a container is one already", "leave image or sandbox out")
     if spec.workdir is not None:
         _path("workdir", spec.workdir)
+    for command in (spec.command, *(step.command for step in spec.steps)):
+        if len(command) > SANDBOX_WORDS_MAX:
+            field, problem = "steps" if spec.steps else "command", f"has {len(command)} words"
+            raise BadField(field, problem, f"write at most {SANDBOX_WORDS_MAX} in a sandbox")
 
 
 def _path(field: str, path: str) -> str:
-    if not path.startswith("/"):
-        raise BadField(field, f"'{fields.printable(path)}' is not an absolute path", "write /path/to/it")
+    fields.path(field, path)
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise BadField(field, f"'{fields.printable(path)}' leads upwards", "write the path without '..'")

@@ -17,7 +17,7 @@ from rota.apiserver.retries import retries
 from rota.apiserver.run_modes import run_mode
 from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
 from rota.apiserver.services import refuse_unlike_a_service, service_fields
-from rota.apiserver.steps import command, steps
+from rota.apiserver.steps import command, refuse_unexecutable, steps
 from rota.apiserver.task_limits import task_limits
 from rota.model import limits
 from rota.model.amounts import (
@@ -37,9 +37,7 @@ from rota.model.job import JobSpec, Kind, Unschedulable
 from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
-WORKDIR_MAX = 4096  # Linux' PATH_MAX
 GPU_MAX = limits.GPUS_MAX  # a task is on one node
-RESOURCES_MAX = 32  # kinds in one job: each is one more row of the placement columns
 KNOWN = (
     *("name", "namespace", "command", "env", "workdir", "count", "parallel", "cpu", "memory", "disk", "gpu"),
     *("resources", "where", "priority", "retries", "timeout", "grace", "run", "when_unschedulable"),
@@ -70,6 +68,7 @@ def said_needs(body: Mapping[str, Any]) -> tuple[str, ...]:
 def check(spec: JobSpec, wall_ms: int) -> None:
     """What is wrong with it as a whole."""
     refuse_contradictions(spec, wall_ms)
+    refuse_unexecutable(spec)
     refuse_uncontainable(spec)
     refuse_open_sandbox(spec)
 
@@ -187,12 +186,7 @@ def _like_an_id(name: str) -> bool:
 
 
 def _workdir(value: object) -> str | None:
-    if value is None:
-        return None
-    given = fields.text("workdir", value, WORKDIR_MAX)
-    if not given.startswith("/"):
-        raise BadField("workdir", f"'{given[:40]}' is not an absolute path", "write /path/to/it")
-    return given
+    return None if value is None else fields.path("workdir", value)
 
 
 def _parallel(value: object) -> int | None:
@@ -240,12 +234,12 @@ def _resources(value: object) -> dict[str, int]:
     hint = 'write {"licence": 1}'
     if not isinstance(value, dict):
         raise BadField("resources", "is not an object", hint)
-    if len(value) > RESOURCES_MAX:
-        raise BadField("resources", f"has {len(value)} entries", f"write at most {RESOURCES_MAX}")
+    if len(value) > limits.RESOURCES_MAX:
+        raise BadField("resources", f"has {len(value)} entries", f"write at most {limits.RESOURCES_MAX}")
     for resource in value:
         if resource in BUILT_IN:
             raise BadField("resources", f"{resource} has a field of its own", f"write it as {resource}")
-        fields.name("resources", resource)
+        fields.resource("resources", resource)
     return {
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())

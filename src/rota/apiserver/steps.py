@@ -7,9 +7,11 @@ from rota.apiserver import fields
 from rota.model import limits
 from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
+from rota.model.job import JobSpec
 from rota.model.steps import Step
 
 KNOWN = ("name", "command", "env", "timeout")
+_POINTER_BYTES = 9  # what the kernel keeps for each string beside its characters: a pointer and a zero
 HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
 
 
@@ -47,6 +49,26 @@ def command(field: str, value: object) -> tuple[str, ...]:
             most = limits.COMMAND_BYTES_MAX - 1
             raise BadField(field, "has an argument that is too long", f"write at most {most} bytes each")
     return tuple(value)
+
+
+def refuse_unexecutable(spec: JobSpec) -> None:
+    """Commands that no kernel would start, with what they and their environment take together."""
+    for place, step in enumerate(spec.steps):
+        _refuse_too_long(f"steps[{place}].command", step.command, {**spec.env, **step.env})
+    _refuse_too_long("command", spec.command, spec.env)
+    if spec.check is not None:
+        _refuse_too_long("check.command", spec.check.command, spec.env)
+
+
+def _refuse_too_long(field: str, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+    lengths = (
+        *(len(part.encode()) for part in command),
+        *(len(name) + len(value.encode()) + 1 for name, value in env.items()),
+    )
+    total = sum(lengths) + len(lengths) * _POINTER_BYTES
+    if total > limits.EXEC_BYTES_MAX:
+        problem = f"takes {total} bytes with its environment"
+        raise BadField(field, problem, f"write at most {limits.EXEC_BYTES_MAX}, {_POINTER_BYTES} for each")
 
 
 def _step(field: str, said: Mapping[str, Any], place: int) -> Step:

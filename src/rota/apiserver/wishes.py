@@ -3,9 +3,10 @@
 import re
 
 from rota.apiserver import fields
-from rota.apiserver.fields import LABEL_VALUE_MAX, printable
+from rota.apiserver.fields import printable
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField
+from rota.model.limits import LABEL_VALUE_MAX
 from rota.model.shape import Constraint, Op, Preference, Spread, Term
 
 WEIGHT_MAX = 100  # points: a whole node, idle against full

@@ -11,6 +11,7 @@ from rota.clusters.listed import Listing
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.model.cluster import ClusterWish, Machine
+from rota.model.errors import RotaError
 from rota.model.lifecycle import MachineState
 from rota.model.limits import PROVIDER_CALL_SECONDS, PROVIDER_LIST_SECONDS
 from rota.providers.protocol import Order, Provider, ProviderFailed
@@ -141,3 +142,7 @@ async def _in_time(wish: ClusterWish, seconds: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise ProviderFailed(f"provider {wish.provider} does not answer within {seconds:g} s") from error
+    except (RotaError, OSError):
+        raise
+    except Exception as error:  # a provider may be anybody's code
+        raise ProviderFailed(f"provider {wish.provider} failed: {error!r:.300}") from error

@@ -2,10 +2,11 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
 from rota.config.keys import ConfigError as ConfigError
@@ -16,24 +17,34 @@ from rota.config.keys import build as build
 from rota.config.keys import read_toml as read_toml
 from rota.config.keys import schema as schema
 from rota.config.keys import sources as sources
-from rota.model.addresses import is_loopback
-from rota.model.amounts import GPU, parse_seconds
+from rota.model.addresses import is_loopback, is_port
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.errors import BadField
 from rota.model.limits import (
+    AMOUNT_MAX,
     DRAIN_SECONDS_MAX,
     GPUS_MAX,
     JOBS_AGE_MS,
     JOBS_KEPT,
+    JOBS_KEPT_MAX,
     KEEP_SECONDS_MAX,
+    LABEL_VALUE_MAX,
+    LABELS_MAX,
+    NAME_LENGTH_MAX,
     RENEWAL_WINDOW_SECONDS,
     RENEWAL_WINDOW_SECONDS_MAX,
     REPORT_LEAST_MS,
     REPORT_MOST_MS,
+    RESOURCES_MAX,
+    TIMEOUT_SECONDS_MAX,
 )
+from rota.model.names import NAME_HINT, is_label, is_name, is_resource
 
 STORES = ("sqlite", "memory")
 HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
 GPU_MODEL = "gpu_model"  # the label
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -257,15 +268,17 @@ def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ)
 def check_server(config: ServerConfig) -> None:
     """Values that are each well formed but cannot be used, or not together."""
     check_store(config)
-    if not config.name.strip():
-        raise ConfigError("name", "is empty", "leave it out or give the cluster a name")
+    if not config.name.strip() or len(config.name) > NAME_LENGTH_MAX or not config.name.isprintable():
+        hint = f"leave it out or give the cluster a name of at most {NAME_LENGTH_MAX} characters"
+        raise ConfigError("name", f"{config.name[:60]!r} cannot be used", hint)
     if not 1 <= config.lost_seconds <= 86400:
         raise ConfigError("lost_seconds", f"{config.lost_seconds} cannot be used", "write 1 to 86400 seconds")
     check_reports(config.report_seconds)
     check_file("worker_gateway.ca_file", config.worker_gateway.ca_file)
     count = config.retention.jobs_count
-    if config.retention.age_seconds < 0 or count < 0:
-        raise ConfigError("retention.jobs_count", f"{count} cannot be used", "write 0 or more")
+    if config.retention.age_seconds < 0 or not 0 <= count <= JOBS_KEPT_MAX:
+        hint = f"write 0 to {JOBS_KEPT_MAX}"
+        raise ConfigError("retention.jobs_count", "is out of range", hint)
     renewal_window(config.certificates)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
@@ -339,22 +352,56 @@ def check_agent(config: AgentConfig) -> None:
         )
     for addr in [] if config.server_addr is None else config.server_addr.split(","):
         check_address("server_addr", addr)
-    for name, amount in config.resources.items():
-        if name in ("cpu", "memory", "disk") or not amount.isdecimal():
-            raise ConfigError(
-                f"resources.{name}",
-                f"{amount!r} cannot be used",
-                "name a resource of your own, or gpu, and a whole number of it: licence=3",
-            )
-    if int(config.resources.get(GPU, 0)) > GPUS_MAX:
-        raise ConfigError(f"resources.{GPU}", "is more than a node can have", f"write at most {GPUS_MAX}")
-    if config.gpu_model is not None and config.labels.get(GPU_MODEL, config.gpu_model) != config.gpu_model:
-        raise ConfigError("gpu_model", f"differs from the label {GPU_MODEL}", "say it once")
-    if config.cpu is not None and config.cpu <= 0:
-        raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
+    if config.name is not None and not is_name(config.name):
+        raise ConfigError("name", f"{config.name[:60]!r} is not a name", NAME_HINT)
+    check_resources(config.resources)
+    check_labels(config)
+    check_amounts(config)
     drain_seconds(config)
     check_notice(config.notice)
     check_mounts(config.mounts)
+
+
+def check_resources(resources: Mapping[str, str]) -> None:
+    if len(resources) > RESOURCES_MAX:
+        raise ConfigError("resources", f"has {len(resources)} entries", f"write at most {RESOURCES_MAX}")
+    for name, amount in resources.items():
+        if name in (CPU, MEMORY, DISK) or not is_resource(name):
+            hint = "name a resource of your own, or gpu, and a whole number of it: licence=3"
+            raise ConfigError(f"resources.{name[:60]}", "is not a name for a resource", hint)
+        most = GPUS_MAX if name == GPU else AMOUNT_MAX
+        usable(f"resources.{name}", partial(parse_count, low=0, high=most), amount)
+
+
+def check_labels(config: AgentConfig) -> None:
+    if len(config.labels) > LABELS_MAX:
+        raise ConfigError("labels", f"has {len(config.labels)} entries", f"write at most {LABELS_MAX}")
+    for name, value in config.labels.items():
+        if not is_label(name):
+            hint = "use letters, digits, '.', '_', '-' and '/'"
+            raise ConfigError(f"labels.{name[:60]}", "is not a label's name", hint)
+        if len(value) > LABEL_VALUE_MAX or "\0" in value:
+            hint = f"write at most {LABEL_VALUE_MAX} characters"
+            raise ConfigError(f"labels.{name}", f"{value[:60]!r} cannot be used", hint)
+    if config.gpu_model is not None and config.labels.get(GPU_MODEL, config.gpu_model) != config.gpu_model:
+        raise ConfigError("gpu_model", f"differs from the label {GPU_MODEL}", "say it once")
+
+
+def check_amounts(config: AgentConfig) -> None:
+    if config.cpu is not None and usable("cpu", parse_cpu, config.cpu) == 0:
+        raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
+    for key in ("memory", "log_bytes", "logs_bytes", "output_bytes"):
+        if (said := getattr(config, key)) is not None:
+            usable(key, parse_size, said)
+    usable("logs_age", partial(parse_seconds, high=TIMEOUT_SECONDS_MAX), config.logs_age)
+
+
+def usable(key: str, parse: Callable[[str, object], T], value: object) -> T:
+    """What a parser of rota.model.amounts makes of a value, or a ConfigError that names the key."""
+    try:
+        return parse(key, value)
+    except BadField as error:
+        raise ConfigError(key, str(error).removeprefix(f"{key}: "), error.hint) from None
 
 
 def check_notice(command: str | None) -> None:
@@ -378,17 +425,14 @@ def drain_seconds(config: AgentConfig) -> float | None:
     """How long the work has to end when the agent is told to go; None: it is not told to end."""
     if config.drain is None:
         return None
-    try:
-        return parse_seconds("drain", config.drain, DRAIN_SECONDS_MAX)
-    except BadField as error:
-        raise ConfigError("drain", str(error), error.hint) from None
+    return usable("drain", partial(parse_seconds, high=DRAIN_SECONDS_MAX), config.drain)
 
 
 def check_address(key: str, addr: str) -> str:
     """`host:port` -> host, or an error that says what would be accepted."""
     host, _, port = addr.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(key, f"{addr!r} is not an address", "write host:port, as 127.0.0.1:3000")
+    if not host or not is_port(port):
+        raise ConfigError(key, f"{addr[:300]!r} is not an address", "write host:port, as 127.0.0.1:3000")
     return host.strip("[]")
 
 

@@ -13,10 +13,11 @@ from rota.gateway import enrolment
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
 from rota.gateway.standin import NodeDoor
-from rota.model.addresses import is_loopback
-from rota.model.errors import RotaError
+from rota.model.addresses import is_loopback, is_port
+from rota.model.errors import BadField, RotaError
 from rota.model.ids import NodeId
 from rota.model.node import Dialled
+from rota.wire import bounds
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MayEnter = Callable[[str], bool]  # whoever says this as `authorization`
@@ -54,7 +55,7 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
     async def RegisterWorker(
         self, request: pb.RegisterWorkerRequest, context: Context
     ) -> pb.RegisterWorkerResponse:
-        await self._let_in(context)
+        await self._let_in(request, context)
         reason = self._unusable(request.address)
         worker = Dialled(request.address, str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)))
         if reason is None:
@@ -69,7 +70,7 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
     async def DeregisterWorker(
         self, request: pb.DeregisterWorkerRequest, context: Context
     ) -> pb.DeregisterWorkerResponse:
-        await self._let_in(context)
+        await self._let_in(request, context)
         try:
             node: NodeId | None = await self._engine.ask(
                 "apiserver", lambda view, _: enrolment.deregister(view, request.workerID)
@@ -81,15 +82,21 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
             return pb.DeregisterWorkerResponse(success=False)
         return pb.DeregisterWorkerResponse(success=node is not None)
 
-    async def _let_in(self, context: Context) -> None:
+    async def _let_in(self, request: Any, context: Context) -> None:
         said = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self._may_enter(str(said)):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "off loopback this needs a token")
+        try:
+            bounds.check(request)
+        except BadField as nonsense:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
 
     def _unusable(self, address: str) -> str | None:
         host, _, port = address.rpartition(":")
-        if len(address) > _ADDRESS_MAX or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if len(address) > _ADDRESS_MAX or not host or not is_port(port) or int(port) == 0:
             return "its address is not host:port"
+        if not address.isascii() or not address.isprintable():
+            return "its address has characters that no address has"
         if not self._speaks_tls and not is_loopback(host.strip("[]")):
             return "plain text is for loopback only: set grpc_server.use_tls"
         return None

@@ -7,7 +7,9 @@ import grpc
 
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
+from rota.model.errors import BadField
 from rota.model.limits import WORKER_ANSWER_MS
+from rota.wire import bounds
 
 _ANSWER_SECONDS = WORKER_ANSWER_MS / 1000
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -59,7 +61,8 @@ class Worker:
 
     async def start(self, command: str, path: str) -> str:
         """For as long as it takes: what is given up here might run there all the same."""
-        return str((await self._call("StartJob", pb.StartJobRequest(command=command, path=path), None)).jobID)
+        answer = await self._call("StartJob", pb.StartJobRequest(command=command, path=path), None)
+        return str(answer.jobID)
 
     async def stop(self, job: str) -> None:
         await self._call("StopJob", pb.StopJobRequest(jobID=job), _ANSWER_SECONDS)
@@ -80,9 +83,13 @@ class Worker:
 
     async def _call(self, method: str, request: Any, seconds: float | None) -> Any:
         try:
-            return await getattr(self._stub, method)(request, timeout=seconds)
+            answer = await getattr(self._stub, method)(request, timeout=seconds)
+            bounds.check(answer)
         except grpc.aio.AioRpcError as error:
             raise _told(error) from None
+        except BadField as nonsense:
+            raise Refused(f"it answers what cannot be: {nonsense}") from None
+        return answer
 
 
 def _told(error: grpc.aio.AioRpcError) -> Exception:

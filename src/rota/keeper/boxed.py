@@ -9,11 +9,10 @@ from rota.keeper.boxes import last_line
 from rota.keeper.container.argv import Verdict
 from rota.keeper.looks import LAST_LOOK_NS
 from rota.keeper.output.segments import Measure, Outputs
-from rota.keeper.process.commands import CannotRun
 from rota.keeper.rules import Key
 from rota.keeper.sandbox import CANNOT_BEGIN, Report
 from rota.keeper.service.life import UNHEALTHY
-from rota.keeper.spawn import Around, Short, Spawner
+from rota.keeper.spawn import Around, Spawner
 
 
 def spawn(spawner: Spawner, attempt: Running) -> int:
@@ -27,7 +26,7 @@ def spawn(spawner: Spawner, attempt: Running) -> int:
     report = Report() if spec.sandbox else None
     try:
         pid = spawner.spawn(key, spec, attempt.gpus, output, Around(group, attempt.cell, report))
-    except (Short, CannotRun):
+    except BaseException:
         if report:
             report.close()
         raise

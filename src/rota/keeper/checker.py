@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import traceback
 
 from rota.keeper.attempt import Kernel
 from rota.keeper.lives import Round
@@ -58,6 +59,9 @@ class Checker:
             pid = self._spawner.check(attempt.key, attempt.spec, attempt.box, attempt.group)
         except (Short, CannotRun) as error:
             why = str(error)
+        except Exception as error:  # of this check alone
+            traceback.print_exc()
+            why = f"the check cannot be started: {type(error).__name__}"
         with self._work.lock:
             lives.spawned(pid, a_round)
             self._work.has_children.notify_all()

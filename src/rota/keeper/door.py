@@ -7,6 +7,7 @@ import selectors
 import shutil
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 
 from rota.keeper import wire
@@ -14,6 +15,7 @@ from rota.keeper.reading import Malformed
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
+REASON_CHARACTERS = 500  # of why an order is not obeyed
 UNSENT_BYTES = 256 << 20
 QUIT_POLL_SECONDS = 0.05
 
@@ -109,10 +111,20 @@ class Door:
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = rest
         for line in lines:
-            try:
-                self._obey(work, wire.parse(bytes(line)))
-            except Malformed as error:
-                self._unsent += wire.error(str(error))
+            self._take(work, bytes(line))
+
+    def _take(self, work: Work, line: bytes) -> None:
+        """Obey one line. One that cannot be obeyed costs the attempts it would have started, nothing else."""
+        try:
+            self._obey(work, wire.parse(line))
+        except Malformed as error:
+            self._unsent += wire.error(str(error)[:REASON_CHARACTERS])
+            work.fail(wire.wanted(line), f"its order cannot be read: {error}"[:REASON_CHARACTERS])
+        except Exception as error:  # whatever it is, the work of everybody else goes on
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+            self._unsent += wire.error(reason)
+            work.refuse(wire.wanted(line), f"its order cannot be obeyed: {reason}")
 
     def _obey(self, work: Work, order: wire.Order) -> None:
         match order:

@@ -107,17 +107,18 @@ def remember(text: bytes) -> Memory:
     for line in text.split(b"\n")[:-1]:  # what follows the last newline is empty, or torn by a crash
         try:
             _apply(memory, json.loads(line))
-        except (ValueError, TypeError, IndexError, Malformed):
-            print("journal: one line cannot be read and is left out", file=sys.stderr)
+        except Exception as error:  # a keeper that does not start over one line would lose all the others
+            print(f"journal: one line cannot be read and is left out: {error!r:.200}", file=sys.stderr)
     return memory
 
 
 def _apply(memory: Memory, line: list[Any]) -> None:
     match line:
-        case ["start", job, int(index), int(attempt), int(started_ms)]:
+        case ["start", str(job), int(index), int(attempt), int(started_ms)]:
             memory.started[job, index, attempt] = started_ms
             memory.raise_highest((job, index, attempt))
-        case ["end", [job, int(index), int(attempt), *_] as row]:
+        case ["end", [str(job), int(index), int(attempt), *rest] as row]:
+            _check_end(rest)
             memory.started.pop((job, index, attempt), None)
             memory.ended[job, index, attempt] = encode(row)
             memory.raise_highest((job, index, attempt))
@@ -127,13 +128,22 @@ def _apply(memory: Memory, line: list[Any]) -> None:
                 memory.started.pop((job, index, attempt), None)
                 memory.steps.pop((job, index, attempt), None)
                 memory.lives.pop((job, index, attempt), None)
-        case ["life", job, int(index), int(attempt), list(row)]:
+        case ["life", str(job), int(index), int(attempt), [int(), _, _, int(), str(), _] as row]:
             memory.lives[job, index, attempt] = row
-        case ["step", job, int(index), int(attempt), int(number), row]:
+        case ["step", str(job), int(index), int(attempt), int(number), row]:
             marks = memory.steps.setdefault((job, index, attempt), [])
             marks[number - 1 :] = [mark_of(row)]
         case _:
             _apply_to_jobs(memory, line)
+
+
+def _check_end(rest: list[Any]) -> None:
+    """An end is told to the agent as it stands here: what that cannot read must not be kept."""
+    state, numbers, words = rest[:1], rest[1:8], rest[8:]
+    are_numbers = [type(one) is int or (one is None and at < 3) for at, one in enumerate(numbers)]
+    are_words = [one is None or isinstance(one, str) for one in words]
+    if len(rest) not in (9, 10) or not (isinstance(state[0], str) and all(are_numbers + are_words)):
+        raise Malformed("not the end of an attempt")
 
 
 def _apply_to_jobs(memory: Memory, line: list[Any]) -> None:
@@ -142,8 +152,9 @@ def _apply_to_jobs(memory: Memory, line: list[Any]) -> None:
             memory.boot = boot
         case ["spec", job, spec]:
             memory.specs[job_id(job)] = parse_spec(spec)
-        case ["highest", job, marks]:
-            memory.highest.setdefault(job, {}).update(dict(marks))
+        case ["highest", str(job), marks]:
+            found = {int(index): int(attempt) for index, attempt in marks}
+            memory.highest.setdefault(job, {}).update(found)
         case ["forget", jobs]:
             for job in jobs:
                 memory.forget(job)

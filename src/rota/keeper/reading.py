@@ -2,6 +2,11 @@
 
 from typing import Any
 
+NUMBER_MAX = (1 << 53) - 1  # of what is counted
+AMOUNT_MAX = 1 << 60  # of what is measured: as much as a job may ask for
+MILLISECONDS_MAX = 1 << 40  # 34 years; threads wait for 292 at most
+CLOCK_NS_MAX = (1 << 63) - 1  # a reading of a clock
+
 
 class Malformed(ValueError):
     """An order that cannot be understood; its text says what would be."""
@@ -13,14 +18,30 @@ def is_a(value: object, field: str, kind: type, wanted: str) -> Any:
     return value
 
 
-def number(value: object, field: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 53:
-        raise Malformed(f"{field}: want a whole number, 0 or more")
+def number(value: object, field: str, most: int = NUMBER_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise Malformed(f"{field}: want a whole number from 0 to {most}, got {shown(value)}")
     return value
 
 
-def number_or_none(value: object, field: str) -> int | None:
-    return None if value is None else number(value, field)
+def shown(value: object) -> str:
+    """A value in a few characters; a number may have more digits than Python writes."""
+    if type(value) is int and value.bit_length() > 64:
+        return "a number of more than 19 digits"
+    return f"{value!r:.60}"
+
+
+def milliseconds(value: object, field: str) -> int:
+    """A duration; added to any clock, in nanoseconds, it is a time that every wait takes."""
+    return number(value, field, MILLISECONDS_MAX)
+
+
+def milliseconds_or_none(value: object, field: str) -> int | None:
+    return None if value is None else milliseconds(value, field)
+
+
+def amount_or_none(value: object, field: str) -> int | None:
+    return None if value is None else number(value, field, AMOUNT_MAX)
 
 
 def mask(value: object) -> int:
@@ -64,4 +85,6 @@ def env(fields: dict[str, Any], where: str) -> dict[str, str]:
 
 def amounts(value: object, field: str) -> dict[str, int]:
     amounts = is_a(value, field, dict, "an object of whole numbers")
-    return {text(name, field): number(amount, f"{field}.{name}") for name, amount in amounts.items()}
+    return {
+        text(name, field): number(amount, f"{field}.{name}", AMOUNT_MAX) for name, amount in amounts.items()
+    }

@@ -15,11 +15,19 @@ from rota.keeper.container.argv import NotAllowed
 from rota.keeper.devices import GPU, WHOLE
 from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
-from rota.keeper.limits.words import Limits
+from rota.keeper.limits.words import PIDS_MOST, Limits
 from rota.keeper.output.spares import Spares
 from rota.keeper.process import forked, posix
 from rota.keeper.process.cells import Cell, Cells
-from rota.keeper.process.commands import CannotRun, explain, find, why_not
+from rota.keeper.process.commands import (
+    CANNOT_EXECUTE,
+    OF_THE_JOB,
+    OF_THE_NODE,
+    CannotRun,
+    explain,
+    find,
+    why_not,
+)
 from rota.keeper.process.posix import strings
 from rota.keeper.process.users import User, Users, give, renounce, worn
 from rota.keeper.rules import Key
@@ -32,7 +40,6 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REPORTING = ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL", "ROTA_RESULT_URLS")
 A_CHECK = -1  # stands for a step
 OUTSIDE = contextlib.nullcontext()  # of any cell
-NODE_IS_SHORT = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
 class Short(Exception):
@@ -172,11 +179,7 @@ class Spawner:
         if not error:
             return pid
         self._recipes.pop(job, None)  # it may be out of date
-        if (
-            error in NODE_IS_SHORT
-            or recipe is None
-            or (output and not os.path.isdir(os.path.dirname(output)))
-        ):
+        if error in OF_THE_NODE or recipe is None or (output and not os.path.isdir(os.path.dirname(output))):
             raise Short(f"{os.strerror(error)} on this node")
         with worn(recipe.user):
             raise explain(error, spec.argv[0], recipe.cwd)
@@ -251,7 +254,7 @@ class Spawner:
             env |= reports.told(spec.reports, key, work) if spec.reports else {}
             box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
             if self._filled.get(job, 0) < spec.version:
-                place(work, spec.files)  # once, and only now is the directory its user's
+                _place(work, spec)  # once, and only now is the directory its user's
                 self._filled[job] = spec.version
             if spec.reports:
                 reports.leave(spec.reports, key, work)
@@ -271,6 +274,8 @@ class Spawner:
         program = os.fsencode(box.engine.program)
         recipe = Recipe(argv, "", strings(env), "/", user=None, program=program)
         pid, error = self._start(recipe, recipe.env, output, IN_NOTHING)
+        if error == errno.E2BIG:
+            raise CannotRun(CANNOT_EXECUTE, f"the command of the container: {os.strerror(error)}")
         if error:
             raise Short(f"{box.engine.program}: {os.strerror(error)} on this node")
         return pid
@@ -281,7 +286,7 @@ class Spawner:
         if user:
             give(work, user)
         if spec.step != A_CHECK:
-            place(work, spec.files)
+            _place(work, spec)
         env = _passed_on(user, work)
         env.setdefault("PATH", DEFAULT_PATH)
         env |= spec.env
@@ -348,7 +353,18 @@ def _around(spec: Spec) -> Limits:
     """Its limits, and room for whoever watches its sandbox."""
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits
-    return replace(spec.limits, pids=spec.limits.pids + sandbox.OWN_PROCESSES)
+    return replace(spec.limits, pids=min(spec.limits.pids + sandbox.OWN_PROCESSES, PIDS_MOST))
+
+
+def _place(work: str, spec: Spec) -> None:
+    """Write the files that came with the job; a name that no file system takes is the job's own fault."""
+    try:
+        place(work, spec.files)
+    except OSError as error:
+        if error.errno in OF_THE_JOB:
+            name = os.fsdecode(error.filename or "")
+            raise CannotRun(CANNOT_EXECUTE, f"file {name[:80]}: {os.strerror(error.errno)}") from error
+        raise
 
 
 def _program(recipe: Recipe, env: ctypes.Array[ctypes.c_char_p]) -> forked.Program:

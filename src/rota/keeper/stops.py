@@ -29,7 +29,7 @@ class Signal:
 
 def how_of(message: dict[str, Any]) -> How:
     how = message.get("how", How.GRACEFULLY)
-    if how not in set(How):
+    if type(how) not in (int, How) or how not in set(How):
         raise Malformed(f"how: want one of {', '.join(map(str, map(int, How)))}")
     return How(how)
 
@@ -38,7 +38,9 @@ def signals_of(message: dict[str, Any], job_id: Callable[[object], str]) -> list
     wanted = "a list of [job, index, attempt, signal, n]"
     found = []
     for row in reading.is_a(message.get("signals"), "signals", list, wanted):
-        if not isinstance(row, list) or len(row) != 5 or row[3] not in set(signal.valid_signals()):
+        if not isinstance(row, list) or len(row) != 5 or type(row[3]) is not int:
+            raise Malformed(f"signals: want {wanted}")
+        if row[3] not in set(signal.valid_signals()):
             raise Malformed(f"signals: want {wanted}")
         key = (job_id(row[0]), reading.number(row[1], "index"), reading.number(row[2], "attempt"))
         found.append(Signal(key, row[3], reading.number(row[4], "n")))

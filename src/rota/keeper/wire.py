@@ -1,5 +1,6 @@
 """Lines of the agent -> orders; results and state -> lines for the agent."""
 
+import contextlib
 import json
 import re
 from base64 import b64decode
@@ -168,12 +169,23 @@ def parse(line: bytes) -> Order:
     return READERS[op](message)
 
 
+def wanted(line: bytes) -> list[Key]:
+    """The attempts that a line would have started, as far as it can be read at all."""
+    with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
+        message = json.loads(line)
+        if message.get("op") == "start":
+            job = job_id(message.get("job"))
+            rows = message.get("tasks")
+            return [(job, one.index, one.attempt) for one in map(_wanted, rows)]
+    return []
+
+
 def parse_spec(raw: object) -> Spec:
     fields = reading.is_a(raw, "spec", dict, "an object")
     needs = reading.amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
     run = fields.get("run", Run.AT_LEAST_ONCE)
-    if run not in set(Run):
+    if not isinstance(run, str) or run not in set(Run):
         raise Malformed(f"spec.run: want one of {', '.join(Run)}")
     said = reading.amounts(fields.get("limits", {}), "spec.limits")
     if unknown := set(said).difference(LIMITS):
@@ -187,11 +199,11 @@ def parse_spec(raw: object) -> Spec:
         workdir=None if workdir is None else reading.text(workdir, "spec.workdir"),
         needs=pairs,
         count=reading.number(fields.get("count", 1), "spec.count"),
-        grace_ms=reading.number(fields.get("grace_ms", 10_000), "spec.grace_ms"),
-        timeout_ms=reading.number_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
+        grace_ms=reading.milliseconds(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        timeout_ms=reading.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=Run(run),
         text=encode(fields),
-        log_bytes=reading.number_or_none(fields.get("log_bytes"), "spec.log_bytes"),
+        log_bytes=reading.amount_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
         limits=NO_LIMITS if container else limits_of(said, pairs),
         steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),
@@ -207,7 +219,7 @@ def parse_spec(raw: object) -> Spec:
 
 
 def _lease(fields: dict[str, Any], run: str) -> int | None:
-    lease_ms = reading.number_or_none(fields.get("lease_ms"), "spec.lease_ms")
+    lease_ms = reading.milliseconds_or_none(fields.get("lease_ms"), "spec.lease_ms")
     if run == Run.ONE_AT_A_TIME and not lease_ms:
         raise Malformed("spec.lease_ms: one_at_a_time wants one, in milliseconds")
     return lease_ms
@@ -215,12 +227,11 @@ def _lease(fields: dict[str, Any], run: str) -> int | None:
 
 def _step(raw: object) -> Step:
     fields = reading.is_a(raw, "spec.steps", dict, "a list of objects")
-    timeout_ms = fields.get("timeout_ms")
     return Step(
         name=reading.text(fields.get("name", ""), "spec.steps.name"),
         argv=reading.argv(fields, "spec.steps"),
         env=reading.env(fields, "spec.steps"),
-        timeout_ms=None if timeout_ms is None else reading.number(timeout_ms, "spec.steps.timeout_ms"),
+        timeout_ms=reading.milliseconds_or_none(fields.get("timeout_ms"), "spec.steps.timeout_ms"),
     )
 
 
@@ -340,7 +351,7 @@ READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
     "signal": lambda message: Signals(signals_of(message, job_id)),
     "ack": lambda message: Ack(_attempts(message)),
     "forget": _forget,
-    "renew": lambda message: Renew(reading.number(message.get("said_ns"), "said_ns")),
+    "renew": lambda message: Renew(reading.number(message.get("said_ns"), "said_ns", reading.CLOCK_NS_MAX)),
     "quit": lambda _: Quit(),
 }
 
@@ -382,7 +393,7 @@ def _engine(raw: object) -> Engine | None:
     if raw is None:
         return None
     fields = reading.is_a(raw, "engine", dict, "an object")
-    if fields.get("kind") not in (PODMAN, DOCKER):
+    if not isinstance(fields.get("kind"), str) or fields["kind"] not in (PODMAN, DOCKER):
         raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
     return Engine(
         kind=fields["kind"],

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from rota.keeper import boxed, revise, wire
@@ -16,7 +17,7 @@ from rota.keeper.looks import Looks
 from rota.keeper.outbox import Outbox
 from rota.keeper.output.segments import Measure, Outputs
 from rota.keeper.patrol import judged
-from rota.keeper.process.commands import CannotRun
+from rota.keeper.process.commands import CANNOT_EXECUTE, CannotRun
 from rota.keeper.rules import Key
 from rota.keeper.spawn import NO_PROCESS, Short, Spawner
 from rota.keeper.stops import How, Signal
@@ -82,6 +83,27 @@ class Work:
                 if refusal := reason or (key not in self.running and self._line.accept(key, wanted)):
                     self.outbox.refused(key, refusal)
         self.fill()
+
+    def refuse(self, keys: Sequence[Key], reason: str) -> None:
+        """Their order cannot be obeyed here."""
+        with self.lock:
+            for key in self._unknown(keys):
+                self.outbox.refused(key, reason)
+
+    def fail(self, keys: Sequence[Key], reason: str) -> None:
+        """Their order says what cannot be: no keeper could start them."""
+        with self.lock:
+            for key in self._unknown(keys):
+                self.memory.raise_highest(key)
+                self._book.close(key, "exited", Outcome(CANNOT_EXECUTE, reason=reason), None)
+
+    def _unknown(self, keys: Sequence[Key]) -> list[Key]:
+        """The attempts among them that neither wait nor run nor have ended; an end is told once more."""
+        for key in keys:
+            if told := self.memory.ended.get(key):
+                self._book.tell(key, told)
+        gone = self.memory.ended
+        return [key for key in keys if not (key in self.running or key in gone or self._room.waits(key))]
 
     def stop(self, keys: Sequence[Key], how: How = How.GRACEFULLY) -> None:
         with self.lock:
@@ -237,6 +259,12 @@ class Work:
         except (Short, CannotRun) as error:
             with self.lock:
                 self._fail(attempt, error)
+            return False
+        except Exception as error:  # of this attempt alone: the thread starts, and buries, everybody's work
+            traceback.print_exc()
+            reason = f"cannot be started: {type(error).__name__}: {error}"
+            with self.lock:
+                self._fail(attempt, CannotRun(CANNOT_EXECUTE, reason))
             return False
         with self.lock:
             self._end_spawning()

@@ -7,3 +7,8 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or (
         len(numbers) == 4 and numbers[0] == "127" and all(number.isdecimal() for number in numbers)
     )
+
+
+def is_port(text: str) -> bool:
+    """Whether it is a port in decimal; 0 stands for any free one."""
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535

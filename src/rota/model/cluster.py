@@ -26,6 +26,8 @@ PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings t
 }
 TYPE, REGION = "cluster_type", "region"  # labels that nodes have from their cluster
 
+_NUMBER_DIGITS_MAX = 18  # of a machine: what a provider lists may be of any length
+
 
 class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by apiserver. A cluster without one has nodes that join by hand."""
@@ -112,8 +114,9 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def gave(self, machine: str) -> bool:
         """Whether it has ever asked for one of that name."""
-        number = machine.removeprefix(f"{self.name}-")
-        return number != machine and number.isdecimal() and 0 < int(number) <= self.made
+        number = machine.removeprefix(f"{self.name}-")[:_NUMBER_DIGITS_MAX]
+        is_number = number.isascii() and number.isdecimal() and machine == f"{self.name}-{int(number)}"
+        return is_number and 0 < int(number) <= self.made
 
     def turned(self, event: ClusterEvent, now_ms: int) -> Self:
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)

@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.ids import Key, NodeId
 from rota.model.lifecycle import NodeState
+from rota.model.limits import EPOCH_AHEAD_MAX
 
 
 class Eligibility(StrEnum):
@@ -137,6 +138,11 @@ class Unwelcome(msgspec.Struct, frozen=True):
 
     reason: str
     epoch_seen: int
+
+
+def epoch_can_be(seen: int, epoch: int) -> bool:
+    """Whether a node can have seen that epoch where its server leads this one; nodes may say anything."""
+    return seen - epoch <= EPOCH_AHEAD_MAX
 
 
 class Disk(msgspec.Struct, frozen=True):

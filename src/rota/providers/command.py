@@ -38,7 +38,9 @@ class Command:
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         printed = await _run("list", settings, _who(cluster, ""))
-        return [line.strip() for line in printed.splitlines() if line.strip()]
+        if printed.is_cut:  # what is missing from a list counts as gone
+            raise ProviderFailed(f"its list command printed more than {_OUTPUT_BYTES} bytes")
+        return [line.strip() for line in printed.text.splitlines() if line.strip()]
 
     async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
         await _run("remove", settings, _who(cluster, machine))
@@ -48,7 +50,7 @@ def _who(cluster: str, machine: str) -> dict[str, str]:
     return {f"{_OWN}CLUSTER": cluster, f"{_OWN}MACHINE": machine}
 
 
-async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str]) -> str:
+async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str]) -> "_Heard":
     """What it printed. It dies with whoever waits for it."""
     with contextlib.ExitStack() as heard:
         try:
@@ -74,7 +76,7 @@ async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str])
     if code:
         said = " ".join((err.text or out.text).split())[-_SAID_CHARACTERS:]
         raise ProviderFailed(f"its {verb} command ended with {code}: {said or 'it said nothing'}")
-    return out.text
+    return out
 
 
 async def _ended(process: asyncio.subprocess.Process) -> int:
@@ -103,6 +105,7 @@ class _Heard:
         os.set_blocking(self._from, False)
         self.over = asyncio.Event()
         self._said = bytearray()
+        self.is_cut = False  # more came than is kept
         asyncio.get_running_loop().add_reader(self._from, self._read)
 
     @property
@@ -129,4 +132,5 @@ class _Heard:
             asyncio.get_running_loop().remove_reader(self._from)
             self.over.set()
         self._said += said
+        self.is_cut = self.is_cut or len(self._said) > _OUTPUT_BYTES
         del self._said[:-_OUTPUT_BYTES]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rota.model.container import Container
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
+from rota.model.limits import REASON_LENGTH_MAX
 from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
 from rota.model.service import Check, Life, Restart
@@ -85,10 +86,18 @@ class ProcessRuntime:
 
     async def events(self) -> AsyncIterator[list[JobClaims]]:
         while (message := await self._next()) is not None:
-            if message["op"] == "events":
-                yield claims_of_events(message)
-            elif message["op"] == "space":
-                self.shortage = message["shortage"]
+            match message.get("op"):
+                case "events":
+                    try:
+                        claims = claims_of_events(message)
+                    except (LookupError, TypeError, ValueError):  # garbled: all is told again at an attach
+                        self._writer.close()
+                        return
+                    yield claims
+                case "space":
+                    self.shortage = message.get("shortage")
+                case _:
+                    pass
 
     async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
         spec = None if work is None else spec_of(work)
@@ -143,7 +152,7 @@ class ProcessRuntime:
         """One that was started before an upgrade says that it does not speak the newest."""
         self._send({"op": "hello", "protocol": protocol})
         answer = await self._next()
-        if answer is not None and answer["op"] == "error" and protocol > _PROTOCOL_FIRST:
+        if answer is not None and answer.get("op") == "error" and protocol > _PROTOCOL_FIRST:
             return await self._hello(protocol - 1)
         return answer
 
@@ -181,7 +190,13 @@ class ProcessRuntime:
         if not line.endswith(b"\n"):
             self._writer.close()
             return None
-        message: dict[str, Any] = json.loads(line)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            self._writer.close()
+            return None
         return message
 
 
@@ -298,7 +313,7 @@ def _started(row: list[Any]) -> tuple[str, Claim]:
 
 def _refused(row: list[Any]) -> tuple[str, Claim]:
     job, index, attempt, reason = row
-    return job, Claim(index, attempt, Said.REFUSED, reason=reason)
+    return job, Claim(index, attempt, Said.REFUSED, reason=_brief(reason))
 
 
 def _ended(row: list[Any]) -> tuple[str, Claim]:
@@ -314,10 +329,15 @@ def _ended(row: list[Any]) -> tuple[str, Claim]:
         ran_us,
         cpu_us,
         peak_kib,
-        reason=words[0],
+        reason=_brief(words[0]),
         cause=words[1] if len(words) > 1 else None,  # a keeper of before knows of none
     )
     return job, claim
+
+
+def _brief(reason: str | None) -> str | None:
+    """A reason may quote a command or a path, which may be of any length and hold any bytes."""
+    return reason if reason is None else reason[:REASON_LENGTH_MAX].encode(errors="replace").decode()
 
 
 def _mark(row: list[Any]) -> StepMark:
@@ -327,7 +347,7 @@ def _mark(row: list[Any]) -> StepMark:
 
 def _life(row: list[Any]) -> Life:
     restarts, code, signal, ended_ms, health, why = row
-    return Life(restarts, -1 if code is None else code, signal or 0, ended_ms, health, why)
+    return Life(restarts, -1 if code is None else code, signal or 0, ended_ms, health, _brief(why))
 
 
 def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[JobClaims]:

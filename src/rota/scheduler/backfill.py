@@ -13,7 +13,7 @@ from rota.model.namespace import TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
-from rota.scheduler.board import Board
+from rota.scheduler.board import TASKS_ROW, Board
 from rota.scheduler.place import Seating
 from rota.scheduler.scores import NEVER
 
@@ -43,7 +43,7 @@ class Promise(NamedTuple):
             return {}
         found: dict[int, Array] = {}
         for slot, left in self.slots.items():
-            beside = np.array([left.get(resource, 0) for resource in board.rows], np.int64)
+            beside = np.array([left.get(resource, 0) for resource in (TASKS, *board.rows)], np.int64)
             found[slot] = np.maximum(0, board.free[:, slot] - beside)
         return found
 
@@ -123,6 +123,7 @@ def _beside(
         if used > 0:
             left = (free[slot] - needs * used).tolist()
             found[slot] = {resource: left[row] for resource, row in board.rows.items()}
+            found[slot][TASKS] = left[TASKS_ROW]
             wanted -= used
     return found
 

@@ -8,10 +8,10 @@ import numpy as np
 from rota.model.amounts import CPU, GPU, MEMORY, WHOLE_GPU
 from rota.model.columns import Array, indexer
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.namespace import TASKS
 from rota.model.room import Room, bits
 from rota.model.shape import Shape
 
+TASKS_ROW = 0  # how many tasks a node still takes; the rows of resources follow, whatever their names
 _LOG_MIN = 1024
 _MANY_MIN = 8  # changes: up to here they are looked at one by one also where there are few nodes
 
@@ -30,7 +30,7 @@ class Board:
         self._logged = 0
         self._many = 0  # changes after which all nodes are looked at again
         self._read = -1  # of the room's changes; nothing yet
-        self.rows: dict[str, int] = {}
+        self.rows: dict[str, int] = {}  # of resources; row 0 counts tasks and has no name
         self.filling: tuple[int, ...] = ()  # rows of what makes a node idle or full
 
     @property
@@ -43,7 +43,7 @@ class Board:
         position = room.forgotten + len(room.changed)
         if self._read == position:
             return
-        if self._read < room.forgotten or len(self.rows) != len(room.rows) + 1 or self.load.size != room.size:
+        if self._read < room.forgotten or len(self.rows) != len(room.rows) or self.load.size != room.size:
             self._copy_all()
         else:
             self._copy(room.changed[self._read - room.forgotten :])
@@ -59,10 +59,15 @@ class Board:
     def row(self, resource: str) -> int | None:
         return self.rows.get(resource)
 
+    @property
+    def height(self) -> int:
+        """The number of rows."""
+        return len(self.rows) + 1
+
     def needs(self, shape: Shape) -> Array:
         """What a task of it takes, row by row; a resource that no node has has no row."""
-        found = np.zeros(len(self.rows), np.int64)
-        found[0] = 1
+        found = np.zeros(self.height, np.int64)
+        found[TASKS_ROW] = 1
         for resource, amount in shape.needs:
             row = self.rows.get(resource)
             if row is not None:
@@ -71,7 +76,7 @@ class Board:
 
     def take(self, shape: Shape, slot: int, times: int = 1, devices: int = 0) -> None:
         """So many tasks are placed there (a negative number: taken back)."""
-        self.free[0, slot] -= times
+        self.free[TASKS_ROW, slot] -= times
         for resource, amount in shape.needs:
             if amount:
                 self.free[self.rows[resource], slot] -= amount * times
@@ -92,7 +97,7 @@ class Board:
 
     def copies(self, shape: Shape, slots: Array) -> Array:
         """How many more tasks of this shape each of these nodes has room for; GPUs apart."""
-        most: Array = np.maximum(0, self.free[0, slots])
+        most: Array = np.maximum(0, self.free[TASKS_ROW, slots])
         for resource, amount in shape.needs:
             row = self.rows.get(resource)
             if row is None:
@@ -113,13 +118,13 @@ class Board:
     def _copy_all(self) -> None:
         room = self.room
         size = room.size
-        self.rows = {TASKS: 0, **{resource: row + 1 for resource, row in room.rows.items()}}
+        self.rows = {resource: row + 1 for resource, row in room.rows.items()}
         self.free = np.vstack([self._tasks(slice(size)), room.free()])
         capacity = np.vstack([np.full(size, NODE_TASKS_MAX), room.capacity[:, :size]])
         self.capacity = capacity
         self.per_capacity = 1.0 / np.maximum(1, capacity)  # dividing is slow
-        filling = (self.rows.get(resource) for resource in (TASKS, CPU, MEMORY))
-        self.filling = tuple(row for row in filling if row is not None)
+        filling = (self.rows.get(resource) for resource in (CPU, MEMORY))
+        self.filling = (TASKS_ROW, *(row for row in filling if row is not None))
         self.idle = self._idle(slice(size))
         self.devices = room.free_devices()
         self.load = room.load[:size].copy()
@@ -145,7 +150,7 @@ class Board:
         slots = indexer(touched)
         free = room.capacity[:, slots] - room.reserved[:, slots]
         np.minimum(free, room.measured[:, slots], out=free)
-        self.free[0, slots] = self._tasks(slots)
+        self.free[TASKS_ROW, slots] = self._tasks(slots)
         self.free[1:, slots] = free
         self.capacity[1:, slots] = room.capacity[:, slots]
         self.per_capacity[1:, slots] = 1.0 / np.maximum(1, room.capacity[:, slots])

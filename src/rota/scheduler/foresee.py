@@ -11,6 +11,7 @@ from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.scheduler.ahead import count_before, turns_before
 from rota.scheduler.backfill import NEVER_MS, releases
+from rota.scheduler.board import TASKS_ROW
 from rota.scheduler.company import NODE
 from rota.scheduler.place import Seating
 
@@ -83,14 +84,14 @@ def _ends(view: View, seating: Seating, slots: Array, now: Instant) -> list[_End
     nodes = [view.nodes[view.room.ids[slot]] for slot in slots.tolist()]
     if sum(len(node.assigned) for node in nodes) > _LIVE_MAX:
         return None
-    rows = seating.board.rows
+    rows, height = seating.board.rows, seating.board.height
     found = []
     for at, node in enumerate(nodes):
         for release in releases(view, node, now):
             if release.at_ms < NEVER_MS:
                 given = {rows[resource]: amount for resource, amount in release.needs if resource in rows}
-                given[0] = 1
-                found.append(_End(release.at_ms, at, tuple(given.get(row, 0) for row in range(len(rows)))))
+                given[TASKS_ROW] = 1
+                found.append(_End(release.at_ms, at, tuple(given.get(row, 0) for row in range(height))))
     return found
 
 

@@ -15,7 +15,7 @@ from rota.model.namespace import TASKS
 from rota.model.phase import Phase
 from rota.model.room import bits
 from rota.model.view import JobView, NodeView, View
-from rota.scheduler.board import Board
+from rota.scheduler.board import TASKS_ROW, Board
 from rota.scheduler.filters import fits_devices
 from rota.scheduler.place import Seating
 from rota.scheduler.scores import NEVER
@@ -77,7 +77,7 @@ def _candidates(view: View, seating: Seating, job: JobView, barred: Array | None
         able &= ~barred
     lacks = np.zeros(board.size)
     for resource, amount in ((TASKS, 1), *shape.needs):
-        row = board.row(resource)
+        row = _row(board, resource)
         if row is None:
             return []
         able &= board.free[row] + lent.below(below, resource, board.size) >= amount
@@ -85,6 +85,10 @@ def _candidates(view: View, seating: Seating, job: JobView, barred: Array | None
     slots = np.nonzero(able)[0]
     found: list[int] = slots[np.lexsort((slots, lacks[slots]))[:_CANDIDATES]].tolist()
     return found
+
+
+def _row(board: Board, resource: str) -> int | None:
+    return TASKS_ROW if resource == TASKS else board.row(resource)
 
 
 def _smallest(
@@ -138,7 +142,7 @@ class _Need:
         lent = view.room.lent
         self._missing: dict[str, int] = {}
         for resource, amount in ((TASKS, 1), *job.spec.shape.needs):
-            row = board.row(resource)
+            row = _row(board, resource)
             leaving = lent.leaving.get(resource)
             free = 0 if row is None else int(board.free[row, slot])
             coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rota.model.errors import Deposed, Outdated
 from rota.store.codec import decode_events
-from rota.store.protocol import Batch, EventRow, Snapshot
+from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
 
 
 class MemoryStore:
@@ -20,7 +20,7 @@ class MemoryStore:
         self._time_ms = 0
 
     async def lead(self, above: int = 0) -> int:
-        epoch = max(self._epoch(), above) + 1
+        epoch = next_epoch(max(self._epoch(), above))
         self._write_epoch(epoch)
         return epoch
 

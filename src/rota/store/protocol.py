@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from rota.model.limits import EPOCH_MAX
+
 
 class Snapshot(NamedTuple):
     """Everything, at one revision."""
@@ -11,6 +13,11 @@ class Snapshot(NamedTuple):
     epoch: int
     time_ms: int  # the cluster time of the last commit
     records: Mapping[str, bytes]
+
+
+def next_epoch(epoch: int) -> int:
+    """The one after it; after the last that a store can hold, that one again, so that it can still be led."""
+    return min(epoch + 1, EPOCH_MAX)
 
 
 class Batch(NamedTuple):

@@ -12,7 +12,7 @@ from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailab
 from rota.model.limits import STORE_RESERVE_BYTES
 from rota.store.codec import decode_events
 from rota.store.mark import Mark
-from rota.store.protocol import Batch, EventRow, Snapshot
+from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
 from rota.store.reserve import Reserve
 from rota.store.sqlite_file import (
     MODULUS,
@@ -133,7 +133,7 @@ class SqliteStore:
 
     def _lead(self, above: int) -> int:
         self._reserve.take()
-        return self._write(lambda head: head._replace(epoch=max(head.epoch, above) + 1)).epoch
+        return self._write(lambda head: head._replace(epoch=next_epoch(max(head.epoch, above)))).epoch
 
     def _read(self) -> Snapshot:
         self._db.execute("BEGIN")

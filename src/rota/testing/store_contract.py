@@ -234,6 +234,15 @@ class StoreContract:
             assert await store.lead(above=first) > high
             assert await is_deposed(store, batch(high))
 
+    async def test_a_store_that_was_given_a_huge_epoch_can_still_be_led(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await store.lead(above=2**63 - 3)
+        for _ in range(3):
+            async with self.opened(tmp_path) as store:
+                epoch = await store.lead()
+                revision = (await store.read()).revision
+                assert await store.commit(batch(epoch, after=revision)) == revision + 1
+
     # ---- taking over what another store had
 
     async def test_an_empty_store_becomes_what_it_is_filled_with(self, tmp_path: Path) -> None:

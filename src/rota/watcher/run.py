@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -14,7 +14,7 @@ from rota.engine.run import Committed, Engine
 from rota.identity import authority, certificates
 from rota.identity.authority import Authority
 from rota.identity.errors import Refused
-from rota.model.errors import Conflict, NotFound, RotaError, StoreFull, Unavailable
+from rota.model.errors import BadField, Conflict, NotFound, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
@@ -29,6 +29,7 @@ from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
 from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
+from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -40,8 +41,16 @@ PLACE = (
     "round",
 )  # the reconciler that may have room now, by name: components do not know each other
 _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
+T = TypeVar("T", pb.FromNode, pb.LogChunk)
 Reports = Callable[[NodeId, JobId], ReportDoor | None]
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def _checked(messages: AsyncIterator[T]) -> AsyncIterator[T]:
+    """BadField instead of the first message that holds more than it may."""
+    async for message in messages:
+        bounds.check(message)
+        yield message
 
 
 def nowhere(node: NodeId, job: JobId) -> ReportDoor | None:
@@ -71,6 +80,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._lost_ms = lost_ms
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
         self._sessions: dict[NodeId, Session] = {}
+        self._nonsense: dict[NodeId, str] = {}  # what each node said last that cannot be
         self._readings = LogReadings()
         self._tails = tails
         engine.listen(self._committed)
@@ -87,20 +97,41 @@ class AgentDoor(pb_grpc.AgentServicer):
         line: Line,
         expires_at_ms: int | None = None,
     ) -> None:
-        """With a node whose identity is certain, until one side ends it. Without an expiry it has none."""
+        """With a node whose identity is certain, until one side ends it, or the node says what cannot be.
+
+        Without an expiry the node has no certificate, as a worker of the gateway.
+        """
+        try:
+            await self._converse(node, _checked(words), line, expires_at_ms)
+        except BadField as nonsense:
+            reason = f"{nonsense} ({nonsense.hint})"
+            self._note_nonsense(node, reason)
+            await line.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    async def _converse(
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
+    ) -> None:
         session = await self._greet(node, words, line, expires_at_ms)
+        nonsense: list[BadField] = []
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(self._hear(session, words))
                 halves.create_task(self._speak(session, line))
         except* Over:
             pass
+        except* BadField as group:
+            nonsense += [one for one in group.exceptions if isinstance(one, BadField)]
         finally:
             self._part(session)
+        if nonsense:
+            raise nonsense[0]
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
-        await self._who(context)
-        await self.take_log(request_iterator)
+        node = await self._who(context)
+        try:
+            await self.take_log(_checked(request_iterator))
+        except BadField as nonsense:
+            await self._refuse_call(node, nonsense, context)
         return pb.LogDone()
 
     async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
@@ -108,6 +139,10 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
+        try:
+            bounds.check(request)
+        except BadField as nonsense:
+            await self._refuse_call(node, nonsense, context)
         pieces = wire.tails_from_wire(request)
         own = await self._engine.read(lambda mirror: [one for one in pieces if is_own(mirror, node, one)])
         if own and self._tails is not None:
@@ -268,6 +303,19 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
 
+    async def _refuse_call(self, node: NodeId, nonsense: BadField, context: Context) -> None:
+        reason = f"{nonsense} ({nonsense.hint})"
+        self._note_nonsense(node, reason)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+    def _note_nonsense(self, node: NodeId, reason: str) -> None:
+        """Logged once for each reason: the node calls again, and says it again."""
+        if self._nonsense.get(node) != reason:
+            self._nonsense[node] = reason
+            log.error("a node says what cannot be", node=self._name(node), reason=reason)
+        if node in self._engine.mirror.nodes:
+            self._engine.observe(lambda mirror: mirror.nodes[node].refuse(Unwelcome(reason, 0)))
+
     def _note_refusal(self, node: NodeId, why: Unwelcome | None) -> None:
         """For the operator: nodes call again and again, so it is logged when it changes."""
         if why is not None and why != self._engine.mirror.nodes[node].refused:
@@ -289,7 +337,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case "drain":
                     await self._drain(node, wire.drain_from_wire(word.drain))
                 case "leave":
-                    await self.leave(node, word.leave.reason)
+                    await self.leave(node, wire.brief(word.leave.reason))
                     raise Over
                 case _:
                     log.warning("unexpected word", node=node)
@@ -412,11 +460,11 @@ class AgentDoor(pb_grpc.AgentServicer):
             if session is not None:
                 self._collect_or_end(session)
         mirror.touched.clear()
-        specs = [key.split("/") for key in committed.decided.deletes if key.endswith("/spec")]
-        for session in [self._sessions.get(NodeId(name)) for kind, name, _ in specs if kind == "node"]:
+        deletes = committed.decided.deletes
+        for session in [self._sessions.get(NodeId(node)) for node in _named(deletes, "node/")]:
             if session is not None:
                 session.end()
-        for job in [JobId(name) for kind, name, _ in specs if kind == "job"]:
+        for job in map(JobId, _named(deletes, "job/")):
             if self._tails is not None:
                 self._tails.forget(job)
             for session in self._sessions.values():
@@ -450,3 +498,10 @@ def _expires_at_ms(context: Context) -> int | None:
 def _certificate(context: Context) -> bytes:
     """The one that the caller has shown, PEM; empty: none."""
     return bytes(next(iter(context.auth_context().get("x509_pem_cert", ())), b""))
+
+
+def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
+    """The names in keys PREFIX/NAME/spec. A namespace may be called `spec`, so the first part decides."""
+    for key in deletes:
+        if key.startswith(prefix) and key.endswith("/spec"):
+            yield key.removeprefix(prefix).removesuffix("/spec")

@@ -4,7 +4,7 @@ from rota.model.errors import NotFound
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, step
 from rota.model.limits import SUSPECT_MS
-from rota.model.node import Eligibility, Link, NodeStatus
+from rota.model.node import Eligibility, Link, NodeStatus, epoch_can_be
 from rota.model.plan import Event, Instant, Plan
 from rota.model.restored import Restored
 from rota.model.retry import Cause
@@ -16,6 +16,7 @@ from rota.watcher.leases import holds_any
 from rota.watcher.told import state_of
 
 _ACCEPT = "`rota store accept` lets nodes follow it, if no other server leads them"
+_LIES = "no server can have led so many; `rota node delete` removes a node that says what is not so"
 _BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
@@ -27,7 +28,8 @@ def unwelcome(
     A session is a machine and its boot: while the one that was greeted answers, no other is.
     """
     if word.epoch_seen > epoch:
-        return f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}: {_ACCEPT}"
+        said = f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
+        return f"{said}: {_ACCEPT if epoch_can_be(word.epoch_seen, epoch) else _LIES}"
     if view.restored is not None and view.restored.closed(now_ms):
         return _closed(view.restored, now_ms)
     entry = view.nodes[node]

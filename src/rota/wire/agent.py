@@ -6,7 +6,7 @@ import msgspec
 
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
-from rota.model.limits import DISKS_MAX, GPUS_MAX
+from rota.model.limits import AMOUNT_MAX, CPU_MILLI_MAX, DISKS_MAX, GPUS_MAX, REASON_LENGTH_MAX
 from rota.model.node import Disk, Gpu, Load
 from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
@@ -43,6 +43,7 @@ from rota.wire.service import (
 PROTOCOL = 1
 BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
 _MARK = StepMark.__struct_fields__
+_PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
 
 
 def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
@@ -62,7 +63,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         ended_at_ms=[claim.ended_at_ms for claim in claims],
         ran_us=[claim.ran_us for claim in claims],
         cpu_us=[claim.cpu_us for claim in claims],
-        peak_kib=[claim.peak_kib for claim in claims],
+        peak_kib=[min(claim.peak_kib, _PEAK_KIB_MAX) for claim in claims],
         reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
         causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
@@ -102,7 +103,7 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     )
     claims = [Claim(*row) for row in rows]
     for place, reason in reasons.items():
-        claims[place] = msgspec.structs.replace(claims[place], reason=reason)
+        claims[place] = msgspec.structs.replace(claims[place], reason=brief(reason))
     for place, cause in job.causes.items():
         claims[place] = msgspec.structs.replace(claims[place], cause=cause)
     for place, marks in job.steps.items():
@@ -114,6 +115,11 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     for place, life in job.lives.items():
         claims[place] = claims[place].with_life(life_from_wire(life))
     return JobClaims(JobId(job.job), claims)
+
+
+def brief(text: str) -> str:
+    """A text that is stored and shown: what is longer is cut, since it may quote anything."""
+    return text[:REASON_LENGTH_MAX]
 
 
 def hello_to_wire(hello: Hello) -> pb.Hello:
@@ -148,7 +154,7 @@ def drain_to_wire(drain: Drain) -> pb.Drain:
 
 
 def drain_from_wire(drain: pb.Drain) -> Drain:
-    return Drain(drain.reason, drain.within_ms, drain.moves, drain.over)
+    return Drain(brief(drain.reason), drain.within_ms, drain.moves, drain.over)
 
 
 def report_from_wire(n: int, report: pb.Report) -> Report:
@@ -158,21 +164,27 @@ def report_from_wire(n: int, report: pb.Report) -> Report:
 
 def load_to_wire(load: Load) -> pb.Load:
     return pb.Load(
-        cpu_milli=load.cpu_milli,
+        cpu_milli=min(load.cpu_milli, CPU_MILLI_MAX),
         memory_free=load.memory_free,
-        disk_free=load.disk_free,
+        disk_free=None if load.disk_free is None else min(load.disk_free, AMOUNT_MAX),
         cores=load.cores,
         waiting_milli=load.waiting_milli,
         memory_total=load.memory_total,
         swap_total=load.swap_total,
         swap_free=load.swap_free,
-        disks=[pb.Disk(path=disk.path, total=disk.total, free=disk.free) for disk in load.disks],
+        disks=[_disk_to_wire(disk) for disk in load.disks],
         gpus=[
             pb.Gpu(name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
             for gpu in load.gpus
         ],
         shortage=load.shortage or "",
     )
+
+
+def _disk_to_wire(disk: Disk) -> pb.Disk:
+    """Some file systems say that they have more than there is, and a mount point may be no text."""
+    path = disk.path.encode(errors="replace").decode()
+    return pb.Disk(path=path, total=min(disk.total, AMOUNT_MAX), free=min(disk.free, AMOUNT_MAX))
 
 
 def load_from_wire(load: pb.Load) -> Load:
@@ -187,7 +199,7 @@ def load_from_wire(load: pb.Load) -> Load:
         load.swap_free,
         tuple(Disk(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
         tuple(_gpu_from_wire(gpu) for gpu in load.gpus[:GPUS_MAX]),
-        load.shortage or None,
+        brief(load.shortage) or None,
     )
 
 

@@ -1,5 +1,6 @@
 """agent.proto <-> model: what a service is, and how it lives."""
 
+from rota.model.limits import REASON_LENGTH_MAX
 from rota.model.service import Check, Life, Restart
 from rota.wire.generated import agent_pb2 as pb
 
@@ -16,7 +17,8 @@ def life_to_wire(life: Life) -> pb.Life:
 
 
 def life_from_wire(life: pb.Life) -> Life:
-    return Life(life.restarts, life.exit_code, life.signal, life.ended_at_ms, life.health, life.why or None)
+    why = life.why[:REASON_LENGTH_MAX] or None
+    return Life(life.restarts, life.exit_code, life.signal, life.ended_at_ms, life.health, why)
 
 
 def restart_to_wire(restart: Restart) -> pb.Restart:

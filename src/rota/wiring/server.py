@@ -57,6 +57,7 @@ from rota.wiring.tls import ServerTls
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
+_MEMORY_EPOCHS = 2**40  # after so many they begin again: a number must fit its record, and epochs may be set
 _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
 
 
@@ -250,7 +251,7 @@ def _pace(config: ServerConfig) -> Bounds:
 
 async def _seed(engine: Engine, store: str) -> None:
     """Without records, numbers go on from where no earlier epoch can have come."""
-    first = engine.epoch * _MEMORY_NUMBERS_PER_EPOCH
+    first = engine.epoch % _MEMORY_EPOCHS * _MEMORY_NUMBERS_PER_EPOCH
 
     def seed(view: View, now: Instant) -> Plan:
         del view, now

@@ -5,7 +5,7 @@ import os
 import threading
 
 from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
-from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, PIDS_MOST, Limits
 from rota.keeper.rules import Key
 
 FREEZER = "freezer"
@@ -108,7 +108,8 @@ class GroupsV1(Groups):
         if group is None:
             return
         if group.limits.pids and PIDS in group.paths:
-            write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids + 1))  # this thread counts, too
+            pids = min(group.limits.pids + 1, PIDS_MOST)  # this thread counts, too
+            write(f"{group.paths[PIDS]}/pids.max", str(pids))
         for path in group.paths.values():
             write(f"{path}/tasks", "0")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rota.keeper.rules import Needs
 
 MEMORY, CPU, PIDS = "memory", "cpu", "pids"
+PIDS_MOST = 1 << 22  # the kernel takes no larger limit
 MEMORY_LEAST = 1 << 20  # with less no program could even be executed
 LIMITS = (MEMORY, CPU, PIDS)
 OOM = "oom"  # the word for who went beyond its memory, for whoever decides by it

@@ -3,6 +3,21 @@
 import errno
 import os
 
+CANNOT_EXECUTE = 126  # as a shell says it; 127 is a command that was not found
+
+# Errors of the machine: this node cannot start anything like it now, another one may.
+OF_THE_NODE = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOLCK),
+        *(errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO),
+        *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR, errno.EFBIG),
+    )
+)
+# Errors of what the job says, which no node could make up for.
+OF_THE_JOB = frozenset(
+    (errno.ENAMETOOLONG, errno.E2BIG, errno.ELOOP, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
+)
+
 
 class CannotRun(Exception):
     """The command cannot be executed: the job's fault, a result like any other."""

@@ -91,6 +91,8 @@ def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapp
         os.execve(program.path, program.argv, program.env)
     except OSError as error:
         code = error.errno or errno.EIO
+    except (ValueError, TypeError):  # what execve cannot even be asked
+        code = errno.EINVAL
     finally:
         os.write(write_fd, ERROR.pack(code))
         os._exit(127)

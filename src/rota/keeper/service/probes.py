@@ -11,6 +11,7 @@ from rota.keeper.service.words import Check
 
 HOST = "127.0.0.1"
 LINE_BYTES = 4096  # a status line is shorter
+CODE_DIGITS = 3
 UNDER_WAY = (0, errno.EINPROGRESS, errno.EINTR, errno.EAGAIN)
 
 
@@ -133,7 +134,8 @@ class Probes:
 
 def _said(line: bytes, check: Check) -> str | None:
     words = line.split()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    is_http = len(words) >= 2 and words[0].startswith(b"HTTP/")
+    if not is_http or not words[1].isdigit() or len(words[1]) > CODE_DIGITS:  # the service may say anything
         return f"port {check.port} does not answer in HTTP"
     code = int(words[1])
     if any(low <= code <= high for low, high in check.codes):

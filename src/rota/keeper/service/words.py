@@ -40,24 +40,29 @@ def restart_of(raw: object) -> Restart | None:
     if raw is None:
         return None
     fields = reading.is_a(raw, "spec.restart", dict, "an object")
-    numbers = {
-        name: reading.number(fields.get(name), f"spec.restart.{name}")
-        for name in Restart.__dataclass_fields__
-    }
-    return Restart(**numbers)
+    attempts = reading.number(fields.get("attempts"), "spec.restart.attempts")
+    names = ("within_ms", "delay_ms", "delay_max_ms")
+    return Restart(
+        attempts, *(reading.milliseconds(fields.get(name), f"spec.restart.{name}") for name in names)
+    )
 
 
 def check_of(raw: object) -> Check | None:
     if raw is None:
         return None
     fields = reading.is_a(raw, "spec.check", dict, "an object")
-    names = ("interval_ms", "timeout_ms", "after_ms", "failures", "successes")
-    said: dict[str, Any] = {name: reading.number(fields.get(name), f"spec.check.{name}") for name in names}
+    times, counts = ("interval_ms", "timeout_ms", "after_ms"), ("failures", "successes")
+    said: dict[str, Any] = {
+        **{name: reading.milliseconds(fields.get(name), f"spec.check.{name}") for name in times},
+        **{name: reading.number(fields.get(name), f"spec.check.{name}") for name in counts},
+    }
     if "argv" in fields:
         return Check(**said, argv=reading.argv(fields, "spec.check"))
     port = reading.number(fields.get("port"), "spec.check.port")
     path = fields.get("path")
     codes = reading.is_a(fields.get("codes", []), "spec.check.codes", list, "a list of [from, to]")
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in codes):
+        raise Malformed("spec.check.codes: want a list of [from, to]")
     if not 0 < port <= PORT_MAX:
         raise Malformed(f"spec.check.port: want 1 to {PORT_MAX}")
     return Check(

@@ -1,0 +1,123 @@
+"""An agent obeys what it can, refuses for one job what it cannot, and outlives whatever a server says."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.agent.probe import is_missing
+from rota.model.sync import Said
+from rota.testing.light import Pretended
+from rota.wire import agent as wire
+from rota.wire.generated import agent_pb2 as pb
+from tests.agent.test_calling import WELCOME, Door, Noted, called
+
+WORK = pb.Work(name="a", argv=["true"], count=1, grace_ms=1000, run="at_least_once")
+
+
+def start(job: str, **work: Any) -> pb.JobOrders:
+    said = pb.Work()
+    said.CopyFrom(WORK)
+    said.MergeFrom(pb.Work(**work))
+    return pb.JobOrders(job=job, work=said, start_index=[0], start_attempt=[1], start_firm=[True])
+
+
+class Ordering(Door):
+    """Says these words to each agent that calls, and hears its reports."""
+
+    def __init__(self, *words: pb.ToNode) -> None:
+        super().__init__()
+        self._words = words
+        self.reports: asyncio.Queue[tuple[str, Said, str | None]] = asyncio.Queue()
+
+    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(words))
+        self.hellos.put_nowait(None)
+        await context.write(WELCOME)
+        for word in self._words:
+            await context.write(word)
+        async for heard in words:
+            for one in wire.claims_from_wire(list(heard.report.jobs)):
+                for claim in one.claims:
+                    self.reports.put_nowait((one.job, Said(claim.said), claim.reason))
+
+    async def report_of(self, job: str, *said: Said) -> str | None:
+        """The reason with which the agent says one of these of it."""
+        while True:
+            name, now, reason = await self.reports.get()
+            if name == job and now in said:
+                return reason
+
+
+class Runs(Pretended):
+    async def start(self, job: Any, work: Any, tasks: Any) -> None:
+        if work is not None and "unspeakable" in work.env:
+            raise TypeError("it cannot be said")
+        await super().start(job, work, tasks)
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (start("1", run="in_a_year"), Said.REFUSED),
+        (start("1", timeout_ms=2**64 - 1), Said.EXITED),
+        (start("1", env={"unspeakable": ""}), Said.REFUSED),
+        (
+            pb.JobOrders(
+                job="1", work=WORK, start_index=[0], start_attempt=[1], start_firm=[True], stop_index=[1]
+            ),
+            Said.EXITED,
+        ),
+        (start("1", container=pb.Container(image="x", network="ether", pull="never")), Said.REFUSED),
+        (start("1", workdir="/no/such/directory"), Said.REFUSED),
+    ],
+)
+async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
+    tmp_path: Path, order: pb.JobOrders, said: Said
+) -> None:
+    door = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
+    async with called(tmp_path, door) as (agent, _):
+        agent._runtime, agent._pauses = Runs("a", tmp_path), Noted()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(agent.run())
+
+            assert await door.report_of("1", said)
+            await door.report_of("2", Said.EXITED)
+            running.cancel()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        pb.ToNode(epoch=2**64 - 1),
+        pb.ToNode(epoch=1, welcome=pb.Welcome(name="a")),
+        pb.ToNode(epoch=1, servers=pb.Servers(addresses=["x" * 301])),
+        pb.ToNode(epoch=1, open_log=pb.OpenLog(id=1, job="9" * 300, stream="stdout")),
+        pb.ToNode(epoch=1, orders=pb.Orders(echo=2**64 - 1)),
+    ],
+)
+async def test_an_agent_hangs_up_on_a_server_that_says_what_cannot_be(
+    tmp_path: Path, word: pb.ToNode
+) -> None:
+    door = Ordering(word)
+    async with called(tmp_path, door) as (agent, _):
+        agent._runtime, agent._pauses = Runs("a", tmp_path), Noted()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(agent.run())
+            await door.hellos.get()
+
+            await door.hellos.get()  # it calls again
+            running.cancel()
+
+
+def test_a_directory_that_no_machine_can_have_is_not_missing_on_this_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert is_missing(str(tmp_path / "nothing"))
+    assert is_missing(str(tmp_path / "file"))
+    assert is_missing(str(tmp_path / "file" / "below"))
+    assert not is_missing(str(tmp_path))
+    assert not is_missing("/" + "a" * 300)
+    assert not is_missing("/a\0b")
