@@ -24,7 +24,7 @@ from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity
 from rota.model.errors import BadField, NotAllowed
 from rota.model.ids import JobId
-from rota.model.limits import BEAT_MS, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
+from rota.model.limits import BEAT_MS, EPOCH_MAX, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, Engine, Room, Runtime
 from rota.wire import agent as wire
@@ -416,7 +416,7 @@ class Agent:
 
     def _epoch_seen(self) -> int:
         try:
-            return int(self._epoch_file.read_text())
+            return min(max(0, int(self._epoch_file.read_text())), EPOCH_MAX)
         except (FileNotFoundError, ValueError):
             return 0
 

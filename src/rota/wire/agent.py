@@ -6,7 +6,14 @@ import msgspec
 
 from rota.model.container import Container, Mount, Network, Pull
 from rota.model.ids import JobId
-from rota.model.limits import AMOUNT_MAX, CPU_MILLI_MAX, DISKS_MAX, GPUS_MAX, REASON_LENGTH_MAX
+from rota.model.limits import (
+    AMOUNT_MAX,
+    CPU_MILLI_MAX,
+    DISKS_MAX,
+    GPUS_MAX,
+    LABEL_VALUE_MAX,
+    REASON_LENGTH_MAX,
+)
 from rota.model.node import Disk, Gpu, Load
 from rota.model.result import ReportDoor
 from rota.model.sandbox import Sandbox
@@ -43,6 +50,7 @@ from rota.wire.service import (
 PROTOCOL = 1
 BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
 _MARK = StepMark.__struct_fields__
+_BUSY_MAX = 100  # of a device, in hundredths
 _PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
 
 
@@ -173,10 +181,7 @@ def load_to_wire(load: Load) -> pb.Load:
         swap_total=load.swap_total,
         swap_free=load.swap_free,
         disks=[_disk_to_wire(disk) for disk in load.disks],
-        gpus=[
-            pb.Gpu(name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
-            for gpu in load.gpus
-        ],
+        gpus=[_gpu_to_wire(gpu) for gpu in load.gpus],
         shortage=load.shortage or "",
     )
 
@@ -185,6 +190,13 @@ def _disk_to_wire(disk: Disk) -> pb.Disk:
     """Some file systems say that they have more than there is, and a mount point may be no text."""
     path = disk.path.encode(errors="replace").decode()
     return pb.Disk(path=path, total=min(disk.total, AMOUNT_MAX), free=min(disk.free, AMOUNT_MAX))
+
+
+def _gpu_to_wire(gpu: Gpu) -> pb.Gpu:
+    """As far as its driver says what can be."""
+    busy = None if gpu.busy is None else min(gpu.busy, _BUSY_MAX)
+    name = gpu.name[:LABEL_VALUE_MAX]
+    return pb.Gpu(name=name, busy=busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
 
 
 def load_from_wire(load: pb.Load) -> Load:
