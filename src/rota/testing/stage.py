@@ -119,6 +119,13 @@ class Machine:
                 self._say(task, held.attempt, Said.LOST)
                 del self.held[task]
 
+    def lose_keeper(self, wall_ms: int) -> None:
+        """Its keeper dies, and the next one tells of everything that ran."""
+        for task, held in list(self.held.items()):
+            cause, said = ("keeper_died", Said.LOST) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
+            self._say(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
+        self.held.clear()
+
     def crash(self) -> None:
         """All it held is gone with its boot."""
         self.boot += 1
