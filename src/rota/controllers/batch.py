@@ -46,7 +46,8 @@ _STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
 _DONE = int(step(TASK, TaskState.WANTED, TaskEvent.DONE))
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 _WAITING, _CANCELING, _SYSTEM = JobState.WAITING, JobState.CANCELING, Kind.SYSTEM
-_ASSIGNED = step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN)
+_SUBMITTED, _ACTIVE = JobState.SUBMITTED, JobState.ACTIVE
+_ASSIGNED = step(JOB, _SUBMITTED, JobEvent.CLUSTER_CHOSEN)
 _BEGUN = step(JOB, _ASSIGNED, JobEvent.TASKS_WANTED)
 
 
@@ -83,7 +84,7 @@ def look(job: JobView, now: Instant) -> Plan:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
     if job.tally.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # that goes on
         return _end(job, _result(job), job.status.state, now)
-    if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
+    if job.verdict is not None and job.tally.live == 0 and (job.verdict.late or job.status.state is _ACTIVE):
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
         return _end(job, too_late, job.status.state, now)
     if cancel:
@@ -250,15 +251,13 @@ def _again_event(job: JobView, again: list[int]) -> Event:
 
 def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     """Nothing of it has begun: it begins, or ends at once."""
-    if job.cluster is None:
-        return _end(job, JobEvent.CANCEL_WISHED, JobState.SUBMITTED, now) if canceled else NOTHING
-    state = _ASSIGNED if job.status is None else job.status.state
+    state = job.status.state if job.status is not None else _SUBMITTED if job.cluster is None else _ASSIGNED
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)
-    if state is _ASSIGNED:
-        return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     if job.verdict is not None and job.verdict.late:
         return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
+    if state is _ASSIGNED:
+        return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     return NOTHING
 
 

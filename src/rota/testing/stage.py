@@ -9,7 +9,7 @@ from rota.clusters import assign, family, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
-from rota.engine.reconciler import Command
+from rota.engine.reconciler import Command, Reconciler
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
 from rota.model.cluster import DEFAULT
@@ -376,28 +376,32 @@ class Stage:
         mirror = Mirror()
         mirror.now_ms = self.now_ms
         mirror.load(codec.decode(key, value) for key, value in self.records.items())
-        reconcilers = [
-            assign.reconciler(Surveyor().look),
-            lifecycle.RECONCILER,
-            family.reconciler(),
-            scale.reconciler(foresee_growth),
-            batch.RECONCILER,
-            rollout.RECONCILER,
-            rollback.RECONCILER,
-            expire.reconciler(),
-            after.RECONCILER,
-            system.RECONCILER,
-            cron.reconciler(zone),
-            scheduler.reconciler(),
-            drain.RECONCILER,
-            deadline.RECONCILER,
-            liveness.reconciler(),
-            brake.reconciler(),
-            ages.reconciler(),
-        ]
-        loop = Loop(mirror, reconcilers)
+        loop = Loop(mirror, reconcilers())
         loop.look_at_everything()
         return loop
+
+
+def reconcilers() -> list[Reconciler]:
+    """Every reconciler of a control plane."""
+    return [
+        assign.reconciler(Surveyor().look),
+        lifecycle.RECONCILER,
+        family.reconciler(),
+        scale.reconciler(foresee_growth),
+        batch.RECONCILER,
+        rollout.RECONCILER,
+        rollback.RECONCILER,
+        expire.reconciler(),
+        after.RECONCILER,
+        system.RECONCILER,
+        cron.reconciler(zone),
+        scheduler.reconciler(),
+        drain.RECONCILER,
+        deadline.RECONCILER,
+        liveness.reconciler(),
+        brake.reconciler(),
+        ages.reconciler(),
+    ]
 
 
 def _by_job(said: list[tuple[JobId, Claim]]) -> list[JobClaims]:
