@@ -44,6 +44,7 @@ GONE_MS = 24 * 3600 * 1000  # how long a submit that is repeated is known after 
 GONE_MAX = 1_000_000  # the same, in jobs: each is two short records
 EXPIRE_BATCH = 200  # jobs that expire in one commit: nobody else waits for more
 SIGNALS_KEPT = 16  # of a job: a node that was away for more hears of the last ones only
+REQUESTS_KEPT = 16  # keys of requests on a job: a client repeats one within minutes, and holds few at once
 RESTART_ATTEMPTS_MAX = 1000  # of a process in place, within the time: each is remembered by its keeper
 CHECK_SECONDS_MIN = 0.1  # between two checks: more often is the service's own business
 CHECK_COUNT_MAX = 1000  # checks alike in a row
