@@ -42,6 +42,7 @@ JOBS_KEPT = 100_000  # ended jobs, unless a server says so: some hundred MB, rea
 KEEP_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 GONE_MS = 24 * 3600 * 1000  # how long a submit that is repeated is known after its job has expired
 GONE_MAX = 1_000_000  # the same, in jobs: each is two short records
+EXPIRE_RECORDS = 10_000  # their records: of the largest arrays one job alone has more
 EXPIRE_BATCH = 200  # jobs that expire in one commit: nobody else waits for more
 SIGNALS_KEPT = 16  # of a job: a node that was away for more hears of the last ones only
 REQUESTS_KEPT = 16  # keys of requests on a job: a client repeats one within minutes, and holds few at once
