@@ -1,11 +1,15 @@
 """Jobs that ended expire by age, by number or by their own word; their submit keys a day later."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from rota.controllers.expire import Retention, expire
 from rota.engine.mirror import Mirror
+from rota.model.attempt import AttemptBlock
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState
-from rota.model.limits import EXPIRE_BATCH, GONE_MS
+from rota.model.limits import BLOCK_TASKS, EXPIRE_BATCH, EXPIRE_RECORDS, GONE_MS
 from rota.model.plan import Instant, Plan, Record
 
 HOUR_MS = 3_600_000
@@ -97,3 +101,59 @@ def test_no_more_than_a_batch_goes_at_once_and_the_rest_soon_after() -> None:
     assert first.wake_at_ms == HOUR_MS * 2 + 100
     assert len(gone(second)) == 30
     assert mirror.jobs == {}
+
+
+class Counted(dict[JobId, int]):
+    """A table that counts how many of its entries are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[JobId]:
+        for job in super().__iter__():
+            self.looks += 1
+            yield job
+
+    def get(self, job: JobId, default: object = None) -> Any:
+        self.looks += 1
+        return super().get(job, default)
+
+
+def test_jobs_whose_own_time_is_not_over_cost_nothing() -> None:
+    mirror = mirror_with(*range(2_000), keep_seconds=60.0)
+    kept = mirror.past.kept = Counted(mirror.past.kept)
+    assert not expire(mirror, Retention(), Instant(1, 0)).puts
+    none_due = kept.looks
+    plan = expire(mirror, Retention(), Instant(60_004, 0))
+
+    assert none_due == 0
+    assert sorted(gone(plan), key=int) == ["1", "2", "3", "4", "5"]
+    assert kept.looks <= 10
+
+
+def test_those_that_were_forgotten_or_kept_longer_are_not_due() -> None:
+    mirror = mirror_with(*range(200), keep_seconds=60.0)
+    for number in range(2, 200):
+        mirror.past.forget(JobId(str(number)))
+    again = JobSpec(JobId("200"), "work", ("true",), 0, keep_seconds=90.0)
+    mirror.past.end(again, JobStatus(again.id, JobState.SUCCEEDED, ended_ms=0))
+
+    assert list(mirror.past.due(70_000)) == ["1"]
+    assert sorted(mirror.past.due(90_000)) == ["1", "200"]
+
+
+def test_large_arrays_expire_in_several_commits() -> None:
+    mirror = Mirror()
+    blocks = 1_000
+    for number in range(1, 31):
+        job = JobId(str(number))
+        mirror.apply(JobSpec(job, "work", ("true",), 0, count=blocks * BLOCK_TASKS))
+        for block in range(blocks):
+            mirror.apply(AttemptBlock.new(job, block, BLOCK_TASKS))
+        mirror.apply(JobStatus(job, JobState.SUCCEEDED, ended_ms=0))
+    commits = 0
+    while len(mirror.jobs) > 0:
+        plan = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS + commits, 0)))
+        commits += 1
+        assert len(plan.deletes) <= EXPIRE_RECORDS + blocks + 20
+
+    assert commits == 3

@@ -3,8 +3,10 @@
 import msgspec
 
 from rota.controllers.hold import Blame
+from rota.controllers.owner import Block
 from rota.controllers.verdict import End
-from rota.model.attempt import AttemptBlock
+from rota.engine.mirror import Mirror
+from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLAME_MS
@@ -20,8 +22,9 @@ OLD = TaskBlock(JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a
 
 def lost(task: TaskBlock, node: str, now_ms: int, end: End = DOWN) -> tuple[TaskBlock, bool]:
     """The block after the task was lost with this node, and whether it is suspect by that."""
-    blame = Blame(task, at(now_ms))
-    judged = blame.on(end, placed(AttemptBlock.new(JOB, 0, 1), [0], node), 0)
+    attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], node)
+    blame = Blame(Mirror(), Block(task, attempt, StatusBlock.new(JOB, 0, 1)), at(now_ms))
+    judged = blame.on(end, 0)
     now = msgspec.structs.replace(task, downed=blame.nodes, downed_ms=blame.times_ms)
     return now, judged.is_suspect
 

@@ -8,7 +8,7 @@ from rota.model.errors import Rejected
 from rota.model.ids import JobId
 from rota.model.job import Recovery
 from rota.model.lifecycle import JobState
-from rota.model.limits import TOLD_AGAIN_LAST_MS
+from rota.model.limits import OFFER_GRACE_MS, TOLD_AGAIN_LAST_MS
 from rota.model.recovery import Absence, Presence
 from rota.testing.builders import job_spec
 from rota.testing.stage import Machine, Stage
@@ -90,6 +90,7 @@ def test_an_offer_that_a_silent_node_has_not_answered_goes_elsewhere_unasked() -
     made.submit(job_spec(**OWNED))
     made.join(Machine("b", {"cpu": 4000}, {}))
     made.cut(made.machines["a"])
+    made.wait(OFFER_GRACE_MS)
 
     assert list(made.machines["b"].held) == [(ONE, 0)]
     assert not job(made).tally.unresolved

@@ -4,7 +4,7 @@ import pytest
 
 from rota.engine.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
-from rota.model.limits import LOST_MS, SUSPECT_MS
+from rota.model.limits import LOST_MS, OFFER_GRACE_MS, SUSPECT_MS
 from rota.model.node import Link
 from rota.model.plan import NOTHING, Plan
 from rota.model.shape import RunMode
@@ -39,7 +39,7 @@ def test_a_broken_stream_makes_a_node_suspect_at_once() -> None:
 
     assert node_state(mirror) is NodeState.SUSPECT
     assert plan.why == "node a is suspect: its connection broke"
-    assert plan.wake_at_ms == LOST_MS
+    assert plan.wake_at_ms == 1 + OFFER_GRACE_MS
 
 
 def test_silence_on_an_open_stream_makes_a_node_suspect() -> None:
@@ -86,8 +86,17 @@ def test_offers_a_suspect_node_did_not_answer_go_elsewhere() -> None:
     say(mirror, Said.RUNNING, (0, 1))
     mirror.connect(A, Link.DOWN)
     judged(mirror, 1)
+    assert states(mirror) == [AttemptState.RUNNING, AttemptState.OFFERED], "it may be back in a moment"
+    judged(mirror, 1 + OFFER_GRACE_MS)
 
     assert states(mirror) == [AttemptState.RUNNING, AttemptState.WITHDRAWN]
+
+
+def test_offers_that_a_silent_node_did_not_answer_go_elsewhere_at_once() -> None:
+    mirror = placed()
+    judged(mirror, SUSPECT_MS)
+
+    assert states(mirror) == [AttemptState.WITHDRAWN]
 
 
 def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
@@ -116,7 +125,7 @@ def test_a_suspect_node_whose_stream_is_broken_is_not_ready_by_having_been_heard
     add_node(mirror, "a", link=Link.DOWN)
     judged(mirror, 1)
 
-    assert judged(mirror, 2) == Plan(wake_at_ms=LOST_MS)
+    assert judged(mirror, 1 + OFFER_GRACE_MS) == Plan(wake_at_ms=LOST_MS)
 
 
 @pytest.mark.parametrize("state", [NodeState.LOST, NodeState.LEFT])

@@ -10,6 +10,7 @@ from rota.model.job import JobWish
 from rota.model.node import Link
 from rota.model.sync import JobOrders, Said, Start, Stop, Work
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
+from rota.testing.stage import Machine, Stage
 from rota.watcher.told import Told
 from tests.watcher.placed import ONE, A, B, hear, place, placed, say
 
@@ -238,3 +239,37 @@ def test_a_stale_word_does_not_make_us_forget_the_current_attempt() -> None:
     told.heard([claims(1, Said.STOPPED, (0, 7))])
 
     assert told.orders(mirror, A) == []
+
+
+def test_jobs_that_are_over_are_not_remembered_for_as_long_as_the_connection_lasts() -> None:
+    made = Stage()
+    machine = Machine("a", {"cpu": 4000}, {})
+    made.join(machine)
+    most = 0
+    for number in range(1, 501):
+        made.submit(job_spec(number))
+        machine.end((JobId(str(number)), 0), 0, 5)
+        made.settle()
+        assert machine.told is not None
+        most = max(most, len(machine.told.works))
+
+    assert most <= 100
+
+
+def test_a_job_that_comes_again_after_it_was_forgotten_is_told_again() -> None:
+    made = Stage()
+    machine = Machine("a", {"cpu": 1000}, {})
+    made.join(machine)
+    made.submit(job_spec(1000, retries=1))
+    machine.end((JobId("1000"), 0), 1, 5)  # after a pause it comes again
+    made.settle()
+    for number in range(1, 200):
+        made.submit(job_spec(number))
+        machine.end((JobId(str(number)), 0), 0, 5)
+        made.settle()
+    assert machine.told is not None
+    assert JobId("1000") not in machine.told.works
+    made.wait(2000)
+
+    assert (JobId("1000"), 0) in machine.held
+    assert JobId("1000") in machine.told.works

@@ -142,7 +142,19 @@ def delete_node(view: View, ref: str, caller: Caller) -> Plan:
     if node.link is Link.UP or not gone:
         hint = "stop its agent first; a node is deleted when it is lost or has left"
         raise Conflict(f"node {node.spec.name} is still there", hint=hint)
+    _refuse_leased(view, node)
     return forget_node(node, f"{caller.name} deletes node {node.spec.name}")
+
+
+def _refuse_leased(view: View, node: NodeView) -> None:
+    """Refuse while tasks may run there under a lease: its end is counted by the node's record."""
+    specs = [view.jobs[job].spec for job in dict.fromkeys(job for job, _ in node.assigned)]
+    if specs:
+        longest_ms = max((spec.lease_ms or 0) + spec.lease_margin_ms for spec in specs)
+        hint = f"delete it when their leases have ended, {longest_ms / 1000:g} s after it was heard last"
+        raise Conflict(
+            f"node {node.spec.name} may still run {len(node.assigned)} tasks under a lease", hint=hint
+        )
 
 
 def forget_node(node: NodeView, why: str) -> Plan:

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rota.apiserver import access, fields, show_service
+from rota.apiserver import access, fields, spec_body
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
-from rota.apiserver.services import refuse_unlike_a_service
-from rota.apiserver.spec import BUILT_IN, KNOWN, check, parse_fields
+from rota.apiserver.spec import BUILT_IN, FIELDS, KNOWN, check, parse_spec
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind, resized
 from rota.model.needs import assess, noted
@@ -22,30 +21,13 @@ from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
 FIXED = ("name", "namespace", "kind", "after", "cluster")
-TABLES = (
-    "env",
-    "labels",
-    "limits",
-    "resources",
-    "files",
-)  # of which entries are given one by one
-NEEDS = (*BUILT_IN, "resources")
-ATTRIBUTES = {  # where the spec has another name for it
-    "timeout": "timeout_seconds",
-    "grace": "grace_seconds",
-    "expect": "expect_seconds",
-    "keep": "keep_seconds",
-    "deadline": "deadline_at_ms",
-    "image": "container",
-    "count": "size",
-    **dict.fromkeys(("region", "on", "gpu_model"), "where"),
-    **dict.fromkeys(NEEDS, "needs"),
-}
 AT_ONCE = frozenset(
     {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
     | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep", "rollout"}
-    | {"move_pending"}
+    | {"move_pending", "retry", "retry_on", "fail_on", "queue_timeout"}
+    | {"controller", "when_no_controller", "controller_wait"}
 )
+OF_TIME = ("deadline", "expect", "timeout")
 
 
 class Update(NamedTuple):
@@ -74,8 +56,8 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
     if changed:
         _refuse(job, spec, wanted, changed)
         spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
-        check(spec, now.wall_ms)
-        refuse_unlike_a_service(patch, spec)
+        # A deadline may be close by now: what the patch does not speak of is not refused for that.
+        check(spec, now.wall_ms if any(field in patch for field in OF_TIME) else 0)
         refuse_circle(view, spec)
     puts: list[Record] = [spec, *_former(job, spec)] if changed else []
     wish = _replacement(job, spec, wanted)
@@ -90,28 +72,14 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
 
 
 def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
-    """Fields that are given replace the old ones, null is the default; of tables only the entries given."""
+    """The spec with the fields that are given; the whole is checked as if it were submitted."""
     for field in FIXED:
         if field in patch:
             raise BadField(field, "cannot be changed", "submit another job")
-    given = {field: value for field, value in patch.items() if value is not None}
-    given |= {field: _entries(patch[field]) for field in TABLES if patch.get(field) is not None}
-    if isinstance(given.get("rollout"), dict):
-        given["rollout"] = show_service.rollout(old.rollout) | _entries(given["rollout"])  # type: ignore[operator]
-    program = {} if "command" in given or "steps" in given else {"command": ["-"]}
-    image = {"image": old.container.image} if "container" in given and old.container is not None else {}
-    new = parse_fields({**program, **image, **given}, wall_ms)
-    changes = {_attribute(field): getattr(new, _attribute(field)) for field in patch}
-    for field in (one for one in ("env", "labels", "limits", "files") if one in patch):
-        changes[field] = _merged(getattr(old, field), getattr(new, field), patch[field])
-    if "container" in changes and "container" not in patch and old.container and new.container:
-        changes["container"] = msgspec.structs.replace(old.container, image=new.container.image)
-    if "needs" in changes:
-        changes["needs"] = _needs(old.needs, new.needs, patch)
-    if "command" in patch or "steps" in patch:
-        changes |= {"command": new.command, "steps": new.steps}
-    tasks = changes.pop("size", old.size)
-    return resized(msgspec.structs.replace(old, **changes), tasks)
+    new = parse_spec(spec_body.patched(old, patch), wall_ms)
+    names = {name: None for field in patch for name in FIELDS[field] if name != "size"}
+    changed = msgspec.structs.replace(old, **{name: getattr(new, name) for name in names})
+    return resized(changed, new.size) if "count" in patch else changed
 
 
 def _assessed(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
@@ -130,39 +98,10 @@ def _assessed(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) 
     return msgspec.structs.replace(new, needs=fresh.needs, origins=origins, observed=observed)
 
 
-def _attribute(field: str) -> str:
-    return ATTRIBUTES.get(field, field)
-
-
 def _value(spec: JobSpec, field: str) -> object:
-    return spec.needs.get(field, 0) if field in BUILT_IN else getattr(spec, _attribute(field))
-
-
-def _entries(value: object) -> object:
-    """Without those to be taken away; what is no table is refused by whoever reads it."""
-    if not isinstance(value, dict):
-        return value
-    return {name: entry for name, entry in value.items() if entry is not None}
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any], said: Mapping[str, Any] | None) -> dict[str, Any]:
-    if said is None:
-        return dict(new)
-    kept = {name: entry for name, entry in old.items() if name not in said}
-    return dict(sorted({**kept, **new}.items()))
-
-
-def _needs(old: Mapping[str, int], new: Mapping[str, int], patch: Mapping[str, Any]) -> dict[str, int]:
-    """Each amount by itself."""
-    needs = dict(old)
-    for resource in BUILT_IN:
-        if resource in patch:
-            needs[resource] = new.get(resource, 0)
-    if "resources" in patch:
-        said = patch["resources"]
-        named = [name for name in old if name not in BUILT_IN] if said is None else list(said)
-        needs |= {name: new.get(name, 0) for name in named}
-    return {resource: amount for resource, amount in needs.items() if amount}
+    if field in BUILT_IN:
+        return spec.needs.get(field, 0)
+    return [getattr(spec, name) for name in FIELDS[field]]
 
 
 def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> None:
@@ -174,6 +113,11 @@ def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> 
         raise BadField("count", "a system job has a task on every node", "leave it out")
     if "count" in changed and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
+    if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.tally.live:
+        which = next(one for one in changed if one in ("lease", "lease_margin", "run"))
+        problem = f"{job.tally.live} tasks of job {old.id} hold leases by which their nodes go on"
+        hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
+        raise Conflict(problem, field=which, hint=hint)
     if spec.line != old.line and job.tally.live:
         which = next((one for one in changed if one not in AT_ONCE), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"

@@ -32,9 +32,15 @@ def kind_of(said: Mapping[str, Any]) -> Kind:
     kind = fields.one_of("kind", said.get("kind", Kind.BATCH), Kind)
     if kind is Kind.SYSTEM:
         for field, instead in _NOT_WITH_SYSTEM.items():
-            given = said.get(field)
+            given = _tries(said) if field == "retries" else said.get(field)
             if given not in (None, [], *_ORDINARY.get(field, ())):
                 raise BadField(field, "does not go with kind = system", f"leave it out: {instead}")
         if said.get("run", "at_least_once") != "at_least_once":
             raise BadField("run", "a system job is started again and again", "write at_least_once")
     return kind
+
+
+def _tries(said: Mapping[str, Any]) -> object:
+    """The retries, by either of the two fields that say them."""
+    table = said.get("retry")
+    return said.get("retries") or (table.get("attempts") if isinstance(table, dict) else None)

@@ -14,6 +14,7 @@ from rota.apiserver import (
     etags,
     show,
 )
+from rota.apiserver.admit_once import once
 from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
@@ -71,6 +72,7 @@ async def update_job(request: Request) -> Response:
 async def _wish(request: Request, admit: Admit) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     body = await json_body(request)
+    admit = once(admit, request.headers.get("idempotency-key"))
     job: JobId = await api.engine.ask("apiserver", lambda view, now: admit(view, ref, body, caller, now))
     noted(request, f"job {job}")
     return answer(await api.engine.read(lambda mirror: _shown(mirror, job)), 202)

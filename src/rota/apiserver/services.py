@@ -54,7 +54,7 @@ def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
     if spec.run is RunMode.ONE_AT_A_TIME:
         _refuse("run", "a service cannot keep one_at_a_time yet", "run")
     for field in ("retries", "timeout", "deadline", "expect", "parallel", "steps"):
-        if said.get(field):
+        if said.get(field) or (field == "retries" and spec.retries):
             _refuse(field, "a service runs until it is canceled, however often it has to be started", field)
     if spec.recovery is not Recovery.SCHEDULER:
         _refuse("recovery", "a service is always wanted again", "recovery")

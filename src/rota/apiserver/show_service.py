@@ -61,7 +61,7 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
 
 
 def check(wanted: Check) -> Json:
-    what: Json = {"command": wanted.command} if wanted.command else {"tcp": wanted.port}
+    what: Json = {"command": list(wanted.command)} if wanted.command else {"tcp": wanted.port}
     if wanted.http is not None:
         codes = [str(low) if low == high else f"{low}-{high}" for low, high in wanted.codes]
         what = {"http": wanted.http, "port": wanted.port, "codes": codes}

@@ -251,7 +251,8 @@ class Job:
         self._transport.call(Request("DELETE", self._path, headers=_at(if_version)))
 
     def _wish(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
-        request = Request("POST", f"{self._path}/{verb}", body=body)
+        key = {"Idempotency-Key": new_key()}  # if the answer is lost, the repeated request changes nothing
+        request = Request("POST", f"{self._path}/{verb}", body=body, headers=key)
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 

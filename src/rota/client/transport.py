@@ -79,7 +79,7 @@ class Transport:
         return {**said, "etag": answer.etag} if answer.etag and isinstance(said, dict) else said
 
     def fetch(self, request: Request, patience_seconds: float | None = None) -> "Whole":
-        """The whole answer; every request of the API may be repeated, submits because they carry a key."""
+        """The whole answer; every request may be repeated: those that would act twice carry a key."""
         patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
         pauses = Pauses(patience_seconds, self.on_wait)
         repeated = False

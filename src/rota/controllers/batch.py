@@ -6,7 +6,7 @@ from rota.controllers import hold, service
 from rota.controllers.carried import carried
 from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
-from rota.controllers.retry import judge, pause_ms
+from rota.controllers.retry import fault_pause_ms, judge, pause_ms
 from rota.controllers.verdict import End, Verdict
 from rota.controllers.wishes import is_canceled, is_nothing_left, pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler, Wakes, own_id
@@ -25,7 +25,14 @@ from rota.model.lifecycle import (
     TaskState,
     step,
 )
-from rota.model.limits import BLOCK_TASKS, HELD_MS, RETRY_LAST_MS, SERVICE_LASTED_US, TRIES_MAX
+from rota.model.limits import (
+    BLOCK_TASKS,
+    FAULT_RESET_MS,
+    HELD_MS,
+    RETRY_LAST_MS,
+    SERVICE_LASTED_US,
+    TRIES_MAX,
+)
 from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.recovery import JobAnswers
@@ -39,7 +46,8 @@ _STOPPED = (TaskEvent.STOPPED, TaskEvent.GONE)
 _DONE = int(step(TASK, TaskState.WANTED, TaskEvent.DONE))
 _WANTED, _UNWANTED = int(TaskState.WANTED), int(TaskState.UNWANTED)
 _WAITING, _CANCELING, _SYSTEM = JobState.WAITING, JobState.CANCELING, Kind.SYSTEM
-_ASSIGNED = step(JOB, JobState.SUBMITTED, JobEvent.CLUSTER_CHOSEN)
+_SUBMITTED, _ACTIVE = JobState.SUBMITTED, JobState.ACTIVE
+_ASSIGNED = step(JOB, _SUBMITTED, JobEvent.CLUSTER_CHOSEN)
 _BEGUN = step(JOB, _ASSIGNED, JobEvent.TASKS_WANTED)
 
 
@@ -76,7 +84,7 @@ def look(job: JobView, now: Instant) -> Plan:
         return _end(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.tally.live == 0 else NOTHING
     if job.tally.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # that goes on
         return _end(job, _result(job), job.status.state, now)
-    if job.verdict is not None and job.tally.live == 0 and job.status.state is JobState.ACTIVE:
+    if job.verdict is not None and job.tally.live == 0 and (job.verdict.late or job.status.state is _ACTIVE):
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.NOWHERE_TO_RUN
         return _end(job, too_late, job.status.state, now)
     if cancel:
@@ -99,31 +107,41 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     if not positions and asked.losses == task.losses:
         return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
-    reasons, blame = dict(task.reasons), hold.Blame(task, now)
+    reasons, faults = dict(task.reasons), dict(task.faults)
+    blame = hold.Blame(view, Block(task, attempt, status), now)
     again: list[int] = []
-    held: dict[str, list[int]] = {}  # by the nodes that went down with them, in words
+    held: dict[str, list[int]] = {}  # by the reason
     done = [at for at in positions if status.state[at] == _SUCCEEDED and not _goes_on(job.spec, task, at)]
     draft.fill("state", done, [_DONE] * len(done))  # also of what was unwanted too late
     lasted = _lasted(job.spec, status, positions)
     draft.fill("failures", lasted, [0] * len(lasted))
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
-        end = blame.on(_end_of(job.spec, attempt, status, position), attempt, position)
+        end = blame.on(_end_of(job.spec, attempt, status, position), position)
+        _count_fault(faults, draft, position, end, now)
         word = asked.words.get(position)
         verdict = Verdict(word) if word is not None else _judge(job.spec, draft, index, end)
-        settled = _settle_one(job, draft, index, verdict, now)
+        settled = _settle_one(job, draft, index, verdict, now, faults=faults.get(position, 0))
         reason = settled.reason or status.reasons.get(position)
         if settled.event is TaskEvent.AGAIN:
             again += [] if job.spec.is_beyond(index) else [index]
         elif settled.event is TaskEvent.SUSPECTED:
-            reason = hold.suspicion(view, blame.nodes[position])
+            reason = blame.reasons[position]
             held.setdefault(reason, []).append(index)
         if reason is not None:
             reasons[position] = reason
     events = [] if not again else [_again_event(job, again)]
     events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
+    changed = draft.done(
+        reasons=reasons,
+        downed=blame.nodes,
+        downed_ms=blame.times_ms,
+        deaths=blame.deaths,
+        faults=faults,
+        losses=asked.losses,
+    )
     return Plan(
-        (draft.done(reasons=reasons, downed=blame.nodes, downed_ms=blame.times_ms, losses=asked.losses),),
+        (changed,),
         events=(*asked.events, *events),
         why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
         wake_at_ms=asked.wake_at_ms,
@@ -171,10 +189,28 @@ def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
 def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
     """What had to give way was stopped, even if its node never knew of it."""
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
-    if attempt.flags[position] & EVICTED and state is AttemptState.LOST:
-        return End(AttemptState.STOPPED)
-    outdated = status.versions.get(position, 1) < spec.version
-    return End(state, code, status.signal[position], status.causes.get(position), is_outdated=outdated)
+    evicted = bool(attempt.flags[position] & EVICTED)
+    if evicted and state is AttemptState.LOST:
+        return End(AttemptState.STOPPED, is_evicted=True)
+    return End(
+        state,
+        code,
+        status.signal[position],
+        status.causes.get(position),
+        is_outdated=status.versions.get(position, 1) < spec.version,
+        is_evicted=evicted and state is AttemptState.STOPPED,
+    )
+
+
+def _count_fault(
+    faults: dict[int, int], draft: Draft[TaskBlock], position: int, end: End, now: Instant
+) -> None:
+    """Count the faults of the cluster in a row: any other end, or a try that lasted, begins a new row."""
+    if not end.is_fault:
+        faults.pop(position, None)
+        return
+    lasted = now.ms - int(draft["not_before"][position]) >= FAULT_RESET_MS
+    faults[position] = 1 if lasted else faults.get(position, 0) + 1
 
 
 def _judge(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End) -> Verdict:
@@ -185,7 +221,10 @@ def _judge(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: End) -> Verd
     return (service.judge if spec.stays else judge)(spec, end, failures, wanted)
 
 
-def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, verdict: Verdict, now: Instant) -> Verdict:
+def _settle_one(
+    job: JobView, draft: Draft[TaskBlock], index: int, verdict: Verdict, now: Instant, *, faults: int
+) -> Verdict:
+    """Enter what becomes of one task. `faults`: of the cluster in a row, if one has ended its last try."""
     spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
@@ -197,8 +236,9 @@ def _settle_one(job: JobView, draft: Draft[TaskBlock], index: int, verdict: Verd
     if verdict.event in (TaskEvent.AGAIN, TaskEvent.SUSPECTED):
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + verdict.spends_a_retry, TRIES_MAX)
+        name = f"{spec.id}/{index}/{tries}"
         pauses = service.PAUSES if spec.stays else spec.retry
-        pause = pause_ms(pauses, failures, f"{spec.id}/{index}/{tries}") if verdict.spends_a_retry else 0
+        pause = pause_ms(pauses, failures, name) if verdict.spends_a_retry else fault_pause_ms(faults, name)
         draft["not_before"][position] = now.ms + (HELD_MS if verdict.event is TaskEvent.SUSPECTED else pause)
     return verdict
 
@@ -211,15 +251,13 @@ def _again_event(job: JobView, again: list[int]) -> Event:
 
 def _before(job: JobView, now: Instant, *, canceled: bool) -> Plan:
     """Nothing of it has begun: it begins, or ends at once."""
-    if job.cluster is None:
-        return _end(job, JobEvent.CANCEL_WISHED, JobState.SUBMITTED, now) if canceled else NOTHING
-    state = _ASSIGNED if job.status is None else job.status.state
+    state = job.status.state if job.status is not None else _SUBMITTED if job.cluster is None else _ASSIGNED
     if canceled:
         return _end(job, JobEvent.CANCEL_WISHED, state, now)
-    if state is _ASSIGNED:
-        return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     if job.verdict is not None and job.verdict.late:
         return _end(job, JobEvent.SOME_TIMED_OUT, state, now)
+    if state is _ASSIGNED:
+        return _wait(job.spec) if job.spec.after else _begin(job.spec, now)
     return NOTHING
 
 

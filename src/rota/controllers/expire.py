@@ -1,13 +1,13 @@
 """Jobs that ended long ago, or are too many -> gone; a day later so are their submit keys."""
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobStatus
-from rota.model.limits import EXPIRE_BATCH, GONE_MAX, GONE_MS, JOBS_AGE_MS, JOBS_KEPT
+from rota.model.limits import EXPIRE_BATCH, EXPIRE_RECORDS, GONE_MAX, GONE_MS, JOBS_AGE_MS, JOBS_KEPT
 from rota.model.past import Past
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View, keys_of
@@ -35,17 +35,17 @@ def reconciler(retention: Retention | None = None) -> Reconciler:
 
 
 def expire(view: View, rules: Retention, now: Instant) -> Plan:
-    free = (job for job in _expired(view.past, rules, now) if not view.followers(job))
-    jobs = list(islice(free, EXPIRE_BATCH))
+    jobs = _chosen(view, rules, now)
     deleted = list(islice(view.past.orphans, EXPIRE_BATCH))
     forgotten = list(islice(_forgotten(view.past, now), EXPIRE_BATCH))
-    is_full = max(len(jobs), len(deleted), len(forgotten)) == EXPIRE_BATCH
+    records = sum(map(len, jobs.values()))
+    is_full = max(len(jobs), len(deleted), len(forgotten)) == EXPIRE_BATCH or records >= EXPIRE_RECORDS
     wake_at_ms = now.ms + (AGAIN_MS if is_full else LOOK_MS)
     if not (jobs or deleted or forgotten):
         return Plan(wake_at_ms=wake_at_ms)
     buried = [_gone(view, job, now) for job in jobs]
     buried += [JobGone(job, now.ms, now.wall_ms, "deleted") for job in deleted]
-    deletes = [key for job in jobs for key in keys_of(view.jobs[job])]
+    deletes = [key for keys in jobs.values() for key in keys]
     for job in forgotten:
         key = view.past.key_of.get(job)
         deletes += [Key(f"gone/{job}"), *(() if key is None else (key,))]
@@ -54,18 +54,29 @@ def expire(view: View, rules: Retention, now: Instant) -> Plan:
     return Plan(tuple(buried), tuple(deletes), events, why, wake_at_ms)
 
 
+def _chosen(view: View, rules: Retention, now: Instant) -> dict[JobId, list[Key]]:
+    """The jobs that expire in this commit, with the keys of their records: as many as one commit bears."""
+    found: dict[JobId, list[Key]] = {}
+    records = 0
+    for job in _expired(view.past, rules, now):
+        if len(found) >= EXPIRE_BATCH or records >= EXPIRE_RECORDS:
+            break
+        if not view.followers(job):
+            found[job] = keys_of(view.jobs[job])
+            records += len(found[job])
+    return found
+
+
 def _expired(past: Past, rules: Retention, now: Instant) -> Iterator[JobId]:
     """Each once: too many, the earliest first; too old; and those whose own time is over."""
-    excess = past.size - rules.jobs
-    by_age = chain(past.ended, past.kept)
-    seen = dict.fromkeys(islice(by_age, max(0, excess)))
-    yield from seen
-    for job, ended_ms in past.ended.items():
-        if ended_ms + rules.age_ms > now.ms:
+    excess = max(0, past.size - rules.jobs)
+    for place, (job, ended_ms) in enumerate(past.ended.items()):
+        if place >= excess and ended_ms + rules.age_ms > now.ms:
             break
-        if job not in seen:
-            yield job
-    yield from (job for job, until_ms in past.kept.items() if until_ms <= now.ms and job not in seen)
+        yield job
+    crowded = dict.fromkeys(islice(past.kept, max(0, excess - len(past.ended))))
+    yield from crowded
+    yield from (job for job in past.due(now.ms) if job not in crowded)
 
 
 def _forgotten(past: Past, now: Instant) -> Iterator[JobId]:

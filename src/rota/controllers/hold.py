@@ -1,9 +1,10 @@
-"""A task that may be taking nodes down -> held; released by somebody, or given up when nobody came."""
+"""Quarantine: a task that may be taking down nodes or keepers is held until it is released, or given up."""
 
 from collections.abc import Iterator
 
+from rota.controllers import keeper_deaths
+from rota.controllers.owner import Block
 from rota.controllers.verdict import End
-from rota.model.attempt import AttemptBlock
 from rota.model.columns import Draft, Ranges, ints
 from rota.model.ids import NodeId
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
@@ -18,23 +19,42 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class Blame:
-    """Nodes that went down with tasks of a block lately, by position."""
+    """Nodes and keepers that went down lately with tasks of a block, by position."""
 
-    def __init__(self, task: TaskBlock, now: Instant) -> None:
-        self.nodes, self.times_ms = dict(task.downed), dict(task.downed_ms)
-        self._now_ms = now.ms
+    def __init__(self, view: View, block: Block, now: Instant) -> None:
+        task = block.task
+        self.nodes, self.times_ms, self.deaths = dict(task.downed), dict(task.downed_ms), dict(task.deaths)
+        self.reasons: dict[int, str] = {}  # of those that are suspect now
+        self._view, self._block, self._now = view, block, now
 
-    def on(self, end: End, attempt: AttemptBlock, position: int) -> End:
-        """A node that went down with it is noted; with the last of too many it is suspect."""
-        if end.cause != Cause.NODE_DOWN:
-            return end
+    def on(self, end: End, position: int) -> End:
+        """Note a node or keeper that went down with the task; with the last of too many it is suspect."""
+        match end.cause:
+            case Cause.NODE_DOWN:
+                is_suspect = self._note_node(position)
+            case Cause.KEEPER_DIED:
+                judged = keeper_deaths.judge(self._view, self._block, position, self._now)
+                self.deaths[position], is_suspect = judged.deaths, judged.is_suspect
+            case _:
+                return end
+        if is_suspect:
+            self.reasons[position] = self._reason(end, position)
+        return end._replace(is_suspect=is_suspect)
+
+    def _note_node(self, position: int) -> bool:
+        now_ms, attempt = self._now.ms, self._block.attempt
         known, times_ms = self.nodes.get(position, ()), self.times_ms.get(position, ())
-        unknown = (self._now_ms,) * (len(known) - len(times_ms))  # of an older release's records
+        unknown = (now_ms,) * (len(known) - len(times_ms))  # of an older release's records
         both = zip(known, (*unknown, *times_ms), strict=True)
-        lately = {node: at_ms for node, at_ms in both if at_ms > self._now_ms - BLAME_MS}
-        lately[attempt.nodes[ints(attempt, "node")[position]]] = self._now_ms
+        lately = {node: at_ms for node, at_ms in both if at_ms > now_ms - BLAME_MS}
+        lately[attempt.nodes[ints(attempt, "node")[position]]] = now_ms
         self.nodes[position], self.times_ms[position] = tuple(lately), tuple(lately.values())
-        return end._replace(is_suspect=len(lately) >= SUSPECT_NODES)
+        return len(lately) >= SUSPECT_NODES
+
+    def _reason(self, end: End, position: int) -> str:
+        if end.cause == Cause.KEEPER_DIED:
+            return keeper_deaths.suspicion(self._view, self.deaths[position])
+        return suspicion(self._view, self.nodes[position])
 
 
 def suspicion(view: View, downed: tuple[NodeId, ...]) -> str:
@@ -83,16 +103,16 @@ class _Held:
     def changed(self) -> TaskBlock:
         draft, reasons = Draft(self._task), dict(self._task.reasons)
         downed, downed_ms = dict(self._task.downed), dict(self._task.downed_ms)
+        deaths, faults = dict(self._task.deaths), dict(self._task.faults)
         for at in self.released:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.RELEASED)
             draft["not_before"][at] = self._now.ms
-            downed.pop(at, None)  # it begins again, and with it the suspicion
-            downed_ms.pop(at, None)
-            reasons.pop(at, None)
+            for known in (downed, downed_ms, deaths, faults, reasons):
+                known.pop(at, None)  # it begins again, and with it the suspicion
         for at in self.unclaimed:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.UNCLAIMED)
             reasons[at] = f"{reasons.get(at, 'suspected')}; {_waited()}"
-        return draft.done(reasons=reasons, downed=downed, downed_ms=downed_ms)
+        return draft.done(reasons=reasons, downed=downed, downed_ms=downed_ms, deaths=deaths, faults=faults)
 
 
 def _blocks(job: JobView) -> Iterator[TaskBlock]:

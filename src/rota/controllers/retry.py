@@ -5,9 +5,13 @@ from zlib import crc32
 from rota.controllers.verdict import End, Verdict
 from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskEvent
+from rota.model.limits import FAULT_FIRST_MS, FAULT_JITTER_PERCENT, FAULT_LAST_MS
 from rota.model.retry import Cause, Failure, Retry
 from rota.model.shape import RunMode
 
+_FAULT_PAUSES = Retry(
+    delay_ms=FAULT_FIRST_MS, delay_max_ms=FAULT_LAST_MS, jitter_percent=FAULT_JITTER_PERCENT
+)
 _BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 
 
@@ -19,7 +23,7 @@ def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
 
 
 def _judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
-    """A failure of the job's own spends a retry; a fault of the cluster's is free."""
+    """A failure of the job's own spends a retry; a fault of the cluster costs a pause at most."""
     again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
     match end.state:
         case AttemptState.SUCCEEDED:
@@ -44,6 +48,11 @@ def pause_ms(retry: Retry, failures: int, name: str) -> int:
     """Twice as long each time, less a part that is drawn from the name: every leader draws the same."""
     whole_ms = min(retry.delay_max_ms, retry.delay_ms << min(failures, 32))
     return whole_ms - whole_ms * retry.jitter_percent * (crc32(name.encode()) % 1000) // 100_000
+
+
+def fault_pause_ms(faults: int, name: str) -> int:
+    """The pause after this many faults of the cluster in a row: none after the first, then it doubles."""
+    return 0 if faults <= 1 else pause_ms(_FAULT_PAUSES, faults - 2, name)
 
 
 def _own_failure(retry: Retry, end: End) -> Verdict:

@@ -13,6 +13,12 @@ class End(NamedTuple):
     cause: str | None = None
     is_suspect: bool = False  # too many nodes went down while its task ran on them
     is_outdated: bool = False  # a newer version of its job's spec takes its place
+    is_evicted: bool = False  # the scheduler made it give way
+
+    @property
+    def is_fault(self) -> bool:
+        """The cluster is to blame, not the work and not a user's request."""
+        return self.state is AttemptState.LOST or self.is_evicted
 
 
 class Verdict(NamedTuple):

@@ -202,9 +202,13 @@ def _remember(path: str, mark: str, outputs: Outputs, boxes: Boxes, now_ms: int)
 
 def settle(memory: Memory, boot: str, now_ms: int) -> None:
     """What was started, and nobody saw the end of, is lost."""
-    reason = "the keeper died" if memory.boot == boot else "the machine restarted"
+    if memory.boot == boot:
+        outcome = Outcome(reason="the keeper died", cause="keeper_died")
+    else:
+        outcome = Outcome(reason="the machine restarted")
     for key, started_ms in memory.started.items():
-        memory.ended[key] = row(key, "lost", Outcome(reason=reason), started_ms, now_ms)
+        # All rows of one death share the time: by it the server knows who was there.
+        memory.ended[key] = row(key, "lost", outcome, started_ms, now_ms)
     memory.started.clear()
     memory.boot = boot
 

@@ -304,6 +304,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     spare: tuple[tuple[int, int], ...] = ()  # but not those from .. to: they are as good as the newest
     back_from: int = 0  # the version that failed and is taken back by this
     back_why: str | None = None
+    requests: tuple[str, ...] = ()  # keys of requests that are part of this, the newest last
 
     @property
     def key(self) -> Key:

@@ -82,6 +82,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     leaves_by_ms: int | None = None  # cluster time at which its machine is taken away; None: it ends its work
     shortage: str | None = None  # why it takes nothing new, by its own word
     silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
+    suspect_at_ms: int | None = None  # cluster time at which it was first suspected, while it is so or lost
     last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
     certificate_expires_at_ms: int | None = None  # wall clock; None: a node that is dialled has none
 
@@ -97,14 +98,13 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
 
-    def silenced(self, state: NodeState, reason: str | None, since_ms: int, silent_at_ms: int) -> Self:
-        status = self.turned(state, reason, since_ms)
-        return msgspec.structs.replace(status, silent_at_ms=silent_at_ms)
+    def silenced(self, silent_at_ms: int, suspect_at_ms: int) -> Self:
+        return msgspec.structs.replace(self, silent_at_ms=silent_at_ms, suspect_at_ms=suspect_at_ms)
 
     def heard_again(self, state: NodeState, since_ms: int, now_ms: int) -> Self:
         status = self.turned(state, None, since_ms)
         silence = self.silence_until(now_ms)
-        return msgspec.structs.replace(status, silent_at_ms=None, last_silence=silence)
+        return msgspec.structs.replace(status, silent_at_ms=None, suspect_at_ms=None, last_silence=silence)
 
     def silence_until(self, now_ms: int) -> tuple[int, int] | None:
         """Its last silence, which is over now if it is silent."""

@@ -1,11 +1,13 @@
 """What is over: jobs in the order of their end, the last of each name, and submit keys that outlive them."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from heapq import heapify, heappush
 
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState
 
+_DUE_SPARE = 64  # entries of jobs that are gone, so that the heap is rarely made again
 Series = tuple[str, str]  # a namespace, and what jobs of it are runs of
 
 
@@ -19,6 +21,7 @@ class Past:
         self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
         self.last: dict[Series, JobId] = {}  # the newest that succeeded, while it is remembered
         self._series_of: dict[JobId, Series] = {}  # of these
+        self._due: list[tuple[int, JobId]] = []  # a heap of `kept` by time; some may be kept no more
 
     @property
     def size(self) -> int:
@@ -29,7 +32,9 @@ class Past:
         if spec.keep_seconds is None:
             self.ended[spec.id] = ended_ms
         else:
-            self.kept[spec.id] = ended_ms + round(spec.keep_seconds * 1000)
+            until_ms = ended_ms + round(spec.keep_seconds * 1000)
+            self.kept[spec.id] = until_ms
+            heappush(self._due, (until_ms, spec.id))
         if status.state is JobState.SUCCEEDED:
             self._succeed(spec)
 
@@ -40,9 +45,25 @@ class Past:
             self._series_of.pop(before or JobId(""), None)
             self.last[series], self._series_of[spec.id] = spec.id, series
 
+    def due(self, now_ms: int) -> Iterator[JobId]:
+        """Jobs whose own time is over, in any order; the others are not looked at."""
+        seen: set[JobId] = set()
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._due) or self._due[place][0] > now_ms:
+                continue
+            until_ms, job = self._due[place]
+            if self.kept.get(job) == until_ms and job not in seen:
+                seen.add(job)
+                yield job
+            places += (2 * place + 2, 2 * place + 1)
+
     def forget(self, job: JobId) -> None:
         self.ended.pop(job, None)
-        self.kept.pop(job, None)
+        if self.kept.pop(job, None) is not None and len(self._due) > 2 * len(self.kept) + _DUE_SPARE:
+            self._due = [(until_ms, one) for one, until_ms in self.kept.items()]
+            heapify(self._due)
         series = self._series_of.pop(job, None)
         if series is not None:
             del self.last[series]

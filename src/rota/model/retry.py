@@ -12,6 +12,7 @@ class Cause(StrEnum):
 
     OOM = "oom"  # it went beyond its memory
     NODE_DOWN = "node_down"  # its node was lost, or restarted, while it ran
+    KEEPER_DIED = "keeper_died"  # the keeper of its node died, and with it everything that ran there
 
 
 class Failure(StrEnum):

@@ -11,6 +11,14 @@ from rota.model.recovery import Loss
 from rota.model.service import Proof
 
 
+class Death(msgspec.Struct, frozen=True, array_like=True):
+    """The death of a keeper. Node and wall clock name it: they are the same for every task that was there."""
+
+    node: NodeId
+    ended_at_ms: int  # wall clock, as the next keeper on that node noted it
+    ms: int  # cluster time at which the task's loss was entered
+
+
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by controllers, from a task's first end or unwanting on. No record means: all wanted, try 0."""
 
@@ -30,6 +38,8 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
     downed_ms: dict[int, tuple[int, ...]] = {}  # the same: in cluster time, when that was
+    deaths: dict[int, tuple[Death, ...]] = {}  # position -> deaths of keepers it ran under
+    faults: dict[int, int] = {}  # position -> faults of the cluster in a row, where there are any
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
     renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
     proofs: dict[int, Proof] = {}  # position -> since when that is well, while it takes the others' place

@@ -7,7 +7,7 @@ from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobVerdict
 from rota.model.lifecycle import JobState
-from rota.model.limits import WALL_LOOK_MS
+from rota.model.limits import TICK_MS, WALL_LOOK_MS
 from rota.model.phase import Phase
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import JobView, View
@@ -21,7 +21,7 @@ def start(view: View) -> Iterable[str]:
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
-    if job is None or (job.status is not None and job.status.ended):
+    if job is None or (job.status is not None and job.status.ended) or not _has_limit(job.spec):
         return NOTHING
     if job.verdict is not None and (job.verdict.ends or job.spec.deadline_at_ms is None):
         return NOTHING
@@ -76,15 +76,16 @@ def _waits_since_ms(job: JobView) -> int | None:
 
 
 def _next_look_ms(job: JobView, now: Instant) -> int:
-    """The wall clock may jump, so deadlines are looked at now and then."""
-    spec, found = job.spec, []
+    """When a verdict may be due: as soon as its time has come, else now and then, for clocks may jump."""
+    spec, found = job.spec, [now.ms + WALL_LOOK_MS]
     if spec.deadline_at_ms is not None:
         last_ms = spec.deadline_at_ms - (0 if job.attempts else spec.expect_ms or 0)
-        found.append(now.ms + min(WALL_LOOK_MS, max(0, last_ms - now.wall_ms) + 1))
+        found += [now.ms + at_ms - now.wall_ms + 1 for at_ms in (last_ms, spec.deadline_at_ms)]
     if spec.queue_timeout_seconds is not None and job.verdict is None:
-        since_ms = _waits_since_ms(job)
-        found.append((now.ms if since_ms is None else since_ms) + round(spec.queue_timeout_seconds * 1000))
-    return max(now.ms + 1, min(found))
+        timeout_ms, since_ms = round(spec.queue_timeout_seconds * 1000), _waits_since_ms(job)
+        # Nothing waits now, and nothing tells when something will: even a short timeout is no reason to poll.
+        found.append(now.ms + max(TICK_MS, timeout_ms) if since_ms is None else since_ms + timeout_ms)
+    return min(at_ms for at_ms in found if at_ms > now.ms)
 
 
 RECONCILER = Reconciler("deadline", "scheduler", WAKES, decide, start)

@@ -11,7 +11,7 @@ from rota.engine.loading import load
 from rota.engine.loop import Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror
 from rota.engine.parking import Parking
-from rota.engine.reconciler import Command
+from rota.engine.reconciler import Command, Reconciler
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
 from rota.model.cluster import DEFAULT
@@ -121,6 +121,13 @@ class Machine:
             if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
                 self._say(task, held.attempt, Said.LOST)
                 del self.held[task]
+
+    def lose_keeper(self, wall_ms: int) -> None:
+        """Its keeper dies, and the next one tells of everything that ran."""
+        for task, held in list(self.held.items()):
+            cause, said = ("keeper_died", Said.LOST) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
+            self._say(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
+        self.held.clear()
 
     def crash(self) -> None:
         """All it held is gone with its boot."""
@@ -412,32 +419,36 @@ class Stage:
         return mirror
 
     def _opened(self) -> Loop:
-        reconcilers = [
-            assign.reconciler(Surveyor().look),
-            lifecycle.RECONCILER,
-            family.reconciler(),
-            scale.reconciler(foresee_growth),
-            batch.RECONCILER,
-            rollout.RECONCILER,
-            rollback.RECONCILER,
-            expire.reconciler(),
-            after.RECONCILER,
-            system.RECONCILER,
-            cron.reconciler(zone),
-            scheduler.reconciler(),
-            drain.RECONCILER,
-            deadline.RECONCILER,
-            liveness.reconciler(),
-            brake.reconciler(),
-            ages.reconciler(),
-        ]
-        loop = Loop(self._loaded(), reconcilers, self.parking)
+        loop = Loop(self._loaded(), reconcilers(), self.parking)
         loop.look_at_everything()
         return loop
 
 
 def _encoded(decided: Decided) -> dict[Key, bytes]:
     return {key: codec.encode(record) for key, record in decided.puts.items()}
+
+
+def reconcilers() -> list[Reconciler]:
+    """Every reconciler of a control plane."""
+    return [
+        assign.reconciler(Surveyor().look),
+        lifecycle.RECONCILER,
+        family.reconciler(),
+        scale.reconciler(foresee_growth),
+        batch.RECONCILER,
+        rollout.RECONCILER,
+        rollback.RECONCILER,
+        expire.reconciler(),
+        after.RECONCILER,
+        system.RECONCILER,
+        cron.reconciler(zone),
+        scheduler.reconciler(),
+        drain.RECONCILER,
+        deadline.RECONCILER,
+        liveness.reconciler(),
+        brake.reconciler(),
+        ages.reconciler(),
+    ]
 
 
 def _by_job(said: list[tuple[JobId, Claim]]) -> list[JobClaims]:

@@ -6,7 +6,14 @@ from rota.engine.reconciler import Reconciler, own_id
 from rota.model.brake import Silence
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
-from rota.model.limits import BRAKE_LOOK_MS, LEASE_MARGIN_MS_MIN, LEASE_MS_MIN, LOST_MS, SUSPECT_MS
+from rota.model.limits import (
+    BRAKE_LOOK_MS,
+    LEASE_MARGIN_MS_MIN,
+    LEASE_MS_MIN,
+    LOST_MS,
+    OFFER_GRACE_MS,
+    SUSPECT_MS,
+)
 from rota.model.node import Link, NodeStatus, NodeWish
 from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
 from rota.model.view import NodeView, View
@@ -58,7 +65,7 @@ def judge(
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return _give_up(view, entry, now, lost_ms, silence() if silence else Silence(view))
         case NodeState.SUSPECT:
-            return look_again(entry.heard_at_ms + lost_ms)
+            return _withdraw(view, entry, now, lost_ms)
         case NodeState.LOST | NodeState.LEFT:
             return NOTHING
 
@@ -75,20 +82,31 @@ def _both(one: Plan, other: Plan) -> Plan:
 
 
 def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:
-    """From now on it gets no work; offers it has not answered go elsewhere; the rest has its grace."""
+    """From now on it gets no work; what it has is still its own for a while."""
     assert entry.status is not None
-    node = entry.spec.id
     state = step(NODE, entry.status.state, NodeEvent.SILENT)
-    status = entry.status.silenced(state, reason, now.wall_ms, entry.heard_at_ms)
-    ledger = withdraw(view, node, now)
+    status = entry.status.turned(state, reason, now.wall_ms).silenced(entry.heard_at_ms, now.ms)
     why = f"node {entry.spec.name} is suspect: {reason}"
-    event = Event("node.suspect", why, node=node, state=state.value)
-    return Plan(
-        (status, *ledger.puts()),
-        events=(event, *ledger.events(entry.spec.name)),
-        why=why,
-        wake_at_ms=entry.heard_at_ms + lost_ms,
-    )
+    event = Event("node.suspect", why, node=entry.spec.id, state=state.value)
+    withdrawn = _withdraw(view, entry, now, lost_ms, since_ms=now.ms)
+    return withdrawn.but(puts=(status, *withdrawn.puts), events=(event, *withdrawn.events), why=why)
+
+
+def _withdraw(view: View, entry: NodeView, now: Instant, lost_ms: int, since_ms: int | None = None) -> Plan:
+    """Offers that a suspect node has not answered go elsewhere; at once if it is silent on an open stream.
+
+    After a broken connection its next word is waited for a little. It may tell that an offer was started
+    and died with the keeper: were that offer elsewhere by then, nothing would count against its task.
+    """
+    assert entry.status is not None
+    since_ms = entry.status.suspect_at_ms if since_ms is None else since_ms
+    wake_at_ms = entry.heard_at_ms + lost_ms
+    if entry.link is Link.DOWN and since_ms is not None and now.ms < since_ms + OFFER_GRACE_MS:
+        return look_again(min(wake_at_ms, since_ms + OFFER_GRACE_MS))
+    ledger = withdraw(view, entry.spec.id, now)
+    puts, events = ledger.puts(), ledger.events(entry.spec.name)
+    why = f"node {entry.spec.name} has not answered its offers" if puts else ""
+    return Plan(puts, events=events, why=why, wake_at_ms=wake_at_ms)
 
 
 def _give_up(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: Silence) -> Plan:

@@ -1,6 +1,6 @@
 """What is assigned to a node, and what it was told -> what to tell it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rota.model.attempt import EVICTED, LOOKAHEAD
 from rota.model.columns import column
@@ -23,6 +23,7 @@ from rota.model.view import JobView, View
 Reports = Callable[[JobId], ReportDoor | None]
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 _HARDER = (How.IF_IT_WAITS, How.GRACEFULLY, How.SUPERSEDED, How.AT_ONCE)  # a later one is told, too
+_WORKS_SPARE = 64  # jobs kept beyond what is assigned, so that they are rarely looked through
 _WAITING = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)
 
 
@@ -39,7 +40,7 @@ class Told:
         self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
         self._stopping: dict[Name, How] = {}
         self._signaled: dict[Name, int] = {}  # the last signal it was told of
-        self._works: dict[JobId, int] = {}  # by version
+        self.works: dict[JobId, int] = {}  # by version; at least those of what it has now
         for one in inventory:
             for claim in one.claims:
                 if claim.said < SAID_FIRST_END:
@@ -75,7 +76,14 @@ class Told:
             # A job that was set aside is not known here, but it is one of ours: its work goes on.
             if assigned.get((job, index)) != attempt and job not in view.aside:
                 self._stop(found, (job, index, attempt), How.SUPERSEDED)
+        if len(self.works) > 2 * (len(assigned) + len(self._live)) + _WORKS_SPARE:
+            self._forget_works(assigned)
         return list(found.values())
+
+    def _forget_works(self, assigned: Mapping[tuple[JobId, int], int]) -> None:
+        """Jobs of which nothing is there any more: should something come again, they are told again."""
+        there = {job for job, _ in assigned} | {job for job, _, _ in self._live}
+        self.works = {job: version for job, version in self.works.items() if job in there}
 
     def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
         job_id, index, attempt = name
@@ -91,15 +99,15 @@ class Told:
         """Once a connection, and once more for each version."""
         job_id, version = job.spec.id, job.spec.version
         orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
-        if self._works.get(job_id, 0) < version:
-            self._works[job_id] = version
+        if self.works.get(job_id, 0) < version:
+            self.works[job_id] = version
             door = self._reports(job_id) if job.spec.results else None
             found[job_id] = orders._replace(work=work_of(job.spec, door))
 
     def _tell_news(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
         """Of what lives there: a newer spec, also one made while it was away; and signals."""
         job_id, index, attempt = name
-        if job.spec.version > 1 and self._works.get(job_id, 0) < job.spec.version:
+        if job.spec.version > 1 and self.works.get(job_id, 0) < job.spec.version:
             self._tell_work(found, job)
         for sent in job.wish.sent if job.wish is not None else ():
             if sent.attempts.get(index) == attempt and sent.n > self._signaled.get(name, 0):

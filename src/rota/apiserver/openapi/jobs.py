@@ -173,6 +173,9 @@ JOB_FIELDS = Job.__struct_fields__
 _ONE = "/v1/jobs/{ref}"
 SUBMIT_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
 
+WISH_KEY = (
+    Parameter("Idempotency-Key", "a request that is repeated with its key changes nothing", where="header"),
+)
 OPERATIONS = (
     Operation(
         "POST",
@@ -220,13 +223,39 @@ OPERATIONS = (
         tag="its version",
     ),
     Operation("DELETE", _ONE, "forget an ended job, by its id", None, 204, headers=(IF_MATCH,)),
-    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody),
-    Operation("POST", f"{_ONE}/kill", "end it without grace, or send it a signal", Job, 202, body=KillBody),
-    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody),
-    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody),
-    Operation("POST", f"{_ONE}/restart", "stop what runs, and try it again", Job, 202, body=IndicesBody),
-    Operation("POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody),
-    Operation("POST", f"{_ONE}/rollback", "go back to its former version", Job, 202, body=EmptyBody),
+    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody, headers=WISH_KEY),
+    Operation(
+        "POST",
+        f"{_ONE}/kill",
+        "end it without grace, or send it a signal",
+        Job,
+        202,
+        body=KillBody,
+        headers=WISH_KEY,
+    ),
+    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=WISH_KEY),
+    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody, headers=WISH_KEY),
+    Operation(
+        "POST",
+        f"{_ONE}/restart",
+        "stop what runs, and try it again",
+        Job,
+        202,
+        body=IndicesBody,
+        headers=WISH_KEY,
+    ),
+    Operation(
+        "POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody, headers=WISH_KEY
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/rollback",
+        "go back to its former version",
+        Job,
+        202,
+        body=EmptyBody,
+        headers=WISH_KEY,
+    ),
     Operation(
         "POST",
         f"{_ONE}/resolve",
@@ -234,6 +263,7 @@ OPERATIONS = (
         Job,
         202,
         body=ResolveBody,
+        headers=WISH_KEY,
     ),
     Operation(
         "POST",

@@ -1,0 +1,250 @@
+"""An update of any field is like a submit of the whole: the same spec, or refused by the same rules."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from rota.apiserver import admit_update
+from rota.apiserver.admission import Submitted, submit
+from rota.apiserver.admit_update import FIXED, Update
+from rota.apiserver.spec import FIELDS, parse_spec
+from rota.apiserver.spec_body import body_of
+from rota.engine.mirror import Mirror
+from rota.model.errors import Rejected
+from rota.model.job import JobSpec
+from rota.testing.builders import WALL_MS, add_node, at
+from tests.apiserver.builders import ADA
+
+NOW = at(0)
+BASES: dict[str, dict[str, Any]] = {
+    "batch": {"command": ["true"]},
+    "array": {"command": ["true"], "count": 5, "retries": 2, "timeout": "1h", "where": ["ssd exists"]},
+    "steps": {"steps": [{"command": ["true"], "env": {"A": "b"}, "timeout": 3}]},
+    "service": {"kind": "service", "command": ["serve"], "count": 2, "check": {"http": "/up", "port": 80}},
+    "system": {"kind": "system", "command": ["watch"]},
+    "leased": {"command": ["true"], "run": "one_at_a_time", "lease": "40s", "lease_margin": "8s"},
+    "once": {"command": ["true"], "run": "at_most_once"},
+    "owned": {"command": ["true"], "recovery": "controller", "controller": "ci", "controller_wait": "5s"},
+    "container": {
+        "command": ["true"],
+        "image": "alpine",
+        "container": {"network": "host", "pull": "missing"},
+    },
+    "choosy": {"command": ["true"], "retry": {"attempts": 3, "on": [75, "oom"], "delay": "5s", "jitter": 0}},
+}
+VALUES: dict[str, list[Any]] = {
+    "name": ["other"],
+    "namespace": ["other"],
+    "command": [["echo", "x"]],
+    "steps": [[{"name": "one", "command": ["a"]}, {"command": ["b"]}]],
+    "env": [{"A": "1", "B": "2"}],
+    "workdir": ["/srv"],
+    "count": [3, 1],
+    "parallel": [2],
+    "cpu": [2, 0.5, 0],
+    "memory": ["2g", 0],
+    "disk": ["1g"],
+    "gpu": [1, 0.5],
+    "resources": [{"licence": 2}],
+    "where": [["region == eu", "ram_gb > 8"], []],
+    "priority": [70, 0, 100],
+    "retries": [4, 0],
+    "timeout": ["90s"],
+    "grace": [0, "3s"],
+    "run": ["at_least_once", "at_most_once", "one_at_a_time"],
+    "when_unschedulable": ["reject"],
+    "recovery": ["cancel", "none", "scheduler", "controller"],
+    "labels": [{"team": "a"}],
+    "region": ["eu"],
+    "on": ["node-1"],
+    "gpu_model": ["h100"],
+    "prefer": ["ssd exists weight 20"],
+    "near": ["job == db"],
+    "apart": ["app == web over rack weight 50"],
+    "spread": ["rack skew 2"],
+    "tolerate": ["dedicated=ci"],
+    "gang": [True],
+    "policy": ["pack"],
+    "noise": ["disk"],
+    "preemptible": [False],
+    "evict_at_most": [0, 1],
+    "expect": ["10m"],
+    "deadline": ["2h", "2999-01-01T00:00:00Z"],
+    "log_bytes": ["10m"],
+    "limits": [{"memory": "1g", "cpu": 2, "pids": 100}],
+    "files": [{"run.sh": "#!/bin/sh", "data/x": {"base64": "AAEC"}}],
+    "image": ["debian"],
+    "container": [{"network": "none"}, {"mounts": ["/data:/data:ro"]}],
+    "after": [["1"]],
+    "kind": ["service"],
+    "stop_signal": ["INT"],
+    "restart": [{"attempts": 5, "delay": "2s"}],
+    "check": [{"tcp": 8080}, {"command": ["./check"]}],
+    "sandbox": [True, {"network": True, "writable": ["/srv/data"]}],
+    "rollout": [{"max_parallel": 2, "rollback": False}],
+    "results": [True],
+    "lease": ["30s"],
+    "lease_margin": ["9s"],
+    "retry": [{"attempts": 7}, {"on": [3], "fail_on": [4]}, {"delay": "7s", "delay_max": "9m"}],
+    "retry_on": [[5, "signal"], 5],
+    "fail_on": [[2]],
+    "queue_timeout": ["5m"],
+    "controller": ["other"],
+    "when_no_controller": ["scheduler"],
+    "controller_wait": ["9s"],
+    "keep": ["1h"],
+    "cluster": ["default"],
+    "move_pending": [False],
+}
+CASES = [(field, value) for field, values in VALUES.items() for value in values]
+TABLES = ("retry", "rollout")
+
+
+def made() -> Mirror:
+    mirror = Mirror()
+    add_node(mirror, "n1", {"cpu": 8000})
+    return mirror
+
+
+def submitted(mirror: Mirror, body: Mapping[str, Any]) -> JobSpec:
+    plan = submit(mirror, dict(body), ADA, None, NOW)
+    assert isinstance(plan.answer, Submitted)
+    for record in plan.puts:
+        mirror.apply(record)
+    return mirror.jobs[plan.answer.job].spec
+
+
+def updated(body: Mapping[str, Any], patch: dict[str, Any]) -> JobSpec:
+    mirror = made()
+    job = submitted(mirror, body)
+    plan = admit_update.update(mirror, job.id, Update(patch), ADA, NOW)
+    assert isinstance(plan.answer, admit_update.Updated)
+    return msgspec.structs.replace(plan.answer.job, version=1)
+
+
+def outcome(body: Mapping[str, Any], patch: dict[str, Any]) -> JobSpec | Rejected:
+    try:
+        return updated(body, patch)
+    except Rejected as refusal:
+        return refusal
+
+
+def asked(body: Mapping[str, Any]) -> JobSpec | None:
+    """What a submit makes of it; None: it is refused."""
+    try:
+        return submitted(made(), body)
+    except Rejected:
+        return None
+
+
+def said_by(spec: JobSpec, fields: Iterable[str]) -> dict[str, object]:
+    """What these fields say in a spec; the name of a job may be made from its command."""
+    return {name: getattr(spec, name) for field in fields for name in FIELDS[field] if name != "name"}
+
+
+def merged(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
+    """The body that an update of one field stands for."""
+    old = body.get(field)
+    if field in TABLES and isinstance(old, dict):
+        value = old | value
+    dropped: tuple[str, ...] = ()
+    if field == "run" and value != "one_at_a_time":
+        dropped = ("lease", "lease_margin")
+    if field == "recovery" and value != "controller":
+        dropped = ("controller", "when_no_controller", "controller_wait")
+    if field == "command":
+        dropped = ("steps",)
+    if field == "steps":
+        dropped = ("command",)
+    rest = {name: said for name, said in body.items() if name not in dropped}
+    short = {"retries": "attempts", "retry_on": "on", "fail_on": "fail_on"}
+    if field in short and "retry" in rest:
+        return rest | {"retry": rest["retry"] | {short[field]: value}}
+    if field == "retry" and "retries" in rest and "attempts" in value:
+        del rest["retries"]
+    return rest | {field: value}
+
+
+def test_every_field_has_an_example() -> None:
+    assert VALUES.keys() == FIELDS.keys()
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_an_update_makes_what_a_submit_would_or_is_refused_as_that_is(base: str) -> None:
+    for field, value in CASES:
+        wanted = asked(merged(BASES[base], field, value))
+        found = outcome(BASES[base], {field: value})
+        if isinstance(found, Rejected):
+            assert wanted is None or field in FIXED, (field, value, found)
+            continue
+
+        assert wanted is not None, f"a submit with {field} = {value} is refused"
+        assert said_by(found, FIELDS) == said_by(wanted, FIELDS), (field, value)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_null_takes_back_what_an_update_or_a_submit_said(base: str) -> None:
+    for field, value in CASES:
+        taken = (field, "retries") if field == "retry" else (field,)  # its attempts are the retries
+        whole = BASES[base] | {field: value}
+        without = {name: said for name, said in BASES[base].items() if name not in taken}
+        wanted = asked(without)
+        if asked(whole) is None or wanted is None or field in FIXED:
+            continue
+
+        found = updated(whole, {field: None})
+
+        assert said_by(found, [field]) == said_by(wanted, [field]), (field, value)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_null_of_any_field_of_any_job_is_no_fault_of_ours(base: str) -> None:
+    for field in FIELDS:
+        assert str(outcome(BASES[base], {field: None}))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_body_of_a_spec_asks_for_the_same(base: str) -> None:
+    fields = [field for field in FIELDS if field not in ("name", "namespace", "after", "cluster", "deadline")]
+    for field, value in CASES:
+        spec = asked(BASES[base] | {field: value})
+        if spec is None or field == "deadline":
+            continue
+
+        again = parse_spec(body_of(spec), WALL_MS)
+
+        assert said_by(again, fields) == said_by(spec, fields), (field, value)
+
+
+def test_a_short_form_leaves_the_other_conditions() -> None:
+    spec = updated({"command": ["true"], "where": ["ssd exists", "region == eu"]}, {"region": "us"})
+
+    assert [str(one) for one in spec.where] == ["ssd exists", "region == us"]
+
+
+def test_entries_of_a_table_are_changed_one_by_one_within_the_bounds_of_the_whole() -> None:
+    spec = updated({"command": ["true"], "env": {"A": "1", "B": "2"}}, {"env": {"A": None, "C": "3"}})
+    big = {"run.sh": "x" * 200_000}
+
+    assert spec.env == {"B": "2", "C": "3"}
+    with pytest.raises(Rejected, match="files"):
+        updated({"command": ["true"], "files": big}, {"files": {"more.sh": "x" * 200_000}})
+
+
+def test_an_update_of_a_job_whose_deadline_is_close_is_not_refused_for_that() -> None:
+    mirror = made()
+    job = submitted(mirror, {"command": ["true"], "timeout": "1h", "deadline": "2h"})
+    later = at(90 * 60_000)
+
+    assert admit_update.update(mirror, job.id, Update({"priority": 60}), ADA, later).puts
+    with pytest.raises(Rejected, match="deadline"):
+        admit_update.update(mirror, job.id, Update({"timeout": "50m"}), ADA, later)
+
+
+def test_what_is_beside_a_field_counts_as_at_a_submit() -> None:
+    with pytest.raises(Rejected, match="gang"):
+        updated({"kind": "system", "command": ["true"]}, {"gang": True})
+    with pytest.raises(Rejected, match="retries"):
+        updated({"kind": "system", "command": ["true"]}, {"retry": {"attempts": 3}})

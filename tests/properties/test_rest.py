@@ -1,0 +1,155 @@
+"""Whatever has happened, no reconciler asks to be woken again and again while nothing changes."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from rota.apiserver import admit_update, admit_wishes
+from rota.engine.mirror import Mirror
+from rota.engine.reconciler import Reconciler
+from rota.model.after import After
+from rota.model.errors import Rejected
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, Kind, Unschedulable
+from rota.model.lifecycle import NodeState
+from rota.model.plan import Instant
+from rota.model.shape import RunMode
+from rota.store import codec
+from rota.testing import asked
+from rota.testing.builders import WALL_MS, job_spec
+from rota.testing.stage import Machine, Stage, reconcilers
+
+STEPS = 60
+OFTEN_MS = 50  # looks closer together than this
+LOOKS = 20  # as many in a row are a loop
+
+
+def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:
+    """A job of a random kind, with whatever makes reconcilers look at the time."""
+    fields: dict[str, object] = {
+        "count": draw.choice([1, 1, 3]),
+        "priority": draw.choice([10, 50, 90]),
+        "retries": draw.choice([0, 2]),
+        "after": (After(JobId(str(draw.randrange(1, number)))),)
+        if number > 1 and draw.random() < 0.2
+        else (),
+    }
+    chances: list[tuple[float, str, list[object]]] = [
+        (0.4, "deadline_at_ms", [WALL_MS + now_ms + left_ms for left_ms in (1, 500, 20_000, 10**7)]),
+        (0.3, "queue_timeout_seconds", [0.001, 1, 60]),
+        (0.2, "expect_seconds", [0.001, 5.0]),
+        (0.2, "run", list(RunMode)),
+        (0.1, "when_unschedulable", [Unschedulable.REJECT]),
+        (0.2, "keep_seconds", [0.0, 0.001, 30.0]),
+    ]
+    fields |= {name: draw.choice(values) for chance, name, values in chances if draw.random() < chance}
+    if draw.random() < 0.2:
+        kind = draw.choice([Kind.SERVICE, Kind.SYSTEM])
+        fields |= {
+            "kind": kind,
+            "retries": 0,
+            "run": RunMode.AT_LEAST_ONCE,
+            "count": int(kind is Kind.SERVICE),
+        }
+    return job_spec(number, **fields)
+
+
+class Story:
+    """Random events on a stage, from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.stage = Stage()
+        self.jobs = 0
+        for name in "abc":
+            self.stage.join(Machine(name, {"cpu": 2000}, {}))
+
+    def step(self) -> None:
+        events: list[Callable[[], object]] = [
+            self.submit,
+            self.submit,
+            self.end,
+            self.wish,
+            self.update,
+            self.harm,
+            lambda: self.stage.wait(self.draw.choice([1, 1000, 35_000, 90_000])),
+        ]
+        self.draw.choice(events)()
+
+    def submit(self) -> None:
+        self.jobs += 1
+        self.stage.submit(drawn(self.draw, self.jobs, self.stage.now_ms))
+
+    def end(self) -> None:
+        held = [(machine, task) for machine in self.stage.machines.values() for task in machine.held]
+        if held:
+            machine, task = self.draw.choice(held)
+            machine.end(task, self.draw.choice([0, 1]), 5)
+            self.stage.settle()
+
+    def wish(self) -> None:
+        wished = self.draw.choice([admit_wishes.pause, admit_wishes.resume, admit_wishes.cancel])
+        self.ask(lambda job: lambda view, now: wished(view, job, {}, asked.USER, now))
+
+    def update(self) -> None:
+        patch = self.draw.choice(
+            [{"deadline": None}, {"deadline": "1s"}, {"queue_timeout": "1ms"}, {"priority": 99}]
+        )
+        wanted = admit_update.Update(patch)
+        self.ask(lambda job: lambda view, now: admit_update.update(view, job, wanted, asked.USER, now))
+
+    def ask(self, command: Callable[..., object]) -> None:
+        if not self.jobs:
+            return
+        try:
+            self.stage.ask("apiserver", command(JobId(str(self.draw.randint(1, self.jobs)))))  # type: ignore[arg-type]
+        except Rejected:
+            return
+        self.stage.settle()
+
+    def harm(self) -> None:
+        machine = self.draw.choice(list(self.stage.machines.values()))
+        state = self.stage.mirror.nodes[machine.name].status  # type: ignore[index]
+        if machine.told is None or (state is not None and state.state is NodeState.LOST):
+            self.stage.call(machine)
+            return
+        match self.draw.randrange(3):
+            case 0:
+                self.stage.cut(machine)
+            case 1:
+                machine.crash()
+                self.stage.call(machine)
+            case _:
+                machine.lose_keeper(self.stage.now.wall_ms)
+                self.stage.settle()
+
+
+def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bool:
+    """It is looked at again and again, and nothing comes of it."""
+    for _ in range(LOOKS):
+        plan = reconciler.decide(view, key, now)
+        acts = plan.puts or plan.deletes
+        if acts or plan.wake_at_ms is None or plan.wake_at_ms >= now.ms + OFTEN_MS:
+            return False
+        passed_ms = max(1, plan.wake_at_ms - now.ms)
+        now = Instant(now.ms + passed_ms, now.wall_ms + passed_ms)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_second_look_at_the_same_state_does_not_ask_for_a_third_at_once(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(STEPS):
+        story.step()
+        mirror = Mirror()
+        mirror.now_ms = story.stage.now_ms
+        mirror.load(codec.decode(key, value) for key, value in story.stage.records.items())
+        found = [
+            (reconciler.name, key)
+            for reconciler in reconcilers()
+            for key in reconciler.start(mirror)
+            if restless(mirror, reconciler, key, story.stage.now)
+        ]
+
+        assert not found
