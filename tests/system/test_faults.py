@@ -74,7 +74,7 @@ def test_a_retry_after_an_update_that_removes_the_gpu(
     retry = {"attempts": 20, "delay": "2s"}
     odd = node.submit(*witness.script("exit 1"), gpu=1, retry=retry)
     witness.wait_for(1)
-    assert node.call("PATCH", f"/v1/jobs/{odd}", {"gpu": None}).status == 200
+    until(lambda: node.call("PATCH", f"/v1/jobs/{odd}", {"gpu": None}).status == 200, "its pause has begun")
     if is_restarted:
         node.kill_server()
         node.start_server()
