@@ -36,6 +36,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.watcher")
 
 _PIECE_BYTES = 256 << 10  # of a log, told at once
+_LAST_WORD_SECONDS = 5.0  # for what is being said to a node that is about to be hung up on
 PLACE = (
     "place",
     "round",
@@ -112,19 +113,30 @@ class AgentDoor(pb_grpc.AgentServicer):
         self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
     ) -> None:
         session = await self._greet(node, words, line, expires_at_ms)
-        nonsense: list[BadField] = []
         try:
             async with asyncio.TaskGroup() as halves:
-                halves.create_task(self._hear(session, words))
+                halves.create_task(self._listen(session, words))
                 halves.create_task(self._speak(session, line))
         except* Over:
             pass
-        except* BadField as group:
-            nonsense += [one for one in group.exceptions if isinstance(one, BadField)]
         finally:
             self._part(session)
-        if nonsense:
-            raise nonsense[0]
+        if session.nonsense is not None:
+            raise session.nonsense
+
+    async def _listen(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
+        """Hear the node out, until it says what cannot be.
+
+        A write that is cancelled halfway keeps the status from being sent after it: the other half finishes
+        what it says first, unless the node does not take it.
+        """
+        try:
+            await self._hear(session, words)
+        except BadField as nonsense:
+            session.nonsense = nonsense
+            session.end()
+            await asyncio.sleep(_LAST_WORD_SECONDS)
+            raise Over from None
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
         node = await self._who(context)

@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol
 
 import grpc
 
+from rota.model.errors import BadField
 from rota.model.ids import JobId, NodeId
 from rota.model.sync import JobOrders
 from rota.watcher.told import Told
@@ -45,6 +46,7 @@ class Session:
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
+    nonsense: BadField | None = None  # what ended it, if the node said what cannot be
 
     def say(self, word: pb.ToNode) -> None:
         self.words.append(word)
