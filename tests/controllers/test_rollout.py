@@ -181,6 +181,27 @@ def test_what_came_back_is_not_given_up() -> None:
     assert (job(made).spec.version, state(job(made))) == (3, RolloutState.DONE)
 
 
+def test_an_update_after_a_failed_rollout_is_not_taken_back_by_a_restart() -> None:
+    made = serving()
+    made.update(ONE, {}, replace=True)  # a rollout of version 1 itself: there is none to go back to
+    end(made, 0, code=1, ran_ms=1)
+    assert state(job(made)) is RolloutState.FAILED
+    made.update(ONE, {"env": {"COLOUR": "red"}}, replace=False)
+
+    made.restart()
+
+    assert (job(made).spec.version, job(made).spec.env) == (2, {"COLOUR": "red"})
+
+
+def test_a_failed_rollout_goes_back_when_its_user_allows_it_later() -> None:
+    made = serving()
+    update(made, rollback=False)
+    end(made, 0, code=1, ran_ms=1)
+    made.update(ONE, {"rollout": {"rollback": True}}, replace=False)
+
+    assert job(made).spec.env == {}
+
+
 def test_a_canceled_service_goes_nowhere() -> None:
     made = serving()
     update(made)

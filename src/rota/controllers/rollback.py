@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
+from rota.model.job import JobSpec
 from rota.model.plan import NOTHING, Event, Instant, Plan
 from rota.model.rollout import JobRollout, RolloutState, go_back
 from rota.model.view import View
@@ -11,6 +12,10 @@ from rota.model.view import View
 
 def _failed(rollout: JobRollout) -> Iterable[str]:
     return (rollout.id,) if rollout.state is RolloutState.FAILED else ()
+
+
+def _updated(spec: JobSpec) -> Iterable[str]:
+    return (spec.id,) if spec.version > 1 else ()
 
 
 def start(view: View) -> Iterable[str]:
@@ -26,6 +31,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     failed = job.rollout.state is RolloutState.FAILED and job.rollout.version == job.wish.replace
     if not failed or not job.spec.rollout.rollback or (job.status is not None and job.status.ended):
         return NOTHING
+    if job.former is None or job.former.spec is None or job.former.spec.version >= job.rollout.version:
+        return NOTHING  # an update without a rollout has come since: the version before it has not failed
     back = go_back(job.spec, job.wish, job.former, job.rollout.reason or "")
     if back is None:
         return NOTHING
@@ -35,4 +42,4 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 # A rollback is an update in its user's name: so it writes as the apiserver does.
-RECONCILER = Reconciler("rollback", "apiserver", {JobRollout: _failed}, decide, start)
+RECONCILER = Reconciler("rollback", "apiserver", {JobRollout: _failed, JobSpec: _updated}, decide, start)

@@ -204,9 +204,11 @@ class Stage:
     def cancel(self, job: JobId, reason: str | None = None) -> None:
         self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
 
-    def update(self, job: JobId, changes: dict[str, object], max_parallel: int | None) -> None:
-        """What runs an older version makes way."""
-        wanted = admit_update.Update(changes, None, True, max_parallel)
+    def update(
+        self, job: JobId, changes: dict[str, object], max_parallel: int | None = None, *, replace: bool = True
+    ) -> None:
+        """With `replace` what runs an older version makes way."""
+        wanted = admit_update.Update(changes, None, replace, max_parallel)
         caller = Caller("user", Role.ADMIN, ("*",))
         self.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, caller, now))
         self.settle()
