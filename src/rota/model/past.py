@@ -1,5 +1,6 @@
 """What is over: jobs in the order of their end, the last of each name, and submit keys that outlive them."""
 
+from bisect import bisect_left, insort
 from collections.abc import Container, Iterator
 from heapq import heapify, heappush
 
@@ -19,7 +20,8 @@ class Past:
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.key_of: dict[JobId, Key] = {}
         self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
-        self.last: dict[Series, JobId] = {}  # the newest that succeeded, while it is remembered
+        self.last: dict[Series, JobId] = {}  # the newest that succeeded, of those that are remembered
+        self._succeeded: dict[Series, list[int]] = {}  # all of them, sorted
         self._series_of: dict[JobId, Series] = {}  # of these
         self._due: list[tuple[int, JobId]] = []  # a heap of `kept` by time; some may be kept no more
 
@@ -40,10 +42,10 @@ class Past:
 
     def _succeed(self, spec: JobSpec) -> None:
         series = (spec.namespace, spec.series)
-        before = self.last.get(series)
-        if before is None or int(before) < int(spec.id):
-            self._series_of.pop(before or JobId(""), None)
-            self.last[series], self._series_of[spec.id] = spec.id, series
+        runs = self._succeeded.setdefault(series, [])
+        insort(runs, int(spec.id))
+        self._series_of[spec.id] = series
+        self.last[series] = JobId(str(runs[-1]))
 
     def due(self, now_ms: int) -> Iterator[JobId]:
         """Jobs whose own time is over, in any order; the others are not looked at."""
@@ -64,11 +66,19 @@ class Past:
         if self.kept.pop(job, None) is not None and len(self._due) > 2 * len(self.kept) + _DUE_SPARE:
             self._due = [(until_ms, one) for one, until_ms in self.kept.items()]
             heapify(self._due)
-        series = self._series_of.pop(job, None)
-        if series is not None:
-            del self.last[series]
+        if job in self._series_of:
+            self._forget_success(job, self._series_of.pop(job))
         if job in self.key_of and job not in self.gone:
             self.orphans[job] = None
+
+    def _forget_success(self, job: JobId, series: Series) -> None:
+        """When the newest goes, the one before it is the last again, as after a restart."""
+        runs = self._succeeded[series]
+        del runs[bisect_left(runs, int(job))]
+        if runs:
+            self.last[series] = JobId(str(runs[-1]))
+        else:
+            del self.last[series], self._succeeded[series]
 
     def bury(self, record: JobGone) -> None:
         self.gone[record.id] = record

@@ -1,0 +1,40 @@
+"""Which run of a series is its last, whatever order runs end and are forgotten in."""
+
+from itertools import permutations
+
+import pytest
+
+from rota.model.ids import JobId
+from rota.model.job import JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.past import Past
+from rota.testing.builders import job_spec
+
+SERIES = ("default", "probe")
+
+
+def ended(past: Past, number: int, state: JobState = JobState.SUCCEEDED) -> None:
+    spec = job_spec(number, name="probe")
+    past.end(spec, JobStatus(spec.id, state, ended_ms=number))
+
+
+@pytest.mark.parametrize("order", list(permutations([1, 2, 10])))
+def test_the_newest_run_that_succeeded_is_the_last(order: tuple[int, ...]) -> None:
+    past = Past()
+    for number in order:
+        ended(past, number)
+    ended(past, 11, JobState.FAILED)
+
+    assert past.last == {SERIES: "10"}
+
+
+@pytest.mark.parametrize("order", list(permutations([1, 2, 10])))
+def test_when_the_last_run_is_forgotten_the_one_before_it_is_the_last(order: tuple[int, ...]) -> None:
+    past = Past()
+    left = [1, 2, 10]
+    for number in left:
+        ended(past, number)
+    for number in order:
+        past.forget(JobId(str(number)))
+        left.remove(number)
+        assert past.last == ({SERIES: str(max(left))} if left else {})
