@@ -19,6 +19,7 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.log import Log
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -29,7 +30,7 @@ from rota.model.recovery import JobAnswers, Presence
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
-from rota.model.shape import Line, Shape
+from rota.model.shape import Line
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
@@ -49,6 +50,7 @@ class Mirror(Standing):
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
         self.leased: Mapping[JobId, None] = self._sums.leased
+        self.leased_on: Mapping[NodeId, Mapping[JobId, None]] = self._sums.leased_on
         self.presence = Presence()
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
@@ -58,8 +60,8 @@ class Mirror(Standing):
         self.read_at_ms = 0
         self.is_short = False  # of disk space, as far as its store says
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
-        self._lines = Lines()
         self.refusals = Refusals()
+        self._lines = Lines(self.refusals)
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
             JobSpec: self._set_job,
             JobWish: self._set_job_wish,
@@ -84,14 +86,27 @@ class Mirror(Standing):
     # ---- reading
 
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
+        self._lines.wake(self.now_ms)
         return self._lines.all()
+
+    def line(self, line: Line) -> Sequence[Turn]:
+        return self._lines.of(line)
+
+    @property
+    def line_changes(self) -> Log[Line]:
+        self._lines.wake(self.now_ms)
+        return self._lines.changed
+
+    def next_resume_ms(self) -> int | None:
+        self._lines.wake(self.now_ms)
+        return self._lines.next_ms()
 
     def followers(self, job: JobId) -> Sequence[JobId]:
         return self._followers.of(job)
 
-    def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
+    def refused_by(self, errand: Line) -> Mapping[NodeId, tuple[int, str]]:
         """By nodes that are there: one may have been deleted since."""
-        return {node: said for node, said in self.refusals.of(shape).items() if node in self.nodes}
+        return {node: said for node, said in self.refusals.of(errand).items() if node in self.nodes}
 
     # ---- writing
 
@@ -185,7 +200,7 @@ class Mirror(Standing):
         self.unassigned[record.id] = None
         self.unfinished += 1
         self._followers.come(record)
-        self._sums.begin(record, self.jobs.values())
+        self._sums.begin(record)
 
     def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
         """An update: what was counted by the old spec is counted by the new one."""
@@ -194,18 +209,18 @@ class Mirror(Standing):
             self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
-        self._sums.begin(record, self.jobs.values())
+        self._sums.begin(record)
         for block, attempt in job.attempts.items():
             self._shift_holds(job, attempt, bytes(len(job.held(block))), job.held(block))
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
         before, job.wish = job.wish, record
         for block in touched_by(before, record, job.attempts):
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         """Its tasks may run on nodes of that cluster only: it waits in another line."""
@@ -242,7 +257,7 @@ class Mirror(Standing):
     def _set_pins(self, record: PinBlock) -> None:
         job = self.jobs[record.job]
         job.pin(record)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _note_system(self, record: JobStatus) -> None:
         if record.state is JobState.ACTIVE:
@@ -293,7 +308,7 @@ class Mirror(Standing):
         job.phases[block], job.holds[block] = now.phase, now.hold
         if _STOPPING in now.phase:
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""
@@ -336,7 +351,8 @@ class Mirror(Standing):
             if new.state[at] == _REFUSED:
                 attempt = job.attempts[new.block]
                 node = attempt.nodes[ints(attempt, "node")[at]]
-                self.refusals.note(job.spec.shape, node, new.reasons.get(at, "refused"), self.now_ms)
+                self.refusals.note(job.spec.errand, node, new.reasons.get(at, "refused"), self.now_ms)
+                self._lines.refuse(job.spec.errand)
 
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
@@ -352,7 +368,7 @@ class Mirror(Standing):
         if record.state is _CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _node(self, node: NodeId) -> NodeEntry:
         entry = self.nodes.get(node)
@@ -372,6 +388,7 @@ class Mirror(Standing):
             self.room.set_capacity(slot, record.capacity)
         if before is None or before.news(record):
             self.refusals.forget(record.id)
+            self.room.renew(slot)
         self._refit(entry)
 
     def _refit(self, entry: NodeEntry) -> None:
@@ -386,6 +403,8 @@ class Mirror(Standing):
         job = self.jobs.pop(job_id, None)
         if job is not None:
             self.past.forget(job_id)
+            self._lines.take_out(job)
+            job.resumes_ms = None
         self.systems.pop(job_id, None)
         self.unassigned.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
@@ -397,4 +416,4 @@ class Mirror(Standing):
         entry = self.nodes.pop(node, None)
         self.touched.pop(node, None)  # nobody is there to be told
         if entry is not None:
-            self.room.set_open(self.room.slot[node], False)
+            self.room.remove(node)

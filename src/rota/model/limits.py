@@ -62,7 +62,17 @@ PRIORITY_MAX = 100  # 0 to 100, 50 is ordinary
 PREEMPT_MARGIN = 10  # by how much a priority must be higher for running work to give way to it
 NOMINATED_MS = 60_000  # how long room stays promised to the job for which others had to give way
 EVICTIONS_MAX = 100  # tasks for which others are made to give way in one round
-BACKFILL_JOBS_MAX = 1_000  # jobs of one line that are looked at behind one that may not start yet
+PROMISE_AHEAD_MS = 24 * 3600_000  # room is promised no further ahead: what is expected then is a guess
+PROMISE_LATE_MS = 60_000  # how long room stays promised, at least, beyond the time it was first expected
+PROMISE_REST_MS = (
+    600_000  # a job whose promise was not kept gets no other for so long: others have their turn
+)
+PROMISE_LOOK_MS = 30_000  # a job that could be promised nothing is looked at again after so long
+PROMISES_TRIED_MAX = (
+    4  # jobs a round looks at to find one that room can be promised to: each costs up to 1 ms
+)
+NEIGHBOUR_MOVES_KEPT = 10_000  # changed counts of neighbours: a scheduler further behind looks at all lines
+LINE_CHANGES_KEPT = 100_000  # lines that jobs joined or left: a scheduler further behind looks at all of them
 SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted
 LOG_BYTES_MIN = 64 * 1024  # of a stream that is kept: holes in files are not made smaller
 RESTORE_NUMBERS = 10_000_000  # of jobs and nodes, left out after a restore: some may be given out already
@@ -112,7 +122,7 @@ GPUS_MAX = 64  # of one node: more than any machine has, and an attempt's fit on
 NODE_TASKS_MAX = 10_000  # live attempts on one node, also of tasks that ask for nothing
 ROWS_KEPT = 1_000  # shapes whose points on every node are kept: 80 MB at ten thousand nodes
 SHORT_RUN_US = 50_000  # runs longer than this gain nothing from lookahead
-REFUSAL_MS = 30_000  # a node's refusal of a shape counts this long unless the node reports a change
+REFUSAL_MS = 30_000  # a node's refusal counts this long unless the node reports a change
 RETRY_FIRST_MS = 1_000  # pause before the first retry; doubled each time
 RETRY_LAST_MS = 60_000  # the longest pause
 SERVICE_LAST_MS = 300_000  # the same of a service, which is tried for ever

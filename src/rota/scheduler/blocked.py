@@ -1,0 +1,273 @@
+"""Lines that were tried in vain, as columns: which of them might fit now that room has grown somewhere?"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.columns import Array
+from rota.model.ids import JobId
+from rota.model.job import Turn
+from rota.model.limits import PREEMPT_MARGIN
+from rota.model.namespace import TASKS
+from rota.model.plan import Instant
+from rota.model.shape import Constraint, Line, Shape
+from rota.scheduler.backfill import Promise
+from rota.scheduler.board import Board
+from rota.scheduler.filters import MORE_THAN_ANY, admitted
+
+_UNTRIED = -1  # of every amount: less than any task needs
+_MANY = 64  # grown nodes: from here on a line is tried if it fits into the largest amounts of all of them
+_ROWS_MIN = 64
+_NO_EXPECT = np.iinfo(np.int64).max
+
+Admission = tuple[tuple[Constraint, ...], tuple[str, ...], str]  # what labels and taints are held against
+
+
+class Try(NamedTuple):
+    """How a line was tried in vain."""
+
+    turn: Turn  # of its first job
+    behind: bool = False  # some room was held back for the head of the queue
+    anywhere: bool = False  # amounts alone do not tell whether a change of a node helps: GPUs, filters
+
+
+class BlockedLines:
+    """One row per line.
+
+    Invariant: no line of the table can start with the amounts in `_tried` on any node, or, if it was tried
+    behind a promise, with those in `_tried_behind`. A node has grown for a line if the line needs no more
+    than it may have there now and more than what was tried. So room that is taken and given back costs no
+    further try, however many lines wait.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._row: dict[Line, int] = {}
+        self._lines: list[Line | None] = []  # by row
+        self._tries: list[Try] = []
+        self._unused: list[int] = []
+        self._needs: Array = np.zeros((0, 0), np.int64)  # by row and resource
+        self._turn: Array = np.zeros((0, 3), np.int64)
+        self._expect_ms: Array = np.zeros(0, np.int64)
+        self._behind: Array = np.zeros(0, np.bool_)
+        self._anywhere: Array = np.zeros(0, np.bool_)
+        self._gang: Array = np.zeros(0, np.bool_)
+        self._admission: Array = np.zeros(0, np.intp)
+        self._admissions: dict[Admission, int] = {}
+        self._masks: dict[
+            int, tuple[tuple[int, int], Array]
+        ] = {}  # by admission: version, nodes that admit it
+        self._tried: Array = np.zeros((0, 0), np.int64)  # by resource and slot
+        self._tried_behind: Array = np.zeros((0, 0), np.int64)
+        self._news: Array = np.zeros(0, np.int64)  # of the room, as they were tried
+        self._position = -1  # of the board's log
+        self._grown = -1  # of the room
+        self._held_back: Promise | None = None  # as it was when lines were last looked at
+
+    def __contains__(self, line: Line) -> bool:
+        return line in self._row
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self._row)
+
+    def turn(self, line: Line) -> Turn:
+        return self._tries[self._row[line]].turn
+
+    def add(self, line: Line, how: Try) -> None:
+        self._fit()
+        row = self._row.get(line)
+        if row is None:
+            row = self._row[line] = self._unused.pop() if self._unused else self._append()
+        self._lines[row], self._tries[row] = line, how
+        self._needs[row] = self._needs_of(line.shape)
+        self._turn[row] = how.turn
+        self._expect_ms[row] = _NO_EXPECT if line.expect_ms is None else line.expect_ms
+        self._behind[row], self._anywhere[row], self._gang[row] = how.behind, how.anywhere, line.gang > 0
+        key = (line.shape.where, line.shape.tolerate, line.shape.cluster)
+        self._admission[row] = self._admissions.setdefault(key, len(self._admissions))
+
+    def remove(self, line: Line) -> None:
+        row = self._row.pop(line, None)
+        if row is not None:
+            self._lines[row] = None
+            self._needs[row, 0] = MORE_THAN_ANY
+            self._unused.append(row)
+
+    def has_news(self, head: JobId | None, now: Instant) -> bool:
+        """Whether anything has changed since all lines were tried: a node, or the head of the queue."""
+        board, held_back = self._board, self._held_back
+        if head != (None if held_back is None else held_back.job):
+            return True
+        if held_back is not None and held_back.at_ms <= now.wall_ms:  # it will start later than was thought
+            return True
+        if self._position != board.position or self._grown != board.room.grown:
+            return True
+        return self._news.size != board.size or bool((board.room.news[: board.size] != self._news).any())
+
+    def grown(self, promised: Promise | None, now: Instant) -> list[Line]:
+        """Lines that might start now."""
+        self._fit()
+        board, room = self._board, self._board.room
+        self._held_back = promised
+        fresh = np.nonzero(room.news[: board.size] != self._news)[0]
+        self._tried[:, fresh] = self._tried_behind[:, fresh] = _UNTRIED
+        behind = self._is_behind(promised, now)
+        beside = board.free if promised is None else _beside(board.free, board, promised)
+        found = np.zeros(behind.size, np.bool_)
+        for rows, free in ((~behind, board.free), (behind, beside)):
+            found |= self._newly(free, self._tried, rows & ~self._behind)
+            found |= self._newly(free, self._tried_behind, rows & self._behind)
+        self._behind = behind
+        changed = board.since(self._position)
+        if self._anywhere.any() and (changed is None or changed.size):
+            slots = np.arange(board.size) if changed is None else changed
+            found |= self._anywhere & self._fits(board.free[:, slots].max(axis=1, initial=0))
+        if room.grown != self._grown:
+            found |= self._might_evict()
+        return [line for row in np.nonzero(found)[0].tolist() if (line := self._lines[row]) is not None]
+
+    def fits(self, line: Line) -> bool:
+        """Whether it might start still, after others were placed in this round."""
+        row = self._row[line]
+        if self._anywhere[row] or self._evicts()[row]:
+            return True
+        return bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
+
+    def tried(self, before: Array, promised: Promise | None) -> None:
+        """All that might have started have had their turn; `before` is what was free when that began."""
+        board = self._board
+        self._tried = self._tried_behind = np.minimum(before, board.free)
+        for held_back in (self._held_back, promised):  # another job may be the head of the queue by now
+            if held_back is not None:
+                self._tried_behind = _beside(self._tried_behind, board, held_back)
+        self._held_back = promised
+        self._news = board.room.news[: board.size].copy()
+        self._position, self._grown = board.position, board.room.grown
+
+    def _is_behind(self, promised: Promise | None, now: Instant) -> Array:
+        """Rows that the promise holds room back from."""
+        if promised is None:
+            return np.zeros(self._behind.size, np.bool_)
+        (first, second, third), (a, b, c) = self._turn.T, promised.turn
+        later: Array = (first > a) | ((first == a) & ((second > b) | ((second == b) & (third > c))))
+        return later & (self._expect_ms > promised.at_ms - now.wall_ms)
+
+    def _newly(self, free: Array, tried: Array, rows: Array) -> Array:
+        """Of these rows: those that fit into a node that has more than was tried."""
+        found: Array = np.zeros(rows.size, np.bool_)
+        grew = np.nonzero((free > tried).any(axis=0))[0]
+        if not grew.size or not rows.any():
+            return found
+        if grew.size > _MANY:
+            return rows & self._fits(free[:, grew].max(axis=1))
+        known: Array = ~(self._gang | self._anywhere)
+        for slot in grew.tolist():
+            able = rows & self._fits(free[:, slot]) & ~found & ~(known & self._fits(tried[:, slot]))
+            found = found | self._admitted(able, slot)
+        return found
+
+    def _fits(self, amounts: Array) -> Array:
+        fits: Array = np.logical_and.reduce(self._needs <= amounts, axis=1)
+        return fits
+
+    def _admitted(self, rows: Array, slot: int) -> Array:
+        """Of these rows: those whose conditions on labels and taints the node satisfies."""
+        for admission in np.unique(self._admission[rows]).tolist():
+            if not self._mask(admission)[slot]:
+                rows &= self._admission != admission
+        return rows
+
+    def _mask(self, admission: int) -> Array:
+        room = self._board.room
+        version = (room.labels_version, room.size)
+        known = self._masks.get(admission)
+        if known is None or known[0] != version:
+            where, tolerate, cluster = list(self._admissions)[admission]
+            mask = admitted(room, Shape((), where, tolerate=tolerate, cluster=cluster))
+            known = self._masks[admission] = (version, mask)
+        return known[1]
+
+    def _might_evict(self) -> Array:
+        """Rows that fit into what is free and what others would have to give up, whoever that is."""
+        evicts = self._evicts()
+        if not evicts.any():
+            return evicts
+        board, lent = self._board, self._board.room.lent
+        free = board.free.copy()
+        for resource, row in board.rows.items():
+            free[row] += lent.below(MORE_THAN_ANY, resource, board.size)
+        return evicts & self._fits(free.max(axis=1, initial=0))
+
+    def _evicts(self) -> Array:
+        """Rows of so high a priority that others may have to give way."""
+        levels = self._board.room.lent.by_priority.items()
+        lowest = min((level for level, columns in levels if _any(columns.get(TASKS))), default=None)
+        if lowest is None:
+            return np.zeros(self._behind.size, np.bool_)
+        evicts: Array = -self._turn[:, 0] >= lowest + PREEMPT_MARGIN
+        return evicts
+
+    def _needs_of(self, shape: Shape) -> Array:
+        needs = self._board.needs(shape)
+        if any(amount > 0 and self._board.row(resource) is None for resource, amount in shape.needs):
+            needs[0] = MORE_THAN_ANY
+        return needs
+
+    def _fit(self) -> None:
+        """To the board: nodes may have come, or resources that were never heard of."""
+        board, (rows, width) = self._board, self._tried.shape
+        if (self._needs.shape[1], rows, width) == (len(board.rows), len(board.rows), board.size):
+            return
+        if self._needs.shape[1] != len(board.rows):
+            width = 0
+            self._needs = np.zeros((self._behind.size, len(board.rows)), np.int64)
+            self._needs[:, 0] = MORE_THAN_ANY
+            for line, row in self._row.items():
+                self._needs[row] = self._needs_of(line.shape)
+        tried = np.full((2, len(board.rows), board.size), _UNTRIED, np.int64)
+        news = np.full(board.size, -1, np.int64)
+        if width:
+            tried[0, :, :width], tried[1, :, :width] = self._tried, self._tried_behind
+            news[:width] = self._news
+        self._tried, self._tried_behind, self._news = tried[0], tried[1], news
+
+    def _append(self) -> int:
+        row = len(self._lines)
+        self._lines.append(None)
+        self._tries.append(Try((0, 0, 0)))
+        if row >= self._behind.size:
+            self._lengthen(max(_ROWS_MIN, row))
+        return row
+
+    def _lengthen(self, more: int) -> None:
+        def longer(column: Array) -> Array:
+            return np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)])
+
+        size = self._behind.size
+        self._needs = longer(self._needs)
+        self._needs[size:, 0] = MORE_THAN_ANY
+        self._turn, self._expect_ms = longer(self._turn), longer(self._expect_ms)
+        self._behind, self._anywhere = longer(self._behind), longer(self._anywhere)
+        self._gang, self._admission = longer(self._gang), longer(self._admission)
+
+
+def asks_for_devices(shape: Shape) -> bool:
+    return any(resource == GPU and amount for resource, amount in shape.needs)
+
+
+def _any(column: Array | None) -> bool:
+    return column is not None and bool(column.any())
+
+
+def _beside(free: Array, board: Board, promised: Promise) -> Array:
+    """Of what is free: what a job behind the promise may have."""
+    found = free.copy()
+    for slot, left in promised.slots.items():
+        beside = np.array([left.get(resource, 0) for resource in board.rows], np.int64)
+        found[:, slot] = np.minimum(found[:, slot], beside)
+    return found
