@@ -124,11 +124,10 @@ class BlockedLines:
             found |= self._newly(free, self._tried_behind, rows & self._behind)
         self._behind = behind
         changed = board.since(self._position)
-        if self._anywhere.any() and (changed is None or changed.size):
-            slots = np.arange(board.size) if changed is None else changed
+        slots = np.arange(board.size) if changed is None else changed
+        if slots.size and self._anywhere.any():
             found |= self._anywhere & self._fits(board.free[:, slots].max(axis=1, initial=0))
-        if room.grown != self._grown:
-            found |= self._might_evict()
+        found |= self._might_evict(slots if room.grown == self._grown else np.arange(board.size))
         return [line for row in np.nonzero(found)[0].tolist() if (line := self._lines[row]) is not None]
 
     def fits(self, line: Line) -> bool:
@@ -192,16 +191,16 @@ class BlockedLines:
             known = self._masks[admission] = (version, mask)
         return known[1]
 
-    def _might_evict(self) -> Array:
-        """Rows that fit into what is free and what others would have to give up, whoever that is."""
+    def _might_evict(self, slots: Array) -> Array:
+        """Rows that fit into what is free on these nodes and what others would have to give up there."""
         evicts = self._evicts()
-        if not evicts.any():
-            return evicts
+        if not slots.size or not evicts.any():
+            return evicts & False
         board, lent = self._board, self._board.room.lent
         free = board.free.copy()
         for resource, row in board.rows.items():
             free[row] += lent.below(MORE_THAN_ANY, resource, board.size)
-        return evicts & self._fits(free.max(axis=1, initial=0))
+        return evicts & self._fits(free[:, slots].max(axis=1, initial=0))
 
     def _evicts(self) -> Array:
         """Rows of so high a priority that others may have to give way."""
