@@ -2,6 +2,7 @@
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
 
@@ -35,6 +36,7 @@ class Lines:
         ] = {}  # errand -> jobs in the line of all directories
         self._refused: dict[Line, None] = {}  # errands with a line of their own
         self.changed: Log[Line] = Log(LINE_CHANGES_KEPT)
+        self.jobs_in: Counter[str] = Counter()  # jobs in lines, by cluster
 
     def all(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         return self._lines.items()
@@ -86,6 +88,7 @@ class Lines:
         turns = self._lines[line]
         del turns[bisect_left(turns, job.spec.order)]
         self.changed.add(line)
+        self.jobs_in[line.shape.cluster] -= 1
         if not turns:
             del self._lines[line]
             if line.workdir is not None:
@@ -100,6 +103,7 @@ class Lines:
         job.in_line = line
         insort(self._lines.setdefault(line, []), job.spec.order)
         self.changed.add(line)
+        self.jobs_in[line.shape.cluster] += 1
         if job.spec.workdir is not None and line.workdir is None:
             self._by_workdir.setdefault(job.spec.errand, {})[job.spec.id] = job
 

@@ -89,6 +89,10 @@ class Mirror(Standing):
         self._lines.wake(self.now_ms)
         return self._lines.all()
 
+    def waiting_in(self, cluster: str) -> int:
+        self._lines.wake(self.now_ms)
+        return self._lines.jobs_in[cluster]
+
     def line(self, line: Line) -> Sequence[Turn]:
         return self._lines.of(line)
 

@@ -191,6 +191,9 @@ class View(Protocol):
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         """The lines of jobs with tasks that may be placed now, each job as its turn, first in turn first."""
 
+    def waiting_in(self, cluster: str) -> int:
+        """How many jobs are in lines for nodes of this cluster."""
+
     def line(self, line: Line) -> Sequence[Turn]:
         """The same of one line."""
 
