@@ -87,6 +87,29 @@ def test_gangs_of_one_size_that_fit_in_part_cost_one_try_when_room_grows() -> No
     assert [crowd.run_short() for _ in range(3)] == [2, 2, 2]
 
 
+def test_a_gang_starts_when_nodes_that_were_too_small_one_after_the_other_have_room_at_once() -> None:
+    rounds = Rounds()
+    nodes = ("a", "b")
+    for name in nodes:
+        add_node(rounds.mirror, name, {"cpu": 2000})
+    where = [(Constraint("node", Op.EQUAL, (name,)),) for name in nodes]
+    for number, condition in enumerate(where, 1):
+        add_job(rounds.mirror, job_spec(number, needs={"cpu": 2000}, where=condition))
+    rounds.go()
+    gang = add_job(rounds.mirror, job_spec(3, count=4, gang=True))
+    rounds.go(10)
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ms=20)
+    rounds.go(20)
+    add_job(rounds.mirror, job_spec(4, needs={"cpu": 2000}, where=where[0]))
+    rounds.go(30)
+    rounds.said("b", 2, Said.EXITED, (0, 1), exit_code=0, ms=40)
+    rounds.go(40)
+    rounds.said("a", 4, Said.EXITED, (0, 1), exit_code=0, ms=50)
+    rounds.go(50)
+
+    assert len(placements(rounds.mirror, gang)) == 4
+
+
 def test_jobs_of_many_directories_wait_in_one_line() -> None:
     crowd = Crowd()
     crowd.wait(workdir=lambda number: f"/home/{number}")

@@ -64,13 +64,10 @@ NOMINATED_MS = 60_000  # how long room stays promised to the job for which other
 EVICTIONS_MAX = 100  # tasks for which others are made to give way in one round
 PROMISE_AHEAD_MS = 24 * 3600_000  # room is promised no further ahead: what is expected then is a guess
 PROMISE_LATE_MS = 60_000  # how long room stays promised, at least, beyond the time it was first expected
-PROMISE_REST_MS = (
-    600_000  # a job whose promise was not kept gets no other for so long: others have their turn
-)
+PROMISE_REST_MS = 600_000  # how long a job whose promise was not kept gets no other
 PROMISE_LOOK_MS = 30_000  # a job that could be promised nothing is looked at again after so long
-PROMISES_TRIED_MAX = (
-    4  # jobs a round looks at to find one that room can be promised to: each costs up to 1 ms
-)
+PROMISES_TRIED_MAX = 4  # jobs looked at in vain for one that room can be promised to: each takes up to 1 ms
+PROMISES_TRIED_MS = 100  # so many in this time, however many rounds there are
 NEIGHBOUR_MOVES_KEPT = 10_000  # changed counts of neighbours: a scheduler further behind looks at all lines
 LINE_CHANGES_KEPT = 100_000  # lines that jobs joined or left: a scheduler further behind looks at all of them
 SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted

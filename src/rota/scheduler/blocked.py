@@ -33,13 +33,26 @@ class Try(NamedTuple):
     anywhere: bool = False  # amounts alone do not tell whether a change of a node helps: GPUs, filters
 
 
+class Tried(NamedTuple):
+    """Amounts with which lines were tried in vain, by resource and slot."""
+
+    plain: Array
+    behind: Array  # the same of lines that a promise held room back from
+
+    def untried(self, slots: Array) -> None:
+        self.plain[:, slots] = self.behind[:, slots] = _UNTRIED
+
+    def higher(self, now: "Tried") -> "Tried":
+        return Tried(_higher(self.plain, now.plain), _higher(self.behind, now.behind))
+
+
 class BlockedLines:
     """One row per line.
 
-    Invariant: no line of the table can start with the amounts in `_tried` on any node, or, if it was tried
-    behind a promise, with those in `_tried_behind`. A node has grown for a line if the line needs no more
-    than it may have there now and more than what was tried. So room that is taken and given back costs no
-    further try, however many lines wait.
+    Invariant: no task of a line of the table can start on any node with the amounts that are `_tried` there,
+    and no gang with the amounts of all nodes that were tried last. A node has grown for a line if the line
+    needs no more than it may have there now and more than what was tried. So room that is taken and given
+    back costs no further try, however many lines wait.
     """
 
     def __init__(self, board: Board) -> None:
@@ -59,12 +72,13 @@ class BlockedLines:
         self._masks: dict[
             int, tuple[tuple[int, int], Array]
         ] = {}  # by admission: version, nodes that admit it
-        self._tried: Array = np.zeros((0, 0), np.int64)  # by resource and slot
-        self._tried_behind: Array = np.zeros((0, 0), np.int64)
+        self._tried = self._tried_last = Tried(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
         self._news: Array = np.zeros(0, np.int64)  # of the room, as they were tried
         self._position = -1  # of the board's log
         self._grown = -1  # of the room
         self._held_back: Promise | None = None  # as it was when lines were last looked at
+        self._tried_less = False  # lines were tried in this round when others had taken some of the room
+        self._top_priority = -1  # no line has a higher one
 
     def __contains__(self, line: Line) -> bool:
         return line in self._row
@@ -86,6 +100,8 @@ class BlockedLines:
         self._lines[row], self._tries[row] = line, how
         self._needs[row] = self._needs_of(line.shape)
         self._turn[row] = how.turn
+        self._tried_less = True
+        self._top_priority = max(self._top_priority, -how.turn[0])
         self._expect_ms[row] = _NO_EXPECT if line.expect_ms is None else line.expect_ms
         self._behind[row], self._anywhere[row], self._gang[row] = how.behind, how.anywhere, line.gang > 0
         key = (line.shape.where, line.shape.tolerate, line.shape.cluster)
@@ -115,13 +131,15 @@ class BlockedLines:
         board, room = self._board, self._board.room
         self._held_back = promised
         fresh = np.nonzero(room.news[: board.size] != self._news)[0]
-        self._tried[:, fresh] = self._tried_behind[:, fresh] = _UNTRIED
+        self._tried.untried(fresh)
+        self._tried_last.untried(fresh)
         behind = self._is_behind(promised, now)
         beside = board.free if promised is None else _beside(board.free, board, promised)
         found = np.zeros(behind.size, np.bool_)
-        for rows, free in ((~behind, board.free), (behind, beside)):
-            found |= self._newly(free, self._tried, rows & ~self._behind)
-            found |= self._newly(free, self._tried_behind, rows & self._behind)
+        for tried, kind in ((self._tried, ~self._gang), (self._tried_last, self._gang)):
+            for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
+                found |= self._newly(free, tried.plain, rows & ~self._behind)
+                found |= self._newly(free, tried.behind, rows & self._behind)
         self._behind = behind
         changed = board.since(self._position)
         slots = np.arange(board.size) if changed is None else changed
@@ -135,15 +153,25 @@ class BlockedLines:
         row = self._row[line]
         if self._anywhere[row] or self._evicts()[row]:
             return True
-        return bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
+        fits = bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
+        self._tried_less |= not fits
+        return fits
 
     def tried(self, before: Array, promised: Promise | None) -> None:
         """All that might have started have had their turn; `before` is what was free when that began."""
-        board = self._board
-        self._tried = self._tried_behind = np.minimum(before, board.free)
-        for held_back in (self._held_back, promised):  # another job may be the head of the queue by now
-            if held_back is not None:
-                self._tried_behind = _beside(self._tried_behind, board, held_back)
+        self._fit()
+        board, held_back = self._board, self._held_back
+        plain = behind = np.minimum(before, board.free)
+        for one in (held_back, promised):  # another job may be the head of the queue by now
+            if one is not None:
+                behind = _beside(behind, board, one)
+        self._tried_last = Tried(plain, behind.copy())
+        if self._tried_less:
+            self._tried = Tried(plain.copy(), behind)
+        else:
+            behind = before if held_back is None else _beside(before, board, held_back)
+            self._tried = self._tried.higher(Tried(before, behind))
+        self._tried_less = False
         self._held_back = promised
         self._news = board.room.news[: board.size].copy()
         self._position, self._grown = board.position, board.room.grown
@@ -206,7 +234,7 @@ class BlockedLines:
         """Rows of so high a priority that others may have to give way."""
         levels = self._board.room.lent.by_priority.items()
         lowest = min((level for level, columns in levels if _any(columns.get(TASKS))), default=None)
-        if lowest is None:
+        if lowest is None or self._top_priority < lowest + PREEMPT_MARGIN:
             return np.zeros(self._behind.size, np.bool_)
         evicts: Array = -self._turn[:, 0] >= lowest + PREEMPT_MARGIN
         return evicts
@@ -219,7 +247,7 @@ class BlockedLines:
 
     def _fit(self) -> None:
         """To the board: nodes may have come, or resources that were never heard of."""
-        board, (rows, width) = self._board, self._tried.shape
+        board, (rows, width) = self._board, self._tried.plain.shape
         if (self._needs.shape[1], rows, width) == (len(board.rows), len(board.rows), board.size):
             return
         if self._needs.shape[1] != len(board.rows):
@@ -228,12 +256,11 @@ class BlockedLines:
             self._needs[:, 0] = MORE_THAN_ANY
             for line, row in self._row.items():
                 self._needs[row] = self._needs_of(line.shape)
-        tried = np.full((2, len(board.rows), board.size), _UNTRIED, np.int64)
+        self._tried = _widened(self._tried, len(board.rows), board.size, width)
+        self._tried_last = _widened(self._tried_last, len(board.rows), board.size, width)
         news = np.full(board.size, -1, np.int64)
-        if width:
-            tried[0, :, :width], tried[1, :, :width] = self._tried, self._tried_behind
-            news[:width] = self._news
-        self._tried, self._tried_behind, self._news = tried[0], tried[1], news
+        news[:width] = self._news[:width]
+        self._news = news
 
     def _append(self) -> int:
         row = len(self._lines)
@@ -261,6 +288,21 @@ def asks_for_devices(shape: Shape) -> bool:
 
 def _any(column: Array | None) -> bool:
     return column is not None and bool(column.any())
+
+
+def _widened(tried: Tried, rows: int, size: int, kept: int) -> Tried:
+    """For more nodes, which are untried."""
+    found = Tried(*(np.full((rows, size), _UNTRIED, np.int64) for _ in range(2)))
+    for old, new in zip(tried, found, strict=True):
+        if kept:
+            new[:, :kept] = old
+    return found
+
+
+def _higher(tried: Array, now: Array) -> Array:
+    """By node: what was tried before if that was more of everything, else what was tried now."""
+    found: Array = np.where(np.logical_and.reduce(tried >= now, axis=0), tried, now)
+    return found
 
 
 def _beside(free: Array, board: Board, promised: Promise) -> Array:

@@ -22,6 +22,7 @@ from rota.model.limits import (
     PROMISE_LOOK_MS,
     PROMISE_REST_MS,
     PROMISES_TRIED_MAX,
+    PROMISES_TRIED_MS,
     SHORT_RUN_US,
 )
 from rota.model.neighbours import Repulsion
@@ -73,6 +74,8 @@ class Memory:
         self.queue = Queue(self.seating.board)
         self.nominated: dict[JobId, list[Nomination]] = {}
         self.first: First | None = None
+        self._promises_tried = 0  # in vain, since
+        self._promises_tried_since_ms = 0
         self._resting: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
         self.pinned: dict[JobId, int] = {}  # system job -> Room.doors when its nodes were looked at
 
@@ -100,6 +103,14 @@ class Memory:
             else:
                 del self.nominated[name]
 
+    def may_try_a_promise(self, now: Instant) -> bool:
+        if now.ms - self._promises_tried_since_ms >= PROMISES_TRIED_MS:
+            self._promises_tried, self._promises_tried_since_ms = 0, now.ms
+        return self._promises_tried < PROMISES_TRIED_MAX
+
+    def note_no_promise(self) -> None:
+        self._promises_tried += 1
+
     def rests_until_ms(self, job: JobId) -> int:
         return self._resting.get(job, 0)
 
@@ -120,7 +131,6 @@ class Round:
         self._evicted: list[tuple[JobView, Eviction]] = []
         self._broken_up: list[JobView] = []
         self._promise: Promise | None = None
-        self._promises_tried = 0
         self._kept_away: dict[Line, dict[Repulsion, None]] = {}  # by whom jobs of a line are
         self._kept_away_by: set[tuple[Line, tuple[Repulsion, ...]]] = set()  # those that found no room
         self._open_again: list[Line] = []
@@ -332,11 +342,10 @@ class Round:
         `up_to`: later jobs have not had their turn in this round.
         """
         memory, now = self._memory, self._now
-        while memory.first is None and self._promises_tried < PROMISES_TRIED_MAX:
+        while memory.first is None and memory.may_try_a_promise(now):
             turn = self._queue.first_in_turn(self._view, now)
             if turn is None or (up_to is not None and turn > up_to):
                 return
-            self._promises_tried += 1
             name = JobId(str(turn[2]))
             waiting = self._view.jobs[name]
             tasks = waiting.tally.pending if waiting.spec.gang else 1
@@ -345,6 +354,7 @@ class Round:
             if rests_until_ms <= now.ms and name not in memory.nominated:
                 made = promise(self._view, self._seating, waiting, tasks, now)
             if made is None:
+                memory.note_no_promise()
                 self._queue.pass_over(max(rests_until_ms, now.ms + PROMISE_LOOK_MS))
                 continue
             ahead_ms = made.at_ms - now.wall_ms
