@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus, JobWish
@@ -14,7 +13,6 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, Load, NodeSpec, NodeWish
-from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, Spread, Term
 from rota.scheduler.plan import ROUND, Scheduler
 from rota.scheduler.round import Settings
@@ -151,8 +149,10 @@ class History:
         fresh._room = self.mirror.room
         fresh._memory.first = memory.first
         fresh._memory.nominated = {job: list(made) for job, made in memory.nominated.items()}
-        plan: Plan = fresh.decide(self.mirror, ROUND, at(self.cluster.ms))
-        return [f"{record.key}: {plan.why}" for record in plan.puts if isinstance(record, AttemptBlock)]
+        plan = fresh.decide(self.mirror, ROUND, at(self.cluster.ms))
+        # A job with rules has others give way one after the other: the next when the first has left.
+        kinds = ("task.placed",) if memory.nominated else ("task.placed", "task.evicted")
+        return [event.why for event in plan.events if event.kind in kinds]
 
 
 @pytest.mark.parametrize("seed", range(60))

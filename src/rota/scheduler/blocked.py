@@ -140,6 +140,7 @@ class BlockedLines:
             for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
                 found |= self._newly(free, tried.plain, rows & ~self._behind)
                 found |= self._newly(free, tried.behind, rows & self._behind)
+        found |= self._evicts() & self._behind & ~behind  # behind a promise it was not tried to evict others
         self._behind = behind
         changed = board.since(self._position)
         slots = np.arange(board.size) if changed is None else changed
@@ -187,9 +188,9 @@ class BlockedLines:
     def _newly(self, free: Array, tried: Array, rows: Array) -> Array:
         """Of these rows: those that fit into a node that has more than was tried."""
         found: Array = np.zeros(rows.size, np.bool_)
-        grew = np.nonzero((free > tried).any(axis=0))[0]
-        if not grew.size or not rows.any():
+        if not rows.any():
             return found
+        grew = np.nonzero((free > tried).any(axis=0))[0]
         if grew.size > _MANY:
             return rows & self._fits(free[:, grew].max(axis=1))
         known: Array = ~(self._gang | self._anywhere)
@@ -204,7 +205,10 @@ class BlockedLines:
 
     def _admitted(self, rows: Array, slot: int) -> Array:
         """Of these rows: those whose conditions on labels and taints the node satisfies."""
-        for admission in np.unique(self._admission[rows]).tolist():
+        if not rows.any():
+            return rows
+        several = len(self._admissions) > 1
+        for admission in np.unique(self._admission[rows]).tolist() if several else (0,):
             if not self._mask(admission)[slot]:
                 rows &= self._admission != admission
         return rows

@@ -78,12 +78,18 @@ class Queue:
             lines = lines | dict.fromkeys(self.blocked.grown(promised, now))
         return [Head(jobs[0], 0, line, jobs) for line in lines if (jobs := view.line(line))]
 
+    @property
+    def has_several(self) -> bool:
+        """Whether more than one line waits: room is held back from other lines only."""
+        return len(self._open) + len(self.blocked) > 1
+
     def may_try(self, line: Line) -> bool:
         """Its turn has come. Others may have taken meanwhile what it might have fitted into."""
         if line in self.blocked and not self.blocked.fits(line):
             return False
         self.tries += 1
         self._unblock(line)
+        self._open.pop(line, None)
         return True
 
     def next_ms(self) -> int | None:

@@ -152,8 +152,6 @@ class Round:
             if self._memory.first is not None and not self._settings.backfill:
                 break
             turns.done(head, goes_on)
-        if self._settings.backfill:
-            self._find_first(up_to=None)
         self._queue.blocked.tried(before, self._promise)
         self._hold_nominated(-1)
         self._queue.end_round()
@@ -173,12 +171,16 @@ class Round:
 
     def _renew_promise(self) -> None:
         """As work ends or takes longer than expected the promise changes, and may turn out to be void."""
+        if not self._settings.backfill or not self._queue.has_several:
+            return
         first = self._memory.first
-        if first is not None and self._settings.backfill:
+        if first is not None:
             job = self._view.jobs[first.job]
             self._promise = promise(self._view, self._seating, job, first.tasks, self._now)
             if self._promise is None:
                 self._memory.first = None
+        if self._memory.first is None:
+            self._find_first(up_to=None)
 
     def _serve(self, job: JobView, line: Line) -> bool:
         """A job has its turn; says whether the next in its line may do better."""
@@ -324,10 +326,10 @@ class Round:
         else:
             self._block(job, line, behind=behind)
         if left and spec.kind is not _SYSTEM and spec.id not in self._memory.nominated:
-            if self._settings.backfill:
-                self._find_first(up_to=spec.order)
-            else:
+            if not self._settings.backfill:
                 self._stop_at(job)
+            elif self._queue.has_several:
+                self._find_first(up_to=spec.order)
         return bool(repelled)
 
     def _stop_at(self, job: JobView) -> None:
