@@ -60,6 +60,7 @@ bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/density.py
 	$(BIN)/python bench/followers.py --followers 1000
 	$(BIN)/python bench/ready.py
+	$(BIN)/python bench/crowd.py
 	$(BIN)/python bench/store.py
 
 proto: venv ## regenerate the messages in src/rota from proto/

@@ -83,7 +83,7 @@ def test_a_retry_is_ready_when_its_pause_is_over(mirror: Mirror) -> None:
     mirror.apply(decided(decided(UNDECIDED, [1], wanted=1, not_before=700), [3], wanted=1, not_before=500))
     entry = mirror.jobs[JOB]
 
-    assert entry.next_ready_ms(0) == 500
+    assert (entry.ready_ms(), entry.all_ready_ms()) == (500, 700)
     assert [entry.ready(ms, 10) for ms in (499, 500, 700)] == [[], [3], [1, 3]]
 
 
@@ -213,27 +213,27 @@ def test_a_node_that_was_deleted_takes_no_more_work(mirror: Mirror) -> None:
     assert not mirror.room.open[0]
 
 
-def test_a_refusal_counts_for_a_while_for_its_shape_and_node(mirror: Mirror) -> None:
-    shape = mirror.jobs[JOB].spec.shape
+def test_a_refusal_counts_for_a_while_for_its_line_and_node(mirror: Mirror) -> None:
+    errand = mirror.jobs[JOB].spec.errand
     mirror.now_ms = 1000
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(Draft(reported(SILENT, [0], AttemptState.REFUSED)).done(reasons={0: "no such directory"}))
 
-    assert mirror.refused_by(shape) == {N1: (1000 + REFUSAL_MS, "no such directory")}
-    assert mirror.refused_by(job(needs={"cpu": 1}).shape) == {}
+    assert mirror.refused_by(errand) == {N1: (1000 + REFUSAL_MS, "no such directory")}
+    assert mirror.refused_by(job(needs={"cpu": 1}).errand) == {}
 
 
 @pytest.mark.parametrize("change", [{"boot_id": "boot-2"}, {"capacity": {"cpu": 9000}}])
 def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, Any]) -> None:
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
-    refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.shape))
+    refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.errand))
     mirror.apply(node("n1"))
-    unchanged = dict(mirror.refused_by(mirror.jobs[JOB].spec.shape))
+    unchanged = dict(mirror.refused_by(mirror.jobs[JOB].spec.errand))
     mirror.apply(node("n1", **change))
 
     assert list(refused) == list(unchanged) == [N1]
-    assert mirror.refused_by(mirror.jobs[JOB].spec.shape) == {}
+    assert mirror.refused_by(mirror.jobs[JOB].spec.errand) == {}
 
 
 def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mirror: Mirror) -> None:
@@ -246,7 +246,7 @@ def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mi
         reported(SILENT, [0], AttemptState.REFUSED, number=1),
     )
 
-    assert N2 not in again.refused_by(mirror.jobs[JOB].spec.shape)
+    assert N2 not in again.refused_by(mirror.jobs[JOB].spec.errand)
 
 
 # ---- who must be told
@@ -316,10 +316,10 @@ def reserved(mirror: Mirror, node: NodeId) -> int:
 
 
 def test_a_node_that_was_deleted_refuses_nothing_any_more() -> None:
-    mirror, node, shape = Mirror(), NodeId("n1"), job_spec(1).shape
+    mirror, node, errand = Mirror(), NodeId("n1"), job_spec(1).errand
     mirror.apply(NodeSpec(node, "n1"))
-    mirror.refusals.note(shape, node, "no such directory", 0)
-    before = list(mirror.refused_by(shape))
+    mirror.refusals.note(errand, node, "no such directory", 0)
+    before = list(mirror.refused_by(errand))
     mirror.forget(Key("node/n1/spec"))
 
-    assert (before, list(mirror.refused_by(shape))) == ([node], [])
+    assert (before, list(mirror.refused_by(errand))) == ([node], [])

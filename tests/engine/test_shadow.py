@@ -42,8 +42,8 @@ def test_a_shadow_is_as_the_mirror_is() -> None:
     assert shadow.counters == live.counters
     assert shadow.unfinished == live.unfinished
     assert shadow.jobs[JobId("1")].run_us == live.jobs[JobId("1")].run_us
-    shape = live.jobs[JobId("2")].spec.shape
-    assert shadow.refused_by(shape) == live.refused_by(shape) != {}
+    errand = live.jobs[JobId("2")].spec.errand
+    assert shadow.refused_by(errand) == live.refused_by(errand) != {}
 
 
 def test_ended_jobs_are_left_out() -> None:
@@ -60,11 +60,11 @@ def test_what_happens_to_a_shadow_happens_to_nobody_else() -> None:
     add_node(shadow, "c")
     shadow.connect(NodeId("a"), Link.DOWN)
     add_job(shadow, job_spec(5))
-    shadow.refused_by(shadow.jobs[JobId("2")].spec.shape)[NodeId("b")] = (at(0).ms, "no")  # type: ignore[index]
+    shadow.refused_by(shadow.jobs[JobId("2")].spec.errand)[NodeId("b")] = (at(0).ms, "no")  # type: ignore[index]
 
     assert room_of(rounds.mirror) == before
     assert JobId("5") not in rounds.mirror.jobs
-    assert NodeId("b") not in rounds.mirror.refused_by(rounds.mirror.jobs[JobId("2")].spec.shape)
+    assert NodeId("b") not in rounds.mirror.refused_by(rounds.mirror.jobs[JobId("2")].spec.errand)
 
 
 def room_of(mirror: Mirror) -> dict[str, object]:

@@ -71,7 +71,7 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
         for task in found:
             if task.cell.hold is not Hold.NOTHING:
                 _hold(held[task.cell.node], spec, task)
-        if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["tally"][Phase.PENDING]:
+        if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["ready"]:
             lines[spec.line] = sorted([*lines.get(spec.line, []), spec.order])
     ended = [record for record in disk.values() if isinstance(record, JobStatus) and record.ended]
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": len(jobs) - len(ended)}
@@ -82,10 +82,11 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
     room = mirror.room
     jobs: dict[str, Any] = {}
     for job, entry in mirror.jobs.items():
-        jobs[job] = {"tally": entry.tally.by_phase, "next_ready_ms": entry.next_ready_ms(now_ms)}
+        jobs[job] = {"tally": entry.tally.by_phase}
         if entry.status is not None and entry.status.state is JobState.ACTIVE:
             jobs[job]["ready"] = entry.ready(now_ms, entry.spec.count)
             jobs[job]["first ready"] = entry.ready(now_ms, 2)
+            jobs[job]["ready_ms"] = entry.ready_ms()
     held = {}
     for node, there in mirror.nodes.items():
         slot = room.slot[node]
@@ -102,12 +103,13 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
 
 def _job(found: list[Task], now_ms: int, *, active: bool) -> dict[str, Any]:
     phases = [task.cell.phase for task in found]
-    again = [task.cell.not_before for task in found if task.cell.number and task.cell.phase is Phase.PENDING]
     pending = [task for task in found if task.cell.phase is Phase.PENDING]
     ready = [task.index for task in pending if not task.cell.number or task.cell.not_before <= now_ms]
-    later = min((at_ms for at_ms in again if at_ms > now_ms), default=None)
-    picture = {"tally": [phases.count(phase) for phase in Phase], "next_ready_ms": later}
-    return picture | ({"ready": ready, "first ready": ready[:2]} if active else {})
+    first_ms = min((task.cell.not_before if task.cell.number else 0 for task in pending), default=0)
+    picture: dict[str, Any] = {"tally": [phases.count(phase) for phase in Phase]}
+    if active:
+        picture |= {"ready": ready, "first ready": ready[:2], "ready_ms": first_ms}
+    return picture
 
 
 def _hold(node: dict[str, Any], spec: JobSpec, task: Task) -> None:

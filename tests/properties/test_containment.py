@@ -13,6 +13,7 @@ from rota.engine.reconciler import Reconciler
 from rota.model.errors import RotaError
 from rota.model.ids import NodeId, subject_of
 from rota.model.plan import Record
+from rota.model.shape import Line
 from rota.scheduler.round import Round
 from rota.store import codec
 from rota.testing.builders import job_spec
@@ -98,9 +99,9 @@ class Faulty:
             self.may_raise("decode", when=fault.hits(record))
             return record
 
-        def faulty_serve(turn: Round, job: Any) -> bool:
+        def faulty_serve(turn: Round, job: Any, line: Line) -> bool:
             self.may_raise("serve", when=job.spec.id == fault.victim)
-            return serve(turn, job)
+            return serve(turn, job, line)
 
         def faulty_orders(one: told.Told, view: Any, node: NodeId) -> Any:
             self.may_raise("orders", when=node == fault.victim)

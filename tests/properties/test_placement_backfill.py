@@ -1,4 +1,4 @@
-"""Where run times are what was said, nobody who is served early delays the start that was promised."""
+"""Where run times are what was said, no later job delays the start that was promised."""
 
 import heapq
 from typing import Any, NamedTuple
@@ -81,11 +81,11 @@ class Life:
         return made
 
     def broken(self) -> list[Kept]:
-        return [
-            one
-            for one in self.promises
-            if not any(job == one.job and one.made_ms <= ms <= one.promised_ms for job, ms in self.starts)
-        ]
+        """A job before it in turn is not held back: it was promised nothing while an end was not known."""
+        return [one for one in self.promises if not any(self.settles(one, *start) for start in self.starts)]
+
+    def settles(self, one: Kept, job: JobId, ms: int) -> bool:
+        return int(job) <= int(one.job) and one.made_ms <= ms <= one.promised_ms
 
 
 nodes = st.lists(

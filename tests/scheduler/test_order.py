@@ -231,7 +231,7 @@ def test_what_was_promised_to_a_job_that_was_canceled_is_free_for_others() -> No
 
 def test_other_nodes_are_free_for_whoever_comes_later() -> None:
     rounds = cluster(4000, nodes=2)
-    [running] = submit(rounds, job_spec(1, count=2, needs={"cpu": 2000}))
+    [running] = submit(rounds, job_spec(1, count=2, needs={"cpu": 2000}, expect_seconds=10.0))
     rounds.go()
     start_all(rounds, running)
     [large, small] = submit(rounds, job_spec(2, needs={"cpu": 4000}), job_spec(3, count=4))

@@ -272,7 +272,7 @@ def test_after_a_restart_a_refusal_is_not_laid_to_the_node_that_took_the_task() 
     again = Mirror()
     again.load([job.spec, *job.attempts.values(), *job.statuses.values()])
 
-    assert B not in again.refused_by(job.spec.shape)
+    assert B not in again.refused_by(job.spec.errand)
 
 
 # ---- pauses after a failure
@@ -304,7 +304,10 @@ def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> Non
     rounds.said("a", 1, Said.EXITED, (1, 1), ms=600, exit_code=3)
     rounds.go(ms=600)
 
-    assert rounds.go(ms=100 + RETRY_FIRST_MS).wake_at_ms == 600 + RETRY_FIRST_MS
+    placed = rounds.go(ms=100 + RETRY_FIRST_MS)
+
+    assert placed.wake_at_ms == 100 + RETRY_FIRST_MS + 1
+    assert rounds.go(ms=100 + RETRY_FIRST_MS + 1).wake_at_ms == 600 + RETRY_FIRST_MS
 
 
 def test_a_paused_task_does_not_hold_up_the_others_of_its_shape() -> None:

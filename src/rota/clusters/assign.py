@@ -169,9 +169,8 @@ def _rank(view: View, spec: JobSpec, name: str, fit: Fit) -> tuple[object, ...]:
     wish = view.cluster_wishes.get(name) or ClusterWish(name)
     labels = {**wish.node_labels, "cluster": name}
     preferred = sum(one.weight for one in spec.prefer if one.condition.holds(labels))
-    waiting = sum(len(turns) for line, turns in view.waiting() if line.shape.cluster == name)
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
-    return (fit.free < wanted, -preferred, waiting, name != DEFAULT, name)
+    return (fit.free < wanted, -preferred, view.waiting_in(name), name != DEFAULT, name)
 
 
 def _may_move(view: View, entry: JobView, name: str) -> bool:

@@ -113,7 +113,7 @@ def is_stuck(view: View, cluster: Cluster) -> bool:
     is_full = sum(1 + one.extra for one in machines) >= wish.max_nodes
     if cluster.is_to_come:  # who waits for it is in no line yet
         return is_full
-    return is_full and any(line.shape.cluster == cluster.name for line, _ in view.waiting())
+    return is_full and view.waiting_in(cluster.name) > 0
 
 
 def together(plans: Iterable[Plan]) -> Plan:

@@ -141,8 +141,7 @@ def _held_by(view: View, machine: Machine) -> int:
 
 def _waiting(view: View, fleet: Fleet) -> int:
     """Jobs."""
-    lines = view.waiting()
-    return sum(len(turns) for line, turns in lines if line.shape.cluster == fleet.cluster.name)
+    return view.waiting_in(fleet.cluster.name)
 
 
 def _moving(view: View, fleet: Fleet) -> int:

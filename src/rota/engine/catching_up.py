@@ -50,4 +50,4 @@ def _lift(mirror: Mirror, name: JobId, block: int) -> None:
     if attempt is not None:
         mirror._shift_holds(job, attempt, holds, none)
     job.tally.shift(phases, none, changes(phases, none))
-    job.again.pop(block, None)
+    job.forget_again(block)

@@ -1,5 +1,6 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
+import heapq
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from rota.model.plan import Record
 from rota.model.recovery import JobAnswers
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
+from rota.model.shape import Line
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
@@ -131,7 +133,11 @@ class JobEntry:
         self.fresh = 0  # the lowest index that was never placed
         self.has_gaps = False  # some tasks have ended and were never placed
         self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
-        self.in_line = False
+        self._again_count = 0  # entries of `again`
+        # A heap of (not before, index); an entry is void if `again` says otherwise.
+        self._pauses: list[tuple[int, int]] = []
+        self.in_line: Line | None = None  # the line it waits in
+        self.resumes_ms: int | None = None  # when it is in a line again, while all its tasks pause
         self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
@@ -176,7 +182,10 @@ class JobEntry:
         again = self.again.get(new.block)
         if again:
             not_before = ints(new, "not_before")
-            again.update({index: not_before[index % BLOCK_TASKS] for index in again})
+            for index, before_ms in list(again.items()):
+                now_ms = not_before[index % BLOCK_TASKS]
+                if now_ms != before_ms:
+                    self._pause(again, index, now_ms)
 
     def _note_starts(self, new: StatusBlock) -> None:
         old = self.statuses.get(new.block)
@@ -249,11 +258,20 @@ class JobEntry:
                 continue
             self.fresh = max(self.fresh, index + 1)
             if phase[position] == _PENDING:
-                again[index] = 0 if not_before is None else not_before[position]
+                self._again_count += index not in again
+                self._pause(again, index, 0 if not_before is None else not_before[position])
             else:
-                again.pop(index, None)
+                self._again_count -= again.pop(index, None) is not None
         if not again:
             del self.again[attempt.block]
+
+    def _pause(self, again: dict[int, int], index: int, until_ms: int) -> None:
+        again[index] = until_ms
+        heapq.heappush(self._pauses, (until_ms, index))
+
+    def forget_again(self, block: int) -> None:
+        """The block is about to be looked at as if for the first time."""
+        self._again_count -= len(self.again.pop(block, {}))
 
     def held(self, block: int) -> bytes:
         """By each of its tasks; nothing while that is being found out."""
@@ -297,11 +315,20 @@ class JobEntry:
                 indices = range(max(first, self.fresh), first + len(phases))
                 yield from (index for index in indices if phases[index - first] == _PENDING)
 
-    def next_ready_ms(self, now_ms: int) -> int | None:
-        if not self.again:
-            return None
-        pauses = (at_ms for block in self.again.values() for at_ms in block.values())
-        return min((at_ms for at_ms in pauses if at_ms > now_ms), default=None)
+    def ready_ms(self) -> int:
+        """Cluster time from which one of its pending tasks may be placed; 0: at once."""
+        if self.tally.pending > self._again_count:  # some were never placed
+            return 0
+        while self._pauses:
+            until_ms, index = self._pauses[0]
+            if self.again.get(index // BLOCK_TASKS, {}).get(index) == until_ms:
+                return until_ms
+            heapq.heappop(self._pauses)
+        return 0
+
+    def all_ready_ms(self) -> int:
+        """The same of all of them at once."""
+        return max((at_ms for block in self.again.values() for at_ms in block.values()), default=0)
 
 
 def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> Iterable[int]:

@@ -1,39 +1,126 @@
-"""Which jobs wait to be placed: one line for each shape, rules and owner, the first in turn first."""
+"""Which jobs wait to be placed: one line for all that wait for the same, the first in turn first."""
 
-from bisect import insort
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import count
+
+import msgspec
 
 from rota.engine.entries import JobEntry
+from rota.engine.refusals import Refusals
+from rota.model.ids import JobId
 from rota.model.job import Turn
 from rota.model.lifecycle import JobState
+from rota.model.limits import LINE_CHANGES_KEPT
+from rota.model.log import Log
 from rota.model.shape import Line
 
 _ACTIVE = JobState.ACTIVE  # enum members are slow to look up, and this one is asked for at every change
 
 
 class Lines:
-    def __init__(self) -> None:
+    """Jobs with a task that may be placed now are in a line; those in a pause are in a heap until its end.
+
+    `changed` names each line that a job joined or left, so that the scheduler looks at those alone.
+    """
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
         self._lines: dict[Line, list[Turn]] = {}
+        self._pauses: list[tuple[int, int, JobEntry]] = []
+        self._pushed = count()  # makes entries of the heap comparable
+        self._by_workdir: dict[
+            Line, dict[JobId, JobEntry]
+        ] = {}  # errand -> jobs in the line of all directories
+        self._refused: dict[Line, None] = {}  # errands with a line of their own
+        self.changed: Log[Line] = Log(LINE_CHANGES_KEPT)
+        self.jobs_in: Counter[str] = Counter()  # jobs in lines, by cluster
 
     def all(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         return self._lines.items()
 
-    def put(self, job: JobEntry) -> None:
-        """Where it belongs: in its line while it is active, not paused or parked, and has pending tasks."""
-        paused = job.wish is not None and job.wish.paused  # counts before its status says so
-        active = job.status is not None and job.status.state is _ACTIVE
-        wanted = active and not paused and not job.is_parked and job.tally.pending > 0
-        if wanted and not job.in_line:
-            job.in_line = True
-            insort(self._lines.setdefault(job.spec.line, []), job.spec.order)
-        elif not wanted and job.in_line:
+    def of(self, line: Line) -> Sequence[Turn]:
+        return self._lines.get(line, ())
+
+    def put(self, job: JobEntry, now_ms: int) -> None:
+        """Move it to where it belongs now."""
+        ready_ms = _ready_at_ms(job)
+        line = None
+        if ready_ms is not None and ready_ms <= now_ms:
+            line = self._line_of(job)
+        elif ready_ms is not None and job.resumes_ms != ready_ms:
+            heapq.heappush(self._pauses, (ready_ms, next(self._pushed), job))
+        job.resumes_ms = ready_ms if line is None else None
+        if line != job.in_line:
             self.take_out(job)
+            if line is not None:
+                self._enter(job, line)
+
+    def wake(self, now_ms: int) -> None:
+        """Jobs whose pause is over are in line again."""
+        while self._pauses and self._pauses[0][0] <= now_ms:
+            at_ms, _, job = heapq.heappop(self._pauses)
+            if job.resumes_ms == at_ms:
+                self.put(job, now_ms)
+
+    def next_ms(self) -> int | None:
+        """When the next pause ends."""
+        while self._pauses and self._pauses[0][2].resumes_ms != self._pauses[0][0]:
+            heapq.heappop(self._pauses)
+        return self._pauses[0][0] if self._pauses else None
+
+    def refuse(self, errand: Line) -> None:
+        """A node refused it: all jobs with that working directory wait in a line of their own from now on."""
+        if errand.workdir is None or errand in self._refused:
+            return
+        self._refused[errand] = None
+        for job in list(self._by_workdir.get(errand, {}).values()):
+            self.take_out(job)
+            self._enter(job, self._line_of(job))
 
     def take_out(self, job: JobEntry) -> None:
-        if not job.in_line:
+        line = job.in_line
+        if line is None:
             return
-        job.in_line = False
-        line = self._lines[job.spec.line]
-        line.remove(job.spec.order)
-        if not line:
-            del self._lines[job.spec.line]
+        job.in_line = None
+        turns = self._lines[line]
+        del turns[bisect_left(turns, job.spec.order)]
+        self.changed.add(line)
+        self.jobs_in[line.shape.cluster] -= 1
+        if not turns:
+            del self._lines[line]
+            if line.workdir is not None:
+                self._refused.pop(job.spec.errand, None)
+        if job.spec.workdir is not None and line.workdir is None:
+            jobs = self._by_workdir[job.spec.errand]
+            del jobs[job.spec.id]
+            if not jobs:
+                del self._by_workdir[job.spec.errand]
+
+    def _enter(self, job: JobEntry, line: Line) -> None:
+        job.in_line = line
+        insort(self._lines.setdefault(line, []), job.spec.order)
+        self.changed.add(line)
+        self.jobs_in[line.shape.cluster] += 1
+        if job.spec.workdir is not None and line.workdir is None:
+            self._by_workdir.setdefault(job.spec.errand, {})[job.spec.id] = job
+
+    def _line_of(self, job: JobEntry) -> Line:
+        errand, line = job.spec.errand, job.spec.line
+        if errand.workdir is not None and (errand in self._refused or self._refusals.of(errand)):
+            self._refused[errand] = None
+            line = errand
+        return msgspec.structs.replace(line, gang=job.tally.pending) if job.spec.gang else line
+
+
+def _ready_at_ms(job: JobEntry) -> int | None:
+    """Cluster time from which a task of it may be placed; None: not before something else changes."""
+    paused = job.wish is not None and job.wish.paused  # counts before its status says so
+    active = job.status is not None and job.status.state is _ACTIVE
+    if not active or paused or job.is_parked or not job.tally.pending:
+        return None
+    if job.spec.parallel is not None and job.tally.live >= job.spec.parallel:
+        return None
+    return job.all_ready_ms() if job.spec.gang else job.ready_ms()

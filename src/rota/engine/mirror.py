@@ -19,6 +19,7 @@ from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.log import Log
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -29,7 +30,7 @@ from rota.model.recovery import JobAnswers, Presence
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
-from rota.model.shape import Line, Shape
+from rota.model.shape import Line
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
@@ -58,6 +59,7 @@ class Mirror(Standing):
         self.neighbours = Neighbours()
         self._sums = Sums(self.room, self.accounts, self.neighbours)
         self.leased: Mapping[JobId, None] = self._sums.leased
+        self.leased_on: Mapping[NodeId, Mapping[JobId, None]] = self._sums.leased_on
         self.presence = Presence()
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
@@ -68,8 +70,8 @@ class Mirror(Standing):
         self.read_at_ms = 0
         self.is_short = False  # of disk space, as far as its store says
         self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
-        self._lines = Lines()
         self.refusals = Refusals()
+        self._lines = Lines(self.refusals)
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
             JobSpec: self._set_job,
             JobWish: self._set_job_wish,
@@ -94,14 +96,31 @@ class Mirror(Standing):
     # ---- reading
 
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
+        self._lines.wake(self.now_ms)
         return self._lines.all()
+
+    def waiting_in(self, cluster: str) -> int:
+        self._lines.wake(self.now_ms)
+        return self._lines.jobs_in[cluster]
+
+    def line(self, line: Line) -> Sequence[Turn]:
+        return self._lines.of(line)
+
+    @property
+    def line_changes(self) -> Log[Line]:
+        self._lines.wake(self.now_ms)
+        return self._lines.changed
+
+    def next_resume_ms(self) -> int | None:
+        self._lines.wake(self.now_ms)
+        return self._lines.next_ms()
 
     def followers(self, job: JobId) -> Sequence[JobId]:
         return self._followers.of(job)
 
-    def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
+    def refused_by(self, errand: Line) -> Mapping[NodeId, tuple[int, str]]:
         """By nodes that are there: one may have been deleted since."""
-        return {node: said for node, said in self.refusals.of(shape).items() if node in self.nodes}
+        return {node: said for node, said in self.refusals.of(errand).items() if node in self.nodes}
 
     # ---- writing
 
@@ -156,11 +175,11 @@ class Mirror(Standing):
         entry = self.jobs.get(job)
         if entry is not None:
             entry.is_parked = True
-            self._lines.put(entry)
+            self._lines.put(entry, self.now_ms)
 
     def let_back(self, job: JobId) -> None:
         self.jobs[job].is_parked = False
-        self._lines.put(self.jobs[job])
+        self._lines.put(self.jobs[job], self.now_ms)
 
     # ---- observing: what is never stored
 
@@ -228,7 +247,7 @@ class Mirror(Standing):
         self.unassigned[record.id] = None
         self.unfinished += 1
         self._followers.come(record)
-        self._sums.begin(record, self.jobs.values())
+        self._sums.begin(record)
 
     def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
         """An update: what was counted by the old spec is counted by the new one."""
@@ -237,18 +256,18 @@ class Mirror(Standing):
             self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
-        self._sums.begin(record, self.jobs.values())
+        self._sums.begin(record)
         for block, attempt in job.attempts.items():
             self._shift_holds(job, attempt, bytes(len(job.held(block))), job.held(block))
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
         before, job.wish = job.wish, record
         for block in touched_by(before, record, job.attempts):
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
         """Its tasks may run on nodes of that cluster only: it waits in another line."""
@@ -285,7 +304,7 @@ class Mirror(Standing):
     def _set_pins(self, record: PinBlock) -> None:
         job = self.jobs[record.job]
         job.pin(record)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _note_system(self, record: JobStatus) -> None:
         if record.state is JobState.ACTIVE:
@@ -336,7 +355,7 @@ class Mirror(Standing):
         job.phases[block], job.holds[block] = now.phase, now.hold
         if _STOPPING in now.phase:
             self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""
@@ -396,7 +415,8 @@ class Mirror(Standing):
             if new.state[at] == _REFUSED:
                 attempt = job.attempts[new.block]
                 node = attempt.nodes[ints(attempt, "node")[at]]
-                self.refusals.note(job.spec.shape, node, new.reasons.get(at, "refused"), self.now_ms)
+                self.refusals.note(job.spec.errand, node, new.reasons.get(at, "refused"), self.now_ms)
+                self._lines.refuse(job.spec.errand)
 
     def _set_job_status(self, record: JobStatus) -> None:
         job = self.jobs[record.id]
@@ -412,7 +432,7 @@ class Mirror(Standing):
         if record.state is _CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
-        self._lines.put(job)
+        self._lines.put(job, self.now_ms)
 
     def _node(self, node: NodeId) -> NodeEntry:
         entry = self.nodes.get(node)
@@ -432,6 +452,7 @@ class Mirror(Standing):
             self.room.set_capacity(slot, record.capacity)
         if before is None or before.news(record):
             self.refusals.forget(record.id)
+            self.room.renew(slot)
         self._refit(entry)
 
     def _refit(self, entry: NodeEntry) -> None:
@@ -446,6 +467,8 @@ class Mirror(Standing):
         job = self.jobs.pop(job_id, None)
         if job is not None:
             self.past.forget(job_id)
+            self._lines.take_out(job)
+            job.resumes_ms = None
         self.systems.pop(job_id, None)
         self.unassigned.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
@@ -457,7 +480,7 @@ class Mirror(Standing):
         entry = self.nodes.pop(node, None)
         self.touched.pop(node, None)  # nobody is there to be told
         if entry is not None:
-            self.room.set_open(self.room.slot[node], False)
+            self.room.remove(node)
 
 
 def _unsorted(records: list[Record]) -> Record:

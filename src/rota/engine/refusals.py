@@ -1,30 +1,73 @@
-"""Which nodes refused which shapes lately, and why."""
+"""Which nodes lately refused tasks of which line and working directory, and why."""
 
+from collections import deque
 from collections.abc import Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 from rota.model.ids import NodeId
 from rota.model.limits import REFUSAL_MS
-from rota.model.shape import Shape
+from rota.model.shape import Line
+
+
+class _Lapse(NamedTuple):
+    """A refusal counts no longer from this time on."""
+
+    at_ms: int
+    errand: Line
+    node: NodeId
 
 
 class Refusals:
+    """By errand, a line with its working directory: jobs of other owners or directories are not affected."""
+
     def __init__(self) -> None:
-        self._by_shape: dict[Shape, dict[NodeId, tuple[int, str]]] = {}
+        self._by_errand: dict[Line, dict[NodeId, tuple[int, str]]] = {}
+        self._by_node: dict[NodeId, dict[Line, None]] = {}
+        self._lapses: deque[_Lapse] = deque()  # in the order of time
 
-    def of(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
-        """By node: until when it counts, and the reason."""
-        return self._by_shape.get(shape, {})
+    def of(self, errand: Line) -> Mapping[NodeId, tuple[int, str]]:
+        """By node: the cluster time until which it counts, and the reason."""
+        return self._by_errand.get(errand, {})
 
-    def note(self, shape: Shape, node: NodeId, reason: str, now_ms: int) -> None:
-        self._by_shape.setdefault(shape, {})[node] = (now_ms + REFUSAL_MS, reason)
+    def errands(self) -> list[Line]:
+        """Those that any node refused lately."""
+        return list(self._by_errand)
+
+    def note(self, errand: Line, node: NodeId, reason: str, now_ms: int) -> None:
+        self._drop_lapsed(now_ms)
+        until_ms = now_ms + REFUSAL_MS
+        self._by_errand.setdefault(errand, {})[node] = (until_ms, reason)
+        self._by_node.setdefault(node, {})[errand] = None
+        self._lapses.append(_Lapse(until_ms, errand, node))
 
     def forget(self, node: NodeId) -> None:
-        """Something is new about it."""
-        for nodes in self._by_shape.values():
-            nodes.pop(node, None)
+        """The node has reported a change: what it refused it may accept now."""
+        for errand in list(self._by_node.get(node, ())):
+            self._drop(errand, node)
 
     def copy(self) -> Self:
         copied = type(self)()
-        copied._by_shape = {shape: dict(nodes) for shape, nodes in self._by_shape.items()}
+        copied.adopt(self)
         return copied
+
+    def adopt(self, other: "Refusals") -> None:
+        """Take over what the other one knows."""
+        self._by_errand = {errand: dict(nodes) for errand, nodes in other._by_errand.items()}
+        self._by_node = {node: dict(errands) for node, errands in other._by_node.items()}
+        self._lapses = deque(other._lapses)
+
+    def _drop_lapsed(self, now_ms: int) -> None:
+        while self._lapses and self._lapses[0].at_ms <= now_ms:
+            _, errand, node = self._lapses.popleft()
+            known = self._by_errand.get(errand, {}).get(node)
+            if known is not None and known[0] <= now_ms:  # it may have been refused again since
+                self._drop(errand, node)
+
+    def _drop(self, errand: Line, node: NodeId) -> None:
+        nodes, errands = self._by_errand.get(errand, {}), self._by_node.get(node, {})
+        nodes.pop(node, None)
+        errands.pop(errand, None)
+        if not nodes:
+            self._by_errand.pop(errand, None)
+        if not errands:
+            self._by_node.pop(node, None)

@@ -52,5 +52,7 @@ class Shadow(Mirror):
                 shadow.measure(node, load)
         for job, run_us in taken.run_us:
             shadow.jobs[job].run_us = run_us
-        shadow.refusals = taken.refusals.copy()
+        shadow.refusals.adopt(taken.refusals)
+        for errand in shadow.refusals.errands():
+            shadow._lines.refuse(errand)
         return shadow

@@ -1,7 +1,5 @@
 """Everything that is added up over live attempts, kept up to date by how each of them moves."""
 
-from collections.abc import Iterable
-
 from rota.engine.entries import JobEntry, Move
 from rota.model.accounts import Accounts
 from rota.model.ids import JobId, NodeId
@@ -19,6 +17,10 @@ class Sums:
         self._accounts = accounts
         self._neighbours = neighbours
         self.leased: dict[JobId, None] = {}  # jobs that have not ended and whose attempts run under leases
+        self.leased_on: dict[
+            NodeId, dict[JobId, None]
+        ] = {}  # of these, the ones with live attempts on a node
+        self._live: dict[JobId, JobEntry] = {}  # jobs with live attempts
 
     def move(self, job: JobEntry, node: NodeId, move: Move) -> None:
         """Attempts of a job changed what they hold of a node."""
@@ -35,10 +37,27 @@ class Sums:
             job.on[node] = there
         else:
             job.on.pop(node, None)
+        self._note_live(job, node)
         if self._neighbours.members or self._neighbours.own:
             self._neighbours.count(job.spec.id, self._counted(job), slot, live)
 
-    def begin(self, spec: JobSpec, jobs: Iterable[JobEntry]) -> None:
+    def _note_live(self, job: JobEntry, node: NodeId) -> None:
+        name = job.spec.id
+        if job.on:
+            self._live[name] = job
+        else:
+            self._live.pop(name, None)
+        if job.spec.lease_ms is None:
+            return
+        here = self.leased_on.setdefault(node, {})
+        if node in job.on:
+            here[name] = None
+        else:
+            here.pop(name, None)
+        if not here:
+            del self.leased_on[node]
+
+    def begin(self, spec: JobSpec) -> None:
         """A job has come: where are those its terms name, if nobody had such terms before?"""
         if spec.lease_ms is not None:
             self.leased[spec.id] = None
@@ -46,8 +65,8 @@ class Sums:
             return
         for selector in self._neighbours.begin(spec, self._room.width):
             column = self._neighbours.members[selector]
-            for job in jobs:
-                if job.on and job.spec.namespace == selector[0] and selector[1].holds(job.spec.known_as):
+            for job in self._live.values():
+                if job.spec.namespace == selector[0] and selector[1].holds(job.spec.known_as):
                     for node, count in job.on.items():
                         column[self._room.slot[node]] += count
 

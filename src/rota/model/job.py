@@ -202,7 +202,6 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return Shape(
             needs=tuple(sorted(self.needs.items())),
             where=self.conditions,
-            workdir=self.workdir,
             run=self.run,
             tolerate=self.tolerated if self.where else self.tolerate,
             prefer=self.prefer,
@@ -220,7 +219,16 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @lazy
     def line(self) -> Line:
-        return Line(self.shape, self.rules, Owner(self.namespace, self.user))
+        """The queue it waits in, as far as its spec decides that."""
+        own_near = tuple(term.jobs.holds(self.known_as) for term in self.near)
+        is_alone = self.kind is _SYSTEM or any(rule.weight is None for rule in self.spread)
+        owner = Owner(self.namespace, self.user)
+        return Line(self.shape, self.rules, owner, self.expect_ms, own_near, self.id if is_alone else "")
+
+    @lazy
+    def errand(self) -> Line:
+        """What a node refuses when it refuses a task: its line and its working directory."""
+        return self.line if self.workdir is None else msgspec.structs.replace(self.line, workdir=self.workdir)
 
     @lazy
     def order(self) -> Turn:

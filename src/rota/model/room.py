@@ -24,8 +24,10 @@ class Room:
     """
 
     def __init__(self) -> None:
-        self.ids: list[NodeId] = []  # by slot
+        self.ids: list[NodeId] = []  # by slot; empty where the node was removed
         self.slot: dict[NodeId, int] = {}
+        self._removed: dict[int, None] = {}  # slots of nodes that were removed while they held attempts
+        self._unused: list[int] = []  # slots for the next nodes to come
         self.rows: dict[str, int] = {}  # resource -> row
         self.width = 0  # of the arrays: some more than there are nodes
         self.capacity: Array = np.zeros((0, 0), np.int64)
@@ -34,6 +36,9 @@ class Room:
         self.devices: Array = np.zeros((0, 0), np.int64)  # reserved thousandths of each GPU: [slot, device]
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
+        self.news: Array = np.zeros(
+            0, np.int64
+        )  # counts changes after which a node may accept what it refused
         self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
         self.held: Array = np.zeros(0, np.int64)  # live attempts there, waiting ones too
         self.lent = Lent()
@@ -55,14 +60,23 @@ class Room:
     def add(self, node: NodeId) -> int:
         slot = self.slot.get(node)
         if slot is None:
-            slot = self.slot[node] = len(self.ids)
-            self.ids.append(node)
-            self.labels.append({})
-            self.taints.append(())
-            if slot >= self.width:
-                self._widen(slot + max(_GROW, slot))
+            slot = self.slot[node] = self._unused.pop() if self._unused else self._append()
+            self.ids[slot] = node
             self._touch(slot)
+        self._removed.pop(slot, None)
         return slot
+
+    def remove(self, node: NodeId) -> None:
+        """Its slot is used again as soon as no attempt holds anything there."""
+        slot = self.slot[node]
+        self.set_open(slot, value=False)
+        self._removed[slot] = None
+        self._release(slot)
+
+    def renew(self, slot: int) -> None:
+        """Something is new about the node: what it refused it may accept now."""
+        self.news[slot] += 1
+        self._touch(slot)
 
     def row(self, resource: str) -> int:
         row = self.rows.get(resource)
@@ -99,7 +113,7 @@ class Room:
             self.labels_version += 1
             self.grown += 1
             self.doors += 1
-            self._touch(slot)
+            self.renew(slot)
 
     def set_open(self, slot: int, value: bool) -> None:
         if bool(self.open[slot]) != value:
@@ -128,6 +142,8 @@ class Room:
             self.queued[slot] += line
         self.held[slot] += room + line
         self._touch(slot)
+        if self._removed:
+            self._release(slot)
 
     def hold_devices(self, slot: int, amount: int, devices: int, times: int) -> None:
         """An attempt takes (-1: gives back) the devices whose bits are set: a part of one, or all of each."""
@@ -157,6 +173,28 @@ class Room:
         there = self.capacity[row, : self.size, None] // WHOLE_GPU > np.arange(count)
         free: Array = np.where(there, WHOLE_GPU - self.devices[: self.size], 0)
         return free
+
+    def _append(self) -> int:
+        slot = len(self.ids)
+        self.ids.append(NodeId(""))
+        self.labels.append({})
+        self.taints.append(())
+        if slot >= self.width:
+            self._widen(slot + max(_GROW, slot))
+        return slot
+
+    def _release(self, slot: int) -> None:
+        """What is added up over live attempts is zero there by now; the rest was the node's own."""
+        if slot not in self._removed or self.held[slot]:
+            return
+        del self._removed[slot], self.slot[self.ids[slot]]
+        self.ids[slot] = NodeId("")
+        self.set_labels(slot, {}, ())
+        self.capacity[:, slot] = 0
+        self.measured[:, slot] = UNMEASURED
+        self.load[slot] = 0.0
+        self._unused.append(slot)
+        self._touch(slot)
 
     def _touch(self, slot: int) -> None:
         self.changed.append(slot)
@@ -189,6 +227,7 @@ class Room:
         self.devices = np.vstack([self.devices, np.zeros((more, self.devices.shape[1]), np.int64)])
         self.load = longer(self.load)
         self.open = longer(self.open)
+        self.news = longer(self.news)
         self.queued = longer(self.queued)
         self.cluster = longer(self.cluster)
         self.held = longer(self.held)

@@ -102,7 +102,6 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
 
     needs: tuple[tuple[str, int], ...]
     where: tuple[Constraint, ...] = ()
-    workdir: str | None = None
     run: RunMode = RunMode.AT_LEAST_ONCE
     tolerate: tuple[str, ...] = ()
     prefer: tuple[Preference, ...] = ()
@@ -129,11 +128,24 @@ class Owner(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class Line(msgspec.Struct, frozen=True, cache_hash=True):
-    """Jobs that wait for the same: while the first of them fits nowhere, none does."""
+    """Jobs that wait for the same: while the first of them fits nowhere, none does.
+
+    Everything that decides whether a job can start is a field, so that one failed attempt to place the first
+    job of a line speaks for all jobs behind it.
+    """
 
     shape: Shape
     rules: Rules
     owner: Owner
+    expect_ms: int | None = None  # by which a job may pass the head of the queue
+    own_near: tuple[bool, ...] = ()  # for each `near` term, whether the job's own labels satisfy it
+    alone: str = ""  # the job, where the places of its own tasks decide: system jobs, hard spread
+    gang: int = 0  # tasks that have to start at once
+    workdir: str | None = None  # only while nodes refuse it: other directories of the shape are not affected
+
+    @property
+    def for_all_directories(self) -> "Line":
+        return self if self.workdir is None else msgspec.structs.replace(self, workdir=None)
 
 
 NO_RULES = Rules()

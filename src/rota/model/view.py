@@ -10,6 +10,7 @@ from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
 from rota.model.lifecycle import JobState
+from rota.model.log import Log
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -20,7 +21,7 @@ from rota.model.restored import Restored
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
-from rota.model.shape import Line, Shape
+from rota.model.shape import Line
 from rota.model.task import TaskBlock
 
 
@@ -95,11 +96,12 @@ class JobView(Protocol):
     def on(self) -> Mapping[NodeId, int]:
         """Live attempts by node."""
 
+    @property
+    def in_line(self) -> Line | None:
+        """The line it waits in; None: no task of it may be placed now."""
+
     def ready(self, now_ms: int, most: int) -> list[int]:
         """Indices of pending tasks that may be placed now, lowest first, at most so many."""
-
-    def next_ready_ms(self, now_ms: int) -> int | None:
-        """When the next of its pauses after a failure ends."""
 
 
 class NodeView(Protocol):
@@ -150,6 +152,10 @@ class View(Protocol):
         """Jobs that have not ended and whose attempts run under leases."""
 
     @property
+    def leased_on(self) -> Mapping[NodeId, Mapping[JobId, None]]:
+        """Of these, the ones with live attempts on a node; a node without any has no entry."""
+
+    @property
     def room(self) -> Room: ...
     @property
     def accounts(self) -> Accounts: ...
@@ -187,13 +193,26 @@ class View(Protocol):
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
-        """The lines of jobs with pending tasks, each job as its turn, first in turn first."""
+        """The lines of jobs with tasks that may be placed now, each job as its turn, first in turn first."""
+
+    def waiting_in(self, cluster: str) -> int:
+        """How many jobs are in lines for nodes of this cluster."""
+
+    def line(self, line: Line) -> Sequence[Turn]:
+        """The same of one line."""
+
+    @property
+    def line_changes(self) -> Log[Line]:
+        """Lines that a job joined or left."""
+
+    def next_resume_ms(self) -> int | None:
+        """When the next job all of whose tasks pause after a failure is in a line again."""
 
     def followers(self, job: JobId) -> Sequence[JobId]:
         """Jobs that have not begun and wait for this one to end."""
 
-    def refused_by(self, shape: Shape) -> Mapping[NodeId, tuple[int, str]]:
-        """Nodes that lately refused this shape: cluster time until which it counts, and the reason."""
+    def refused_by(self, errand: Line) -> Mapping[NodeId, tuple[int, str]]:
+        """Nodes that lately refused such tasks: cluster time until which it counts, and the reason."""
 
 
 def state_of(view: View, job_id: JobId) -> JobState | None:

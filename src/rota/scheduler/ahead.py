@@ -2,9 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rota.model.columns import Array
+from rota.model.ids import JobId
 from rota.model.job import JobSpec, Turn, Unschedulable
+from rota.model.limits import PROMISES_TRIED_MAX
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
@@ -41,20 +44,30 @@ def _before(turns: Sequence[Turn], own: Turn, share: tuple[float, float], mine: 
     return bisect_left(turns, (own[0] + (share < mine),))
 
 
+class Known(NamedTuple):
+    """What the scheduler remembers of the queue, where there is one that can be asked."""
+
+    head: JobId | None
+
+
 class Ahead:
     """A round for those before a job: what they get is taken off the board, the first without gets a promise.
 
-    Who once was first without room stays so until room grows, whatever shares say since: so of those behind
-    it that were submitted earlier, one may have been promised room as well.
+    Which job is the head of the queue depends on the past: who was first without room stays so for a while,
+    and steps back when its promise was not kept. Without a scheduler that knows it is found as if anew.
     """
 
-    def __init__(self, view: View, seating: Seating, now: Instant) -> None:
+    def __init__(
+        self, view: View, seating: Seating, now: Instant, *, backfill: bool = True, known: Known | None = None
+    ) -> None:
         self._view = view
         self._seating = seating
         self._now = now
+        self._backfill = backfill
+        self._known = known if backfill else None
         self._going: set[Name] = set()  # tasks that have to give way to them
         self._first: JobView | None = None  # without room
-        self._tasks = 1  # of it that have to start at once
+        self._promises_tried = 0
         self.shares = Shares(view)
         self.promise: Promise | None = None
 
@@ -72,9 +85,18 @@ class Ahead:
                 turns.done(head, goes_on=False)
             else:
                 turns.done(head, self._serve(self._view.jobs[head.job], takes=not its_turn_came))
+        if self._known is not None:
+            self._first = self._view.jobs.get(self._known.head) if self._known.head is not None else None
         first = self._first
         if first is not None and first.spec.order < job.spec.order:
-            self.promise = promise(self._view, self._seating, first, self._tasks, self._now)
+            self.promise = self._promise_to(first)
+
+    def _promise_to(self, first: JobView) -> Promise | None:
+        if not self._backfill:  # no job passes the head of the queue, on any node
+            slots: dict[int, dict[str, int]] = {slot: {} for slot in range(self._view.room.size)}
+            return Promise(first.spec.id, slots, self._now.wall_ms, first.spec.order)
+        tasks = first.tally.pending if first.spec.gang else 1
+        return promise(self._view, self._seating, first, tasks, self._now)
 
     def _serve(self, job: JobView, *, takes: bool) -> bool:
         """Says whether the next in its line may do better, as the round does."""
@@ -106,9 +128,18 @@ class Ahead:
         spec = job.spec
         if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
             return True
-        if (spec.gang or not self._others_give_way(job, left)) and self._seating.fits_somewhere(job):
-            self._first, self._tasks = job, left if spec.gang else 1
-        return spec.gang or bool(self._seating.company.repelled(spec))
+        if spec.gang or not self._others_give_way(job, left):
+            self._find_first(job)
+        return bool(self._seating.company.repelled(spec))
+
+    def _find_first(self, job: JobView) -> None:
+        if self._known is not None or self._first is not None or self._promises_tried >= PROMISES_TRIED_MAX:
+            return
+        if not self._backfill:
+            self._first = job if self._seating.fits_somewhere(job, self._barred(job)) else None
+            return
+        self._promises_tried += 1
+        self._first = job if self._promise_to(job) is not None else None
 
     def _others_give_way(self, job: JobView, left: int) -> bool:
         """Room that others leave, or would have to leave, is as good as taken."""

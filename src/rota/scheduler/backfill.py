@@ -1,4 +1,4 @@
-"""The first job without room gets a promise of some; later ones start only if that does not delay it."""
+"""The first job that waits for work to end is promised its room; later ones may not delay it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,14 +7,14 @@ import numpy as np
 
 from rota.model.columns import Array, ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec
-from rota.model.limits import BLOCK_TASKS
+from rota.model.job import JobSpec, Turn
+from rota.model.limits import BLOCK_TASKS, PROMISE_AHEAD_MS
 from rota.model.namespace import TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.board import TASKS_ROW, Board
-from rota.scheduler.place import Seating
+from rota.scheduler.place import Seating, barring, refusing
 from rota.scheduler.scores import NEVER
 
 _CANDIDATES = 32  # nodes whose running work is looked at, the emptiest first
@@ -34,11 +34,14 @@ class Promise(NamedTuple):
 
     job: JobId
     slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
-    at_ms: int  # wall clock; NEVER_MS where nobody knows
+    at_ms: int  # wall clock
+    turn: Turn  # of the head: jobs before it in turn are not held back
 
     def kept_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
         """By slot, how much of what is free now a later job may not use; nothing if it is over by then."""
         expect_ms = spec.expect_ms
+        if spec.order <= self.turn:
+            return {}
         if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
             return {}
         found: dict[int, Array] = {}
@@ -65,10 +68,14 @@ class Promise(NamedTuple):
 
 
 def promise(view: View, seating: Seating, job: JobView, wanted: int, now: Instant) -> Promise | None:
-    """The earliest room for so many of its tasks at once, as far as anybody knows; None: it is too large."""
+    """The earliest room for this many of its tasks at once.
+
+    None: what has to end first has no known end, or no end of work gives it room: it is too large, nodes
+    refuse it, or something else than room is missing. Nothing is held back for such a job.
+    """
     board, shape = seating.board, job.spec.shape
     terms = seating.terms(job)
-    eligible = seating.rows.eligible(shape)
+    eligible = seating.rows.eligible(shape) & ~barring(view, refusing(view, job, now))
     slots = np.nonzero(eligible & (terms.points() != NEVER) if terms else eligible)[0]
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
         return None
@@ -100,16 +107,16 @@ def _earliest(
     free = {slot: board.free[:, slot].copy() for slot in coming}
     copies = {slot: int(_copies(left, needs)) for slot, left in free.items()}
     ends = [(release.at_ms, slot, release.needs) for slot, all_ in coming.items() for release in all_]
-    at_ms = now.wall_ms
+    at_ms = 0
     for end_ms, slot, given in sorted(ends):
         if sum(copies.values()) >= wanted:
             break
-        at_ms = max(at_ms, end_ms)
+        at_ms = max(at_ms, end_ms, now.wall_ms)
         free[slot] += _row_amounts(board, given)
         copies[slot] = int(_copies(free[slot], needs))
-    if sum(copies.values()) < wanted:
+    if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + PROMISE_AHEAD_MS:
         return None
-    return Promise(spec.id, _beside(board, spec, free, copies, wanted), at_ms)
+    return Promise(spec.id, _beside(board, spec, free, copies, wanted), at_ms, spec.order)
 
 
 def _beside(

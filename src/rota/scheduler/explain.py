@@ -1,5 +1,6 @@
 """A job -> every reason for which it waits, counted over nodes, and the smallest change that starts it."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.model.why import Miss, Reason, Why
-from rota.scheduler.ahead import Ahead, count_before
+from rota.scheduler.ahead import Ahead, Known, count_before
 from rota.scheduler.foresee import starts_at_ms
 from rota.scheduler.growing import growing, how_to_get_another, on_the_way
 from rota.scheduler.obstacles import look
@@ -43,7 +44,13 @@ _HEADS = {JobState.CANCELING: "is being canceled", JobState.PAUSED: "it is pause
 
 
 def why(
-    view: View, job_id: JobId, now: Instant, plugins: Plugins | None = None, *, backfill: bool = True
+    view: View,
+    job_id: JobId,
+    now: Instant,
+    plugins: Plugins | None = None,
+    *,
+    backfill: bool = True,
+    known: Callable[[], Known | None] = lambda: None,
 ) -> Why:
     job = view.jobs[job_id]
     if job.status is None:
@@ -62,7 +69,7 @@ def why(
             sentence="waits: the server's disk is full",
             changes=("make room on the server's disk",),
         )
-    told = in_words(view, job, study(view, job, now, plugins, backfill=backfill), now)
+    told = in_words(view, job, study(view, job, now, plugins, backfill=backfill, known=known()), now)
     return told.with_words(*_held(job), *_braked(view, job))
 
 
@@ -77,15 +84,19 @@ class Study(NamedTuple):
 
 
 def study(
-    view: View, job: JobView, now: Instant, plugins: Plugins | None = None, *, backfill: bool = True
+    view: View,
+    job: JobView,
+    now: Instant,
+    plugins: Plugins | None = None,
+    *,
+    backfill: bool = True,
+    known: Known | None = None,
 ) -> Study:
     """Those before it take their room first, on a board of our own; then it is looked at every node."""
     seating = Seating(view, plugins)
-    ahead = Ahead(view, seating, now)
+    ahead = Ahead(view, seating, now, backfill=backfill, known=known)
     ahead.serve(job)
     promised = ahead.promise
-    if promised is not None and not backfill:  # then nobody passes the head of the queue
-        promised = promised._replace(slots={slot: {} for slot in range(view.room.size)}, at_ms=now.wall_ms)
     sight = look(view, seating, job, promised, now)
     own = own_reasons(view, job, ahead.shares, now)
     scarce = _scarce(seating, job, sight, now)

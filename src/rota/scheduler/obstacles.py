@@ -14,7 +14,7 @@ from rota.model.plan import Instant
 from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES, Constraint, tolerates
 from rota.model.view import JobView, View
-from rota.scheduler.backfill import NEVER_MS, Promise
+from rota.scheduler.backfill import Promise
 from rota.scheduler.board import Nodes
 from rota.scheduler.place import Seating
 from rota.scheduler.scores import NEVER
@@ -29,7 +29,9 @@ def look(view: View, seating: Seating, job: JobView, promised: Promise | None, n
     """What fits is asked of the scheduler's own filters and rules; obstacles explain the rest."""
     scene = Scene(view, seating, job.spec)
     shape, room = job.spec.shape, view.room
-    refused = {node: said for node, (until_ms, said) in view.refused_by(shape).items() if until_ms > now.ms}
+    refused = {
+        node: said for node, (until_ms, said) in view.refused_by(job.spec.errand).items() if until_ms > now.ms
+    }
     held_back = [] if promised is None else promised.bars(job.spec, seating.board, now)
     barred = np.zeros(room.size, np.bool_)
     barred[[*(room.slot[node] for node in refused), *held_back]] = True
@@ -229,8 +231,6 @@ def _promised(scene: Scene, promised: Promise, held_back: list[int], now: Instan
     text = f"{of_nodes(count, on.size, 'is', 'are')} promised to {whom}the head of the queue"
     left_ms = promised.at_ms - now.wall_ms
     obstacle = scene.obstacle("promised", on, text, "promised to the head of the queue")
-    if promised.at_ms >= NEVER_MS:
-        obstacle = obstacle._replace(cost=0.5, change=lambda _: "if it said how long it runs (expect)")
-    elif left_ms >= 1000:
+    if left_ms >= 1000:
         obstacle = obstacle._replace(cost=0.5, change=lambda _: f"with expect <= {left_ms // 1000}s")
     yield obstacle

@@ -79,10 +79,10 @@ class Seating:
         slots = np.nonzero(self.rows.of(job.spec.shape) > NEVER)[0]
         return int(self.board.copies(job.spec.shape, slots).sum())
 
-    def fits_somewhere(self, job: JobView) -> bool:
-        """Were the nodes empty."""
+    def fits_somewhere(self, job: JobView, refused: Array) -> bool:
+        """Were the nodes empty, without those that refused it."""
         shape = job.spec.shape
-        return bool((self.board.slots(shape) * self.rows.eligible(shape)).any())
+        return bool((self.board.slots(shape) * (self.rows.eligible(shape) & ~refused)).any())
 
     def _seat(self, job: JobView, wanted: int, barred: Array | None) -> Seated:
         terms, shape = self.terms(job), job.spec.shape
@@ -215,8 +215,8 @@ def _best_head(streams: list[_Stream], added: list[float], wanted: int) -> _Stre
 
 
 def refusing(view: View, job: JobView, now: Instant) -> list[int]:
-    """Slots of nodes that refused its shape lately."""
-    refused = view.refused_by(job.spec.shape).items()
+    """Slots of nodes that refused its like lately."""
+    refused = view.refused_by(job.spec.errand).items()
     return [view.room.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]
 
 

@@ -13,7 +13,7 @@ from rota.model.plan import NOTHING, Instant, Plan, Record
 from rota.model.room import Room
 from rota.model.task import TaskBlock
 from rota.model.view import View
-from rota.scheduler.order import Head
+from rota.scheduler.ahead import Known
 from rota.scheduler.pins import pin
 from rota.scheduler.round import Memory, Round, Settings
 
@@ -21,9 +21,10 @@ ROUND = "round"
 _WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Namespace, PinBlock)
 
 
-def reconciler(settings: Settings | None = None) -> Reconciler:
+def reconciler(settings: Settings | None = None, scheduler: "Scheduler | None" = None) -> Reconciler:
     wakes: Wakes = {**dict.fromkeys(_WAKING, _wakes), JobSpec: _grown, JobCluster: _moved}
-    return Reconciler("place", "scheduler", wakes, Scheduler(settings or Settings()).decide, _start)
+    decide = (scheduler or Scheduler(settings or Settings())).decide
+    return Reconciler("place", "scheduler", wakes, decide, _start)
 
 
 def _wakes(record: Record) -> Iterable[str]:
@@ -66,19 +67,19 @@ class Scheduler:
         self._memory.forget_lapsed(view, now)
         if view.is_short:  # of disk space: what is left is for the ends of what runs
             return NOTHING
+        self._memory.seating.begin(view)
         if view.systems:
-            self._memory.seating.begin(view)
             pinned = pin(view, self._memory.seating, self._memory.pinned)
             if pinned is not None:
                 return pinned  # it wakes the next round, for the new tasks too
-        grown, waits = view.room.grown, self._memory.waits
-        heads = [
-            Head(jobs[0], 0, line, jobs) for line, jobs in view.waiting() if not waits(line, jobs[0], grown)
-        ]
-        if not heads:
-            return NOTHING
-        self._memory.seating.begin(view)
-        return Round(view, self._memory, self._settings, now).run(heads)
+        return Round(view, self._memory, self._settings, now).run()
+
+    def known(self) -> Known | None:
+        """What it remembers of the queue; None: it has decided nothing yet."""
+        if self._room is None:
+            return None
+        first = self._memory.first
+        return Known(None if first is None else first.job)
 
     def room_made_for(self, job: JobId) -> list[int]:
         """Slots that others are leaving for its tasks, one for each."""

@@ -13,24 +13,31 @@ from rota.model.ids import JobId
 from rota.model.job import JobVerdict, Kind, Turn, Unschedulable
 from rota.model.lifecycle import JobState
 from rota.model.limits import (
-    BACKFILL_JOBS_MAX,
     BLOCK_TASKS,
     EVICTIONS_MAX,
     LOOKAHEAD_TASKS_MAX,
     LOOKAHEAD_US,
     NOMINATED_MS,
+    PROMISE_LATE_MS,
+    PROMISE_LOOK_MS,
+    PROMISE_REST_MS,
+    PROMISES_TRIED_MAX,
+    PROMISES_TRIED_MS,
     SHORT_RUN_US,
 )
-from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.neighbours import Repulsion
+from rota.model.plan import NOTHING, Event, Instant, Plan, Record
 from rota.model.shape import NO_RULES, Line, Policy, RunMode
 from rota.model.view import JobView, View
 from rota.scheduler import elsewhere, pins
-from rota.scheduler.backfill import Promise, promise
+from rota.scheduler.backfill import NEVER_MS, Promise, promise
+from rota.scheduler.blocked import Try, asks_for_devices
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
 from rota.scheduler.order import Head, Shares, Turns, may_start
 from rota.scheduler.place import Seated, Seating, barring, refusing
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
+from rota.scheduler.queue import Queue, watched
 from rota.scheduler.rows import Plugins
 
 # Enum members are slow to look up, and these are asked for at every placement.
@@ -52,61 +59,69 @@ class Nomination(NamedTuple):
 
 
 class First(NamedTuple):
-    """The first in turn that found no room, and for how many of its tasks at once it needs some."""
+    """The head of the queue: the job that room is held for, and until when."""
 
     job: JobId
-    tasks: int
-
-
-class Blocked(NamedTuple):
-    """A line tried in vain: nobody of it does better until room grows or a higher priority comes."""
-
-    grown: int  # Room.grown
-    turn: Turn  # of the job that was tried
+    tasks: int  # of it that have to start at once
+    until_ms: int
 
 
 class Memory:
-    """What can be computed again, or lapses: rows of points, blocked lines, room others are leaving."""
+    """What can be computed again, or lapses: rows of points, lines that wait, room others are leaving."""
 
     def __init__(self, view: View, settings: Settings) -> None:
         self.seating = Seating(view, settings.plugins)
-        self.blocked: dict[Line, Blocked] = {}
+        self.queue = Queue(self.seating.board)
         self.nominated: dict[JobId, list[Nomination]] = {}
-        self.first: First | None = None  # of those without room
+        self.first: First | None = None
+        self._promises_tried = 0  # in vain, since
+        self._promises_tried_since_ms = 0
+        self._resting: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
         self.pinned: dict[JobId, int] = {}  # system job -> Room.doors when its nodes were looked at
 
-    def waits(self, line: Line, turn: Turn, grown: int) -> bool:
-        """Whether there is nothing to try for the first of a line."""
-        blocked = self.blocked.get(line)
-        return blocked is not None and blocked.grown == grown and turn[0] >= blocked.turn[0]
-
     def forget_lapsed(self, view: View, now: Instant) -> None:
-        """What was promised to those who wait no longer, and nominations whose time is over."""
-        if self.first is not None:
-            job = view.jobs.get(self.first.job)
-            blocked = self.blocked.get(job.spec.line) if job is not None and _waits(job) else None
-            if blocked is None or blocked.grown != view.room.grown:
+        """What was promised to those who wait no longer, or for too long; and what others left in vain."""
+        first = self.first
+        if first is not None:
+            job = view.jobs.get(first.job)
+            if job is None or not _waits(job):
                 self.first = None
+            elif first.until_ms <= now.ms:
+                self.first = None
+                self._resting = {one: until for one, until in self._resting.items() if until > now.ms}
+                self._resting[first.job] = now.ms + PROMISE_REST_MS
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
             waits = job is not None and _waits(job)
             good = [
                 one for one in nominations if waits and one.until_ms > now.ms and view.room.open[one.slot]
             ]
-            if job is not None and len(good) < len(nominations):
-                self.blocked.pop(job.spec.line, None)
+            if job is not None and job.in_line is not None and len(good) < len(nominations):
+                self.queue.open(job.in_line)
             if good:
                 self.nominated[name] = good
             else:
                 del self.nominated[name]
 
+    def may_try_a_promise(self, now: Instant) -> bool:
+        if now.ms - self._promises_tried_since_ms >= PROMISES_TRIED_MS:
+            self._promises_tried, self._promises_tried_since_ms = 0, now.ms
+        return self._promises_tried < PROMISES_TRIED_MAX
+
+    def note_no_promise(self) -> None:
+        self._promises_tried += 1
+
+    def rests_until_ms(self, job: JobId) -> int:
+        return self._resting.get(job, 0)
+
 
 class Round:
-    """One pass over everybody who waits; what it decides is in its plan, nothing else is changed."""
+    """One pass over the lines that might start something; what it decides is in its plan."""
 
     def __init__(self, view: View, memory: Memory, settings: Settings, now: Instant) -> None:
         self._view = view
         self._memory = memory
+        self._queue = memory.queue
         self._seating = memory.seating
         self._settings = settings
         self._now = now
@@ -115,43 +130,76 @@ class Round:
         self._verdicts: list[JobVerdict] = []
         self._evicted: list[tuple[JobView, Eviction]] = []
         self._broken_up: list[JobView] = []
-        self._promise: Promise | None = None  # made when somebody comes later
-        self._pauses = [one.until_ms for nominations in memory.nominated.values() for one in nominations]
-        self._behind = 0  # jobs looked at behind the one that was promised room
+        self._promise: Promise | None = None
+        self._kept_away: dict[Line, dict[Repulsion, None]] = {}  # by whom jobs of a line are
+        self._kept_away_by: set[tuple[Line, tuple[Repulsion, ...]]] = set()  # those that found no room
+        self._open_again: list[Line] = []
+        self._some_pause = False  # tasks of a job of which others may start now
 
-    def run(self, heads: list[Head]) -> Plan:
-        turns = Turns(self._shares, heads)
+    def run(self) -> Plan:
+        first = self._memory.first
+        has_news = self._queue.has_news(self._view, None if first is None else first.job, self._now)
+        if not has_news and self._settings.backfill:
+            return self._plan()
         self._hold_nominated(1)
+        before = self._seating.board.free.copy()
+        self._renew_promise()
+        turns = Turns(self._shares, self._due())
         while (head := turns.pop()) is not None:
-            goes_on = self._serve(self._view.jobs[head.job])
+            goes_on = self._queue.may_try(head.line) and self._serve(self._view.jobs[head.job], head.line)
+            if goes_on and head.next is None:
+                self._end_line(head)
             if self._memory.first is not None and not self._settings.backfill:
                 break
-            self._behind += self._memory.first is not None
-            turns.done(head, goes_on and self._behind < BACKFILL_JOBS_MAX)
+            turns.done(head, goes_on)
+        self._queue.blocked.tried(before, self._promise)
         self._hold_nominated(-1)
-        self._forget_refusals()
+        self._queue.end_round()
+        for line in self._open_again:
+            self._queue.open(line)
         return self._plan()
 
-    def _serve(self, job: JobView) -> bool:
+    def _due(self) -> list[Head]:
+        """Lines to try. Where no job may pass the head of the queue, all are tried to find that one."""
+        heads = self._queue.due(self._view, self._promise, self._now)
+        if self._settings.backfill:
+            return heads
+        self._memory.first = None
+        for line, _ in self._view.waiting():
+            self._queue.open(line)
+        return [Head(jobs[0], 0, line, jobs) for line, jobs in self._view.waiting()]
+
+    def _renew_promise(self) -> None:
+        """As work ends or takes longer than expected the promise changes, and may turn out to be void."""
+        if not self._settings.backfill or not self._queue.has_several:
+            return
+        first = self._memory.first
+        if first is not None:
+            job = self._view.jobs[first.job]
+            self._promise = promise(self._view, self._seating, job, first.tasks, self._now)
+            if self._promise is None:
+                self._memory.first = None
+        if self._memory.first is None:
+            self._find_first(up_to=None)
+
+    def _serve(self, job: JobView, line: Line) -> bool:
         """A job has its turn; says whether the next in its line may do better."""
-        pause = job.next_ready_ms(self._now.ms)
-        if pause is not None:
-            self._pauses.append(pause)
-        if job.verdict is not None:
+        if job.verdict is not None or self._is_kept_away(job, line):
             return True
         wanted = may_start(job, self._shares)
         if wanted <= 0:
-            return self._shares.left(job.spec) != 0 or self._block(job)
-        held_back = self._held_back(job) if self._memory.first is not None else {}
+            self._queue.block_by_quota(self._view, line)
+            return False
+        held_back = self._held_back(job)
         refused = refusing(self._view, job, self._now)
-        ready = job.ready(self._now.ms, min(wanted, self._most(job)))
+        most = self._most(job)
+        ready = job.ready(self._now.ms, min(wanted, most))
+        self._some_pause |= len(ready) < min(wanted, most)
         self._hold_nominated(-1, job)
-        for slot, amounts in held_back.items():
-            self._seating.board.shift(slot, -amounts)
+        self._shift(held_back, -1)
         pinned = self._seat(job, ready, refused)
         ready, seated = pinned.indices, pinned.seated
-        for slot, amounts in held_back.items():
-            self._seating.board.shift(slot, amounts)
+        self._shift(held_back, 1)
         impatient = job.spec.when_unschedulable is _REJECT and not job.attempts
         if impatient and len(seated.seats) < wanted:  # once it has begun, its retries wait like anybody's
             self._reject(job, seated)
@@ -159,10 +207,35 @@ class Round:
         self._enter(job, ready, seated)
         self._hold_nominated(1, job)
         if len(seated.seats) == len(ready):
-            return True
+            return self._place_rest(job, line, truncated=len(ready) == most < wanted)
         kept_off = barring(self._view, [*refused, *held_back])  # who waits there might take what is promised
         left = self._look_ahead(job, ready[len(seated.seats) :], kept_off)
-        return not left or bool(held_back) or self._wait(job, left)
+        return not left or self._wait(job, line, left, behind=bool(held_back))
+
+    def _place_rest(self, job: JobView, line: Line, *, truncated: bool) -> bool:
+        """All that were looked at have a place: are there others, and may they start?"""
+        if truncated:
+            self._open_again.append(line)
+        elif self._shares.left(job.spec) == 0:
+            self._queue.block_by_quota(self._view, line)
+            return False
+        return True
+
+    def _shift(self, held_back: dict[int, Array], times: int) -> None:
+        for slot, amounts in held_back.items():
+            self._seating.board.shift(slot, amounts * times)
+
+    def _is_kept_away(self, job: JobView, line: Line) -> bool:
+        """By the same jobs as another one of its line, which found no room."""
+        if line not in self._kept_away:
+            return False
+        return (line, tuple(self._seating.company.repelled(job.spec))) in self._kept_away_by
+
+    def _end_line(self, head: Head) -> None:
+        """Its last job has had its turn: of those kept away by others, none goes on before these move."""
+        if head.line in self._kept_away:
+            first = JobId(str(head.jobs[0][2]))
+            self._block(self._view.jobs[first], head.line, behind=False)
 
     def _seat(self, job: JobView, ready: list[int], refused: list[int]) -> pins.Pinned:
         barred = barring(self._view, refused) if refused else None
@@ -172,9 +245,9 @@ class Round:
 
     def _held_back(self, job: JobView) -> dict[int, Array]:
         """What of each node is promised to the head of the queue, and not to be had for this one."""
-        promised = self._promised(job)
-        board = self._seating.board
-        return {} if promised is None else promised.kept_from(job.spec, board, self._now)
+        if self._promise is None:
+            return {}
+        return self._promise.kept_from(job.spec, self._seating.board, self._now)
 
     def _most(self, job: JobView) -> int:
         """One more than can be placed now, to see that it is full."""
@@ -192,6 +265,8 @@ class Round:
         nodes = [ids[seat.slot] for seat in seated.seats]
         devices = [seat.devices for seat in seated.seats]
         self._placed.append(Placed(job, ready[: len(nodes)], nodes, devices, 0, seated))
+        if self._memory.first is not None and self._memory.first.job == job.spec.id:
+            self._memory.first = self._promise = None
         self._shares.charge(job.spec, len(nodes))
         if self._memory.nominated:
             self._use_nominated(job, seated)
@@ -235,40 +310,68 @@ class Round:
         free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
         return plain and short and free
 
-    def _wait(self, job: JobView, left: list[int]) -> bool:
+    def _wait(self, job: JobView, line: Line, left: list[int], *, behind: bool) -> bool:
         """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
         spec = job.spec
-        if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE:
+        if spec.gang and job.tally.live and spec.run is RunMode.AT_LEAST_ONCE and not behind:
             self._broken_up.append(job)
             return True
-        if spec.kind is Kind.SYSTEM:
-            self._preempt(job, left)
-            return self._block(job)
-        left = left[len(self._memory.nominated.get(spec.id, [])) :]
-        if left and not spec.gang:
+        left = left[0 if spec.kind is _SYSTEM else len(self._memory.nominated.get(spec.id, [])) :]
+        if left and not spec.gang and not behind:
             left = self._preempt(job, left)
-        nominated = spec.id in self._memory.nominated
-        if left and not nominated and self._memory.first is None and self._seating.fits_somewhere(job):
-            self._memory.first = First(spec.id, len(left) if spec.gang else 1)
-        if spec.gang or self._seating.company.repelled(spec):
-            return True  # the next one may be smaller, or nobody keeps it away
-        return self._block(job)
+        repelled = self._seating.company.repelled(spec)
+        if repelled:
+            self._kept_away.setdefault(line, {}).update(dict.fromkeys(repelled))
+            self._kept_away_by.add((line, tuple(repelled)))
+        else:
+            self._block(job, line, behind=behind)
+        if left and spec.kind is not _SYSTEM and spec.id not in self._memory.nominated:
+            if not self._settings.backfill:
+                self._stop_at(job)
+            elif self._queue.has_several:
+                self._find_first(up_to=spec.order)
+        return bool(repelled)
 
-    def _promised(self, job: JobView) -> Promise | None:
-        """What the first without room was promised, as far as it concerns this one."""
-        first = self._memory.first
-        if first is None:
-            return None
-        waiting = self._view.jobs[first.job]
-        if job.spec.order <= waiting.spec.order:
-            return None
-        if self._promise is None:
-            self._promise = promise(self._view, self._seating, waiting, first.tasks, self._now)
-        return self._promise
+    def _stop_at(self, job: JobView) -> None:
+        """Where no job may pass the head of the queue, it is the first that waits for room."""
+        refused = barring(self._view, refusing(self._view, job, self._now))
+        if self._memory.first is None and self._seating.fits_somewhere(job, refused):
+            self._memory.first = First(job.spec.id, 1, NEVER_MS)
 
-    def _block(self, job: JobView) -> bool:
+    def _find_first(self, up_to: Turn | None) -> None:
+        """Room is promised to the first in turn that waits for work with a known end.
+
+        `up_to`: later jobs have not had their turn in this round.
+        """
+        memory, now = self._memory, self._now
+        while memory.first is None and memory.may_try_a_promise(now):
+            turn = self._queue.first_in_turn(self._view, now)
+            if turn is None or (up_to is not None and turn > up_to):
+                return
+            name = JobId(str(turn[2]))
+            waiting = self._view.jobs[name]
+            tasks = waiting.tally.pending if waiting.spec.gang else 1
+            rests_until_ms = memory.rests_until_ms(name)
+            made = None
+            if rests_until_ms <= now.ms and name not in memory.nominated:
+                made = promise(self._view, self._seating, waiting, tasks, now)
+            if made is None:
+                memory.note_no_promise()
+                self._queue.pass_over(max(rests_until_ms, now.ms + PROMISE_LOOK_MS))
+                continue
+            ahead_ms = made.at_ms - now.wall_ms
+            until_ms = now.ms + ahead_ms + max(ahead_ms // 2, PROMISE_LATE_MS)
+            memory.first, self._promise = First(name, tasks, until_ms), made
+
+    def _block(self, job: JobView, line: Line, *, behind: bool) -> bool:
         """Nobody of its line can do better until something changes."""
-        self._memory.blocked[job.spec.line] = Blocked(self._view.room.grown, job.spec.order)
+        spec, view = job.spec, self._view
+        refused = [until for until, _ in view.refused_by(spec.errand).values() if until > self._now.ms]
+        # The end of any task may leave it the room it was nominated for, or a place to wait on the node.
+        any_growth = spec.id in self._memory.nominated or self._may_look_ahead(job)
+        keys = watched(spec, self._kept_away.get(line, ()), any_growth=any_growth)
+        anywhere = asks_for_devices(spec.shape) or bool(self._settings.plugins.filters)
+        self._queue.block(line, Try(spec.order, behind, anywhere), min(refused, default=None), keys)
         return False
 
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
@@ -287,7 +390,6 @@ class Round:
             barred[eviction.slot] = True
             self._evicted.append((job, eviction))
             nomination = Nomination(eviction.slot, self._now.ms + NOMINATED_MS)
-            self._pauses.append(nomination.until_ms)
             self._memory.nominated.setdefault(job.spec.id, []).append(nomination)
             self._seating.board.take(job.spec.shape, eviction.slot)
             left = left[1:]
@@ -310,15 +412,6 @@ class Round:
         for name in list(nominated) if job is None else [job.spec.id]:
             for nomination in nominated.get(name, []):
                 self._seating.board.take(self._view.jobs[name].spec.shape, nomination.slot, times)
-
-    def _forget_refusals(self) -> None:
-        """A refusal lapses with time: look again then, as if room had grown."""
-        for line, _ in self._view.waiting():
-            refusals = self._view.refused_by(line.shape).values()
-            until = [until_ms for until_ms, _ in refusals if until_ms > self._now.ms]
-            if until:
-                self._pauses.append(min(until))
-                self._memory.blocked.pop(line, None)
 
     def _reject(self, job: JobView, seated: Seated) -> None:
         self._seating.give_back(job, seated.seats)
@@ -346,9 +439,21 @@ class Round:
             events += self._evict(blocks, gang, live_tasks(gang))
         reasons = "; ".join(event.why for event in events)
         events += [Event("placement.impossible", one.reason, job=one.id) for one in self._verdicts]
-        wake_at = min(self._pauses, default=None)
+        wake_at = self._wake_at_ms()
         puts: tuple[Record, ...] = (*blocks.done(), *self._verdicts)
+        if wake_at is None and not puts:
+            return NOTHING
         return Plan(puts, events=tuple(events), why=reasons, wake_at_ms=wake_at)
+
+    def _wake_at_ms(self) -> int | None:
+        """When a pause, a refusal, a nomination or a promise ends."""
+        first = self._memory.first
+        times = [one.until_ms for nominations in self._memory.nominated.values() for one in nominations]
+        times += [] if first is None or not self._settings.backfill else [first.until_ms]
+        # When those are placed the job is out of its line; only the next round knows how long it pauses.
+        times += [self._now.ms + 1] if self._some_pause and self._placed else []
+        times += [at for at in (self._queue.next_ms(), self._view.next_resume_ms()) if at is not None]
+        return min(times, default=None)
 
     def _evict(self, blocks: Blocks, preemptor: JobView, victims: Iterable[Name]) -> Iterable[Event]:
         by_job: dict[JobId, list[int]] = {}

@@ -5,10 +5,11 @@ from typing import Any
 
 from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
-from rota.model.job import Counters
+from rota.model.job import Counters, Turn
 from rota.model.pace import ReportPace
 from rota.model.pins import begun
 from rota.model.plan import Record
+from rota.model.shape import Line
 from rota.sim.broken import Broken
 from rota.sim.server import Server
 
@@ -35,6 +36,7 @@ def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
 
 def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
     fresh = Mirror()
+    fresh.now_ms = server.mirror.now_ms  # by it jobs whose tasks pause are told from those in line
     fresh.load(known.values())
     fresh.inherit(server.mirror)
     held = {str(record.key): record for record in _records(server.mirror)}
@@ -87,7 +89,7 @@ def _derived(mirror: Mirror) -> dict[str, Any]:
     neighbours, accounts = mirror.neighbours, mirror.accounts
     found: dict[str, Any] = {
         "unfinished jobs": mirror.unfinished,
-        "lines": {line: list(turns) for line, turns in mirror.waiting()},
+        "lines": _lines(mirror),
         "namespaces": {name: _some(held) for name, held in accounts.of_namespace.items() if _some(held)},
         "users": {owner: _some(held) for owner, held in accounts.of_owner.items() if _some(held)},
     }
@@ -96,7 +98,7 @@ def _derived(mirror: Mirror) -> dict[str, Any]:
             "tasks": entry.tally.as_dict(),
             "placed up to": entry.fresh,
             "again": entry.again,
-            "in line": entry.in_line,
+            "in line": entry.in_line is not None,
             "on": entry.on,
         }
     for node in mirror.nodes:
@@ -106,6 +108,14 @@ def _derived(mirror: Mirror) -> dict[str, Any]:
         own = {job: int(column[slot]) for job, column in neighbours.own.items()}
         found[f"node {node}"] = _derived_of(mirror, node) | {"neighbours": (near, apart, own)}
     return found
+
+
+def _lines(mirror: Mirror) -> dict[Line, list[Turn]]:
+    """With all directories together: which of them were refused lately is on no disk."""
+    found: dict[Line, list[Turn]] = {}
+    for line, turns in mirror.waiting():
+        found.setdefault(line.for_all_directories, []).extend(turns)
+    return {line: sorted(turns) for line, turns in found.items()}
 
 
 def _derived_of(mirror: Mirror, node: NodeId) -> dict[str, Any]:

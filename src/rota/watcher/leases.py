@@ -26,7 +26,7 @@ def held_until_ms(view: View, node: NodeId, job: JobId, ttl_ms: int) -> int:
 
 def terms_ms(view: View, node: NodeId) -> list[int]:
     """How long each job that is there under leases lets its node be silent."""
-    specs = [view.jobs[job].spec for job in view.leased if node in view.jobs[job].on]
+    specs = [view.jobs[job].spec for job in view.leased_on.get(node, ())]
     return [spec.lease_ms + spec.lease_margin_ms for spec in specs if spec.lease_ms is not None]
 
 
@@ -56,7 +56,7 @@ def expire(view: View, node: NodeId, now: Instant, ttl_ms: int) -> Plan:
 
 
 def _leases(view: View, node: NodeId, ttl_ms: int) -> Iterator[tuple[Held, int]]:
-    jobs = {job: held_until_ms(view, node, job, ttl_ms) for job in view.leased if node in view.jobs[job].on}
+    jobs = {job: held_until_ms(view, node, job, ttl_ms) for job in view.leased_on.get(node, ())}
     for (job, index), attempt in view.nodes[node].assigned.items() if jobs else ():
         if job in jobs:
             yield (job, index, attempt), jobs[job]

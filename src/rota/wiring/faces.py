@@ -18,6 +18,7 @@ from rota.identity.vault import Vault
 from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
 from rota.model.sync import LogPiece, LogRequest, OutputsRequest
+from rota.scheduler.ahead import Known
 from rota.scheduler.explain import why
 from rota.scheduler.round import Settings
 from rota.scheduler.what_if import foresee
@@ -49,7 +50,13 @@ class Own:
 
 
 def make_api(
-    engine: Engine, own: Own, settings: Settings, sources: Sources, stance: Stance | None = None
+    engine: Engine,
+    own: Own,
+    settings: Settings,
+    sources: Sources,
+    stance: Stance | None = None,
+    *,
+    known: Callable[[], Known | None] = lambda: None,
 ) -> Api:
     changes = Changes(engine)
     return Api(
@@ -60,7 +67,7 @@ def make_api(
         vault=own.vault,
         authority=own.authority,
         audit=AuditLog(own.directory / "audit.log"),
-        explain=partial(why, plugins=settings.plugins, backfill=settings.backfill),
+        explain=partial(why, plugins=settings.plugins, backfill=settings.backfill, known=known),
         foresee=partial(foresee, settings=settings),
         displace=partial(displace, settings=settings),
         addresses=own.addresses,

@@ -33,6 +33,7 @@ from rota.providers.local import Local
 from rota.scheduler import deadline, drain
 from rota.scheduler import plan as scheduler
 from rota.scheduler.growth import foresee_growth
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import Settings
 from rota.scheduler.survey import Surveyor
 from rota.store.lock import DirectoryLock
@@ -118,15 +119,22 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         post = await closing.enter_async_context(post_of(config, directory))
         authority = Authority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
         settings = placement.settings(config.placement)
-        engine = Engine(post.store, _reconcilers(config, settings, post.ttl_ms))
+        placing = Scheduler(settings)
+        engine = Engine(post.store, _reconcilers(config, settings, placing, post.ttl_ms))
         await post.lead(engine, authority, settings)
-        async with _doors(config, engine, authority, post, settings) as server:
+        async with _doors(config, engine, authority, post, settings, placing=placing) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
 async def _doors(
-    config: ServerConfig, engine: Engine, authority: Authority, post: Post, settings: Settings
+    config: ServerConfig,
+    engine: Engine,
+    authority: Authority,
+    post: Post,
+    settings: Settings,
+    *,
+    placing: Scheduler,
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     vault = post.open_vault()
@@ -144,7 +152,8 @@ async def _doors(
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
-    api = make_api(engine, Own(directory, authority, vault, addresses, served.expiries), settings, sources)
+    own = Own(directory, authority, vault, addresses, served.expiries)
+    api = make_api(engine, own, settings, sources, known=placing.known)
     gateway = open_gateway(config, engine, agents, vault, controller_server)
     _answer(agents, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
@@ -213,7 +222,9 @@ async def _keep_context(context: Context, post: Post) -> None:
         await post.servers_told()
 
 
-def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[Reconciler]:
+def _reconcilers(
+    config: ServerConfig, settings: Settings, placing: Scheduler, ttl_ms: int
+) -> list[Reconciler]:
     return [
         assign.reconciler(Surveyor().look),
         lifecycle.RECONCILER,
@@ -226,7 +237,7 @@ def _reconcilers(config: ServerConfig, settings: Settings, ttl_ms: int) -> list[
         after.RECONCILER,
         system.RECONCILER,
         cron.reconciler(zone),
-        scheduler.reconciler(settings),
+        scheduler.reconciler(scheduler=placing),
         deadline.RECONCILER,
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config), ttl_ms),

@@ -1,0 +1,320 @@
+"""Jobs that wait cost the others nothing: counted are lines that are tried, not seconds."""
+
+from typing import Any
+
+import pytest
+
+from rota.engine.mirror import Mirror
+from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import JobStatus, Kind
+from rota.model.lifecycle import JobState
+from rota.model.limits import PROMISE_LATE_MS, PROMISE_REST_MS, REFUSAL_MS
+from rota.model.retry import Retry
+from rota.model.shape import Constraint, Op, RunMode, Spread, Term
+from rota.model.sync import Said
+from rota.scheduler.explain import why
+from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements
+from rota.watcher import leases
+from tests.scheduler.rounds import Rounds
+
+MANY = 2_000
+ONE_CPU = {"cpu": 1000}
+
+
+class Crowd(Rounds):
+    """A node of four cores, half of it taken by a service."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        add_node(self.mirror, "a", {"cpu": 4000, "memory": 64 * GIB})
+        add_job(self.mirror, job_spec(1, needs={"cpu": 2000}, kind=Kind.SERVICE))
+        self.go()
+        self.said("a", 1, Said.RUNNING, (0, 1))
+        self.number = 100_000
+        self.ms = 10
+
+    @property
+    def tries(self) -> int:
+        return self.scheduler._memory.queue.tries
+
+    def wait(self, **fields: Any) -> None:
+        """Many jobs for which there is no room."""
+        for number in range(2, MANY + 2):
+            own = {name: one(number) if callable(one) else one for name, one in fields.items()}
+            add_job(self.mirror, job_spec(number, **({"needs": {"cpu": 3000}} | own)))
+        self.go(self.ms)
+
+    def run_short(self) -> int:
+        """One job comes, starts and ends, with a round after each step; how many lines were tried?"""
+        self.number, self.ms, before = self.number + 1, self.ms + 10, self.tries
+        short = add_job(self.mirror, job_spec(self.number, needs=ONE_CPU))
+        self.go(self.ms)
+        assert placements(self.mirror, short) == {0: "a"}
+        self.said("a", self.number, Said.RUNNING, (0, 1), ms=self.ms)
+        self.go(self.ms + 1)
+        self.said("a", self.number, Said.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
+        self.go(self.ms + 2)
+        return self.tries - before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"workdir": lambda number: f"/home/{number}"},
+        {"needs": lambda number: {"cpu": 3000, "memory": number << 20}},
+        {"expect_seconds": float},
+        {"user": lambda number: f"user-{number}"},
+        {"namespace": lambda number: f"space-{number}", "near": (Term(Constraint("job", Op.EXISTS)),)},
+        {"spread": (Spread("node", 1),)},
+    ],
+    ids=["alike", "directories", "amounts", "expectations", "users", "near", "spread"],
+)
+def test_a_short_job_costs_one_try_however_many_wait_for_room(fields: dict[str, Any]) -> None:
+    crowd = Crowd()
+    crowd.wait(**fields)
+    crowd.run_short()
+
+    assert [crowd.run_short() for _ in range(3)] == [1, 1, 1]
+
+
+def test_gangs_of_one_size_that_fit_in_part_cost_one_try_when_room_grows() -> None:
+    """How many of a gang's tasks have room is not told by amounts: one of them speaks for all."""
+    crowd = Crowd()
+    crowd.wait(needs={"cpu": 1500}, gang=True, count=2)
+    crowd.run_short()
+
+    assert [crowd.run_short() for _ in range(3)] == [2, 2, 2]
+
+
+def test_a_gang_starts_when_nodes_that_were_too_small_one_after_the_other_have_room_at_once() -> None:
+    rounds = Rounds()
+    nodes = ("a", "b")
+    for name in nodes:
+        add_node(rounds.mirror, name, {"cpu": 2000})
+    where = [(Constraint("node", Op.EQUAL, (name,)),) for name in nodes]
+    for number, condition in enumerate(where, 1):
+        add_job(rounds.mirror, job_spec(number, needs={"cpu": 2000}, where=condition))
+    rounds.go()
+    gang = add_job(rounds.mirror, job_spec(3, count=4, gang=True))
+    rounds.go(10)
+    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ms=20)
+    rounds.go(20)
+    add_job(rounds.mirror, job_spec(4, needs={"cpu": 2000}, where=where[0]))
+    rounds.go(30)
+    rounds.said("b", 2, Said.EXITED, (0, 1), exit_code=0, ms=40)
+    rounds.go(40)
+    rounds.said("a", 4, Said.EXITED, (0, 1), exit_code=0, ms=50)
+    rounds.go(50)
+
+    assert len(placements(rounds.mirror, gang)) == 4
+
+
+def test_jobs_of_many_directories_wait_in_one_line() -> None:
+    crowd = Crowd()
+    crowd.wait(workdir=lambda number: f"/home/{number}")
+
+    assert [len(turns) for _, turns in crowd.mirror.waiting()] == [MANY]
+
+
+def test_a_round_in_which_nothing_changed_tries_nothing_behind_a_promise() -> None:
+    """One large job waits for work with a known end, and very many small ones behind it."""
+    crowd = Crowd()
+    add_job(crowd.mirror, job_spec(99_999, needs={"cpu": 1000}, priority=90, expect_seconds=600.0))
+    crowd.go()
+    crowd.said("a", 99_999, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    add_job(crowd.mirror, job_spec(99_998, needs={"cpu": 2000}, priority=80))
+    crowd.wait(needs=lambda number: {"cpu": 1000, "memory": number << 20})
+    held_back, before = len(crowd.mirror.jobs[JobId("5")].attempts), crowd.tries
+    for ms in range(20, 30):
+        crowd.mirror.apply(JobStatus(JobId("99999"), JobState.ACTIVE, wanted_at_ms=ms))
+        crowd.go(ms)
+
+    assert held_back == 0
+    assert crowd.tries == before
+
+
+def test_jobs_in_a_pause_are_in_no_line_until_it_is_over() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 1000 * MANY})
+    for number in range(1, MANY + 1):
+        add_job(rounds.mirror, job_spec(number, needs=ONE_CPU, retries=1, retry=Retry(delay_ms=60_000)))
+    rounds.go()
+    for number in range(1, MANY + 1):
+        rounds.said("a", number, Said.EXITED, (0, 1), exit_code=1, ms=100)
+    before = rounds.scheduler._memory.queue.tries
+    plan = rounds.go(100)
+
+    assert list(rounds.mirror.waiting()) == []
+    assert rounds.scheduler._memory.queue.tries == before
+    assert plan.wake_at_ms is not None
+    rounds.go(plan.wake_at_ms)
+    assert any(placements(rounds.mirror, job) for job in rounds.mirror.jobs)
+
+
+def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 4000})
+    bad = add_job(rounds.mirror, job_spec(1, workdir="/missing"))
+    rounds.go()
+    rounds.said("a", 1, Said.REFUSED, (0, 1), reason="there is no directory /missing")
+    same = [add_job(rounds.mirror, job_spec(number, workdir="/missing")) for number in (2, 3)]
+    others = [
+        add_job(rounds.mirror, job_spec(4, workdir="/there")),
+        add_job(rounds.mirror, job_spec(5)),
+        add_job(rounds.mirror, job_spec(6, workdir="/missing", namespace="other")),
+    ]
+    rounds.go(10)
+    meanwhile = [placements(rounds.mirror, job) for job in (bad, *same)]
+    rounds.go(REFUSAL_MS)
+
+    assert [placements(rounds.mirror, job) for job in others] == [{0: "a"}] * 3
+    assert meanwhile == [{}, {}, {}]
+    assert placements(rounds.mirror, bad) == {0: "a"}
+
+
+def test_who_is_near_to_a_job_that_starts_later_follows_it_though_no_room_grows() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 4000})
+    beside = Term(Constraint("job", Op.EQUAL, ("job-2",)))
+    follower = add_job(rounds.mirror, job_spec(1, near=(beside,)))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2))
+    rounds.go(10)
+    rounds.go(20)
+
+    assert placements(rounds.mirror, follower) == {0: "a"}
+
+
+def test_a_system_job_without_room_on_its_node_holds_up_no_other_of_its_shape() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_node(rounds.mirror, "b", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1))
+    rounds.go()
+    add_job(rounds.mirror, job_spec(2, kind=Kind.SYSTEM))
+    rounds.go(10)
+    rounds.go(20)
+    add_node(rounds.mirror, "c", {"cpu": 500})
+    plain = add_job(rounds.mirror, job_spec(3, needs={"cpu": 500}))
+    rounds.go(30)
+
+    assert placements(rounds.mirror, plain) == {0: "c"}
+
+
+# ---- promises
+
+
+def held_back_for(expect_seconds: float) -> Rounds:
+    """Job 1 runs for longer than expected, job 2 is the head of the queue, job 3 is behind it."""
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 4000})
+    add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, expect_seconds=expect_seconds))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}))
+    add_job(rounds.mirror, job_spec(3))
+    rounds.go()
+    return rounds
+
+
+def test_a_promise_that_is_not_kept_lapses_and_the_job_steps_back_for_a_while() -> None:
+    rounds = held_back_for(10.0)
+    held_back = placements(rounds.mirror, JobId("3"))
+    lapses_ms = 10_000 + PROMISE_LATE_MS
+    plan = rounds.go(lapses_ms - 1)
+    rounds.go(lapses_ms)
+
+    assert held_back == {}
+    assert plan.wake_at_ms == lapses_ms
+    assert placements(rounds.mirror, JobId("3")) == {0: "a"}
+    assert rounds.scheduler._memory.rests_until_ms(JobId("2")) == lapses_ms + PROMISE_REST_MS
+
+
+def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
+    rounds = held_back_for(10.0)
+    before = why(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.known)
+    rounds.mirror.now_ms = 10_000 + PROMISE_LATE_MS
+    rounds.scheduler._memory.forget_lapsed(rounds.mirror, at(rounds.mirror.now_ms))
+    after = why(rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.known)
+
+    assert [reason.kind for reason in before.reasons][:1] == ["promised"]
+    assert "promised" not in [reason.kind for reason in after.reasons]
+
+
+def test_nothing_is_promised_to_a_gang_that_nodes_refuse() -> None:
+    rounds = Rounds()
+    for name in ("a", "b"):
+        add_node(rounds.mirror, name, {"cpu": 2000})
+    fields = {"needs": {"cpu": 2000}, "gang": True, "count": 2}
+    add_job(rounds.mirror, job_spec(1, workdir="/missing", **fields))
+    rounds.go()
+    for index, name in placements(rounds.mirror, JobId("1")).items():
+        rounds.said(name, 1, Said.REFUSED, (index, 1), reason="there is no directory /missing")
+    plain = add_job(rounds.mirror, job_spec(2))
+    rounds.go(10)
+
+    assert len(placements(rounds.mirror, plain)) == 1
+
+
+# ---- nodes, leases, neighbours
+
+
+def test_the_slot_of_a_deleted_node_is_used_again() -> None:
+    mirror = Mirror()
+    for number in range(100):
+        add_node(mirror, f"n{number}", {"cpu": 1000 + number})
+        mirror.forget(Key(f"node/n{number}/spec"))
+    add_node(mirror, "last", {"cpu": 4000})
+
+    assert mirror.room.size == 1
+    assert (mirror.room.ids, mirror.room.slot) == ([NodeId("last")], {NodeId("last"): 0})
+    assert mirror.room.free().tolist() == [[4000]]
+
+
+def test_a_slot_is_not_used_again_while_attempts_hold_room_there() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    add_job(rounds.mirror, job_spec(1))
+    rounds.go()
+    rounds.mirror.forget(Key("node/a/spec"))
+    add_node(rounds.mirror, "b", ONE_CPU)
+
+    assert rounds.mirror.room.slot == {NodeId("a"): 0, NodeId("b"): 1}
+
+
+def test_leases_are_looked_up_by_node() -> None:
+    rounds = Rounds()
+    for name in ("a", "b"):
+        add_node(rounds.mirror, name, ONE_CPU, labels={"leases": "yes"})
+    jobs = [add_job(rounds.mirror, job_spec(number, run=RunMode.ONE_AT_A_TIME)) for number in range(1, MANY)]
+    rounds.go()
+
+    assert {node: list(held) for node, held in rounds.mirror.leased_on.items()} == {
+        node: [job for job in jobs if node in rounds.mirror.jobs[job].on] for node in ("a", "b")
+    }
+    assert [len(leases.terms_ms(rounds.mirror, NodeId(name))) for name in ("a", "b")] == [1, 1]
+
+
+def test_jobs_that_name_neighbours_of_their_own_are_loaded_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+    holds = Constraint.holds
+
+    def counting(constraint: Constraint, labels: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return holds(constraint, labels)
+
+    monkeypatch.setattr(Constraint, "holds", counting)
+    found = []
+    for count in (200, 400):
+        asked, mirror = 0, Mirror()
+        add_node(mirror, "a")
+        for number in range(1, count + 1):
+            other = Term(Constraint("job", Op.EQUAL, (f"other-{number}",)))
+            add_job(mirror, job_spec(number, apart=(other,)))
+        found.append(asked)
+
+    assert found[1] <= 2 * found[0] + 10
