@@ -1,11 +1,11 @@
-"""Tasks that may be taking nodes down: held by the third node, not before, and never started while held."""
+"""Tasks that may take down nodes or keepers: held after the third, not before, and not started while held."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import TaskState
-from rota.model.limits import BLOCK_TASKS, SUSPECT_NODES
+from rota.model.limits import BLOCK_TASKS, SUSPECT_DEATHS, SUSPECT_NODES
 from rota.sim.broken import Broken
 from rota.sim.world import World
 
@@ -16,22 +16,24 @@ class Suspects:
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known
         self._world = world
-        self._lost_on: dict[Task, dict[NodeId, None]] = {}  # since it was last released
+        self._lost_on: dict[Task, dict[NodeId, int]] = {}  # how often, since it was last released
         self._held: dict[Task, None] = {}
 
     def jobs(self) -> list[JobId]:
         return list(dict.fromkeys(job for job, _ in self._held if f"job/{job}/spec" in self._known))
 
     def lost(self, task: Task, node: NodeId) -> None:
-        self._lost_on.setdefault(task, {})[node] = None
+        losses = self._lost_on.setdefault(task, {})
+        losses[node] = losses.get(node, 0) + 1
 
     def turned(self, task: Task, was: TaskState, state: TaskState) -> None:
         name = f"task {task[1]} of job {task[0]}"
         if state is TaskState.HELD:
             self._world.count("task: held as suspect")
-            nodes = list(self._lost_on.get(task, {}))
-            if len(nodes) < SUSPECT_NODES:
-                raise Broken(f"{name} is held, and was lost on {nodes} only")
+            losses = self._lost_on.get(task, {})
+            # A keeper may die on the same node each time, so the losses count, not the nodes.
+            if len(losses) < SUSPECT_NODES and sum(losses.values()) < SUSPECT_DEATHS:
+                raise Broken(f"{name} is held, and was lost on {list(losses)} only")
             self._held[task] = None
         elif was is TaskState.HELD:
             del self._held[task]
