@@ -1,5 +1,6 @@
 """Lists: which entries, in which order, with which fields, page by page."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,13 +217,53 @@ def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
         wanted = pages.Wish(100, after, descending=True, only=None)
         found = show.jobs_page(mirror, wanted, lambda _: True)
 
-        assert looked.times <= len(found["jobs"]) + 1
+        assert looked.times <= 2 * (len(found["jobs"]) + 1)
+
+
+def test_a_long_list_does_not_walk_over_all_jobs_for_each_page() -> None:
+    """Only the first page, which does not know where to begin, and the last."""
+    mirror, looked = Mirror(), Counted()
+    for number in range(1, 5_001):
+        if number % 5:  # some have expired
+            mirror.apply(spec(number))
+    mirror.apply(Counters(jobs=5_000))
+    looked.update(mirror.jobs)
+    mirror.jobs = looked
+    found: list[str] = []
+    after = None
+    while True:
+        wanted = pages.Wish(100, after, descending=True, only=None)
+        page = show.jobs_page(mirror, wanted, lambda _: True)
+        found += [job["id"] for job in page["jobs"]]
+        after = page["next"]
+        if after is None:
+            break
+
+    assert found == list(reversed(list(dict.keys(looked))))
+    assert looked.walks <= 2
+
+
+def test_what_is_rare_is_found_wherever_it_is() -> None:
+    mirror = Mirror()
+    for number in range(1, 3_001):
+        mirror.apply(spec(number, priority=90 if number % 1_000 == 1 else 50))
+    mirror.apply(Counters(jobs=3_000))
+    wanted = pages.Wish(10, "3000", descending=True, only=None)
+    page = show.jobs_page(mirror, wanted, lambda entry: entry.spec.priority == 90)
+
+    assert [job["id"] for job in page["jobs"]] == ["2001", "1001", "1"]
+    assert page["next"] is None
 
 
 class Counted(dict[JobId, JobEntry]):
     """How often something was looked up."""
 
     times = 0
+    walks = 0
+
+    def __iter__(self) -> Iterator[JobId]:
+        self.walks += 1
+        return super().__iter__()
 
     def __getitem__(self, key: JobId) -> JobEntry:
         self.times += 1

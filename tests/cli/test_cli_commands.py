@@ -60,7 +60,9 @@ def test_ls_asks_for_the_newest_20_and_all_on_request(server: CannedServer, rota
     rota("ls", "-a", "--state", "failed")
 
     asked = [seen.query for seen in server.asked("GET /v1/jobs")]
-    assert asked == [{"limit": "20"}, {"limit": "100", "state": "failed"}]
+    chosen = [{name: one[name] for name in one if name != "fields"} for one in asked]
+    assert chosen == [{"limit": "20"}, {"limit": "1000", "state": "failed"}]
+    assert all("sentence" in one["fields"] for one in asked)
 
 
 def test_an_empty_ls_says_what_to_do_on_stderr(server: CannedServer, rota: Rota, capsys: Out) -> None:

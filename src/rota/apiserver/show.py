@@ -1,7 +1,8 @@
 """Entries of the mirror -> jobs, nodes and events as the API shows them."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -33,6 +34,14 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
+_ONE_PHASE = tuple(  # plain numbers: a list of jobs asks for them a million times
+    (phase.name.lower(), int(phase))
+    for phase in (
+        *(Phase.PENDING, Phase.OFFERED, Phase.QUEUED, Phase.RUNNING, Phase.HELD, Phase.UNRESOLVED),
+        *(Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELED, Phase.TIMED_OUT, Phase.LOST),
+    )
+)
+_ACCEPTED, _STOPPING = int(Phase.ACCEPTED), int(Phase.STOPPING)
 _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
 
 
@@ -95,19 +104,10 @@ def counts(entry: JobEntry) -> dict[str, int]:
 
 def folded(tasks: Sequence[int]) -> dict[str, int]:
     """Numbers of tasks by phase -> by state; some phases share one."""
-    return {
-        "pending": tasks[Phase.PENDING],
-        "offered": tasks[Phase.OFFERED],
-        "queued": tasks[Phase.QUEUED] + tasks[Phase.ACCEPTED],  # on its node, about to start
-        "running": tasks[Phase.RUNNING] + tasks[Phase.STOPPING],
-        "held": tasks[Phase.HELD],
-        "unresolved": tasks[Phase.UNRESOLVED],
-        "succeeded": tasks[Phase.SUCCEEDED],
-        "failed": tasks[Phase.FAILED],
-        "canceled": tasks[Phase.CANCELED],
-        "timed_out": tasks[Phase.TIMED_OUT],
-        "lost": tasks[Phase.LOST],
-    }
+    numbers = {name: tasks[phase] for name, phase in _ONE_PHASE}
+    numbers["queued"] += tasks[_ACCEPTED]  # on its node, about to start
+    numbers["running"] += tasks[_STOPPING]
+    return numbers
 
 
 def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
@@ -162,15 +162,38 @@ def _because(reason: str | None) -> str:
 
 def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) -> Json:
     """Those behind the number `after` that fit, in their order, and where to go on."""
+    near = _chosen(mirror, _near(mirror, wanted), wanted, fits)
+    if len(near) > (wanted.limit or 0) > 0:
+        return _page(near[: wanted.limit])
     some, more = _numbers(list(mirror.jobs), wanted)
-    found: list[Json] = []
-    for number in some:
-        entry = mirror.jobs[number]
-        if fits(entry):
-            if len(found) == wanted.limit:
-                return {"jobs": found, "next": found[-1]["id"]}
-            found.append(job_line(entry))
-    return {"jobs": found, "next": more}
+    found = _chosen(mirror, some, wanted, fits)
+    if wanted.limit is not None and len(found) > wanted.limit:
+        return _page(found[: wanted.limit])
+    return {"jobs": [job_line(entry) for entry in found], "next": more}
+
+
+def _page(full: list[JobEntry]) -> Json:
+    """A page behind which there is more."""
+    return {"jobs": [job_line(entry) for entry in full], "next": full[-1].spec.id}
+
+
+def _chosen(
+    mirror: Mirror, some: Iterable[JobId], wanted: Wish, fits: Callable[[JobEntry], bool]
+) -> list[JobEntry]:
+    """Those that fit: as many as a page has, and one more where there is one."""
+    most = None if wanted.limit is None else wanted.limit + 1
+    return list(islice((entry for entry in map(mirror.jobs.__getitem__, some) if fits(entry)), most))
+
+
+def _near(mirror: Mirror, wanted: Wish) -> Iterator[JobId]:
+    """The next lower numbers, of which most are there: no walk over all jobs for each page of a long list."""
+    if wanted.after is None or wanted.limit is None or not wanted.descending:
+        return
+    first = min(int(wanted.after) - 1, mirror.counters.jobs)
+    for number in range(first, max(0, first - 2 * wanted.limit), -1):
+        job = JobId(str(number))
+        if job in mirror.jobs:
+            yield job
 
 
 def _numbers(known: list[JobId], wanted: Wish) -> tuple[list[JobId], JobId | None]:

@@ -100,17 +100,21 @@ def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[s
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool = False) -> list[str]:
     """Aligned lines under a heading."""
     shown = [column for column in columns if wide or not column.wide]
-    cells = [[clean(str(column.cell(row))) for column in shown] for row in rows]
-    widths = [max([len(shown[i].title), *(len(line[i]) for line in cells)]) for i in range(len(shown))]
     titles = [column.title for column in shown]
-    lines = [_aligned(line, widths, shown) for line in cells]
+    padded, widths = [], []
+    for column in shown:
+        cells = [column.title, *(clean(str(column.cell(row))) for row in rows)]
+        widths.append(max(map(len, cells)))
+        pad = str.rjust if column.right else str.ljust
+        padded.append([pad(cell, widths[-1]) for cell in cells])
+    heading, *lines = [GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
     if sys.stdout.isatty() and not wide:
         room = shutil.get_terminal_size().columns
         lines = [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
     if "STATE" in titles:
         before = sum(width + len(GAP) for width in widths[: titles.index("STATE")])
         lines = [line[:before] + tint(line[before:]) for line in lines]
-    return [_aligned(titles, widths, shown), *lines]
+    return [heading, *lines]
 
 
 def tint(text: str) -> str:
@@ -159,11 +163,3 @@ def _choose(_context: click.Context, _parameter: click.Parameter, value: str | N
 
 def _raw(row: Any) -> Any:
     return row if isinstance(row, Mapping) else row.raw
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column[Any]]) -> str:
-    padded = [
-        cell.rjust(width) if column.right else cell.ljust(width)
-        for cell, width, column in zip(cells, widths, columns, strict=True)
-    ]
-    return GAP.join(padded).rstrip()

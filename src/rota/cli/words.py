@@ -69,6 +69,8 @@ def about_job(job_id: str, sentence: str) -> str:
 
 def clean(text: str) -> str:
     """Text of others for a terminal: without the characters that could steer it."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

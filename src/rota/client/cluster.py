@@ -21,7 +21,7 @@ from rota.client.upkeep import Upkeep
 from rota.client.views import Change, Event, JobStatus, Outlook, listed, read, with_needed
 
 PATIENCE_SECONDS = 30.0
-PAGE_JOBS = 100
+PAGE_JOBS = 1000  # the most that the server gives: each request looks through all jobs
 
 
 def connect(

@@ -1,8 +1,9 @@
 """The API's answers as frozen, typed data; fields this client does not know stay in `raw`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rota.client.errors import Broken
 from rota.client.results import Life, Result
@@ -229,8 +230,12 @@ def read(view: type[View], answer: Any) -> View:
     """JSON -> a view."""
     if not isinstance(answer, dict):
         raise Broken("internal", f"expected a {view.__name__}, the server sent something else")
-    known = {item.name for item in fields(view)}  # type: ignore[arg-type]  # every view is a dataclass
-    said = {name: _frozen(value) for name, value in answer.items() if name in known}
+    shape = _shape(view)  # type: ignore[arg-type]  # a class is hashable
+    said = {
+        name: _frozen(value) if type(value) is list else value
+        for name, value in answer.items()
+        if name in shape.names
+    }
     if view is Task and "attempts" in said:
         said["attempts"] = tuple(
             read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
@@ -242,10 +247,33 @@ def read(view: type[View], answer: Any) -> View:
             said[name] = read(kind, answer[name])
     if view is JobStatus and "warnings" in said:
         said["warnings"] = tuple(read(Warned, one) for one in listed(answer, "warnings"))
-    try:
-        return view(**{**said, "raw": answer})
-    except TypeError:
-        raise Broken("internal", f"the server's {view.__name__} lacks a field") from None
+    if not said.keys() >= shape.needed:
+        raise Broken("internal", f"the server's {view.__name__} lacks a field")
+    # Lists are long: the constructor of a frozen dataclass sets field by field, and takes ten times as long.
+    made = object.__new__(view)
+    made.__dict__.update(shape.defaults)
+    made.__dict__.update((name, make()) for name, make in shape.factories if name not in said)
+    made.__dict__.update(said)
+    made.__dict__["raw"] = answer
+    return made
+
+
+class _Shape(NamedTuple):
+    """The fields of a view."""
+
+    names: frozenset[str]
+    needed: frozenset[str]
+    defaults: dict[str, Any]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]
+
+
+@cache
+def _shape(view: type[Any]) -> _Shape:
+    known = [item for item in fields(view) if item.name != "raw"]
+    plain = {item.name: item.default for item in known if item.default is not MISSING}
+    made = {item.name: item.default_factory for item in known if item.default_factory is not MISSING}
+    names = frozenset(item.name for item in known)
+    return _Shape(names, names - plain.keys() - made.keys(), plain, tuple(made.items()))
 
 
 def with_needed(view: type[View], chosen: str | None) -> str | None:
