@@ -8,7 +8,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test nightly sim-night faults soak bench proto client lock format clean
+.PHONY: help venv demo lint check test nightly sim-night faults fuzz soak bench proto client lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,6 +50,9 @@ sim-night: venv ## 10,000 seeds of the simulator, then the search for every plan
 faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
 	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=3600 tests/faults \
 	tests/system/test_logs.py::test_followers_that_stop_reading_slow_neither_the_work_nor_the_others
+
+fuzz: venv ## odd specs, hostile peers, raw bytes and 1,000 random histories (SEEDS=0-1000; hours, see --help)
+	$(BIN)/python -m tests.fuzz --seeds $(or $(SEEDS),0-1000)
 
 soak: venv ## a workload on a real cluster under chaos, then everything is checked (MINUTES=10)
 	$(BIN)/python bench/soak.py --chaos --minutes $(MINUTES)

@@ -96,10 +96,12 @@ class Machine:
         for one in orders:
             if one.work is not None:
                 self._works[one.job] = one.work
-            for start in one.start:
-                self._start((one.job, start.index), start.attempt, firm=start.firm)
             for stop in one.stop:
                 self._stop((one.job, stop.index), stop.attempt)
+        # Firm attempts go before lookahead, as in the keeper's line: the server has reserved room for them.
+        starts = [(one.job, start) for one in orders for start in one.start]
+        for job, start in sorted(starts, key=lambda given: not given[1].firm):
+            self._start((job, start.index), start.attempt, firm=start.firm)
         self._use_room()
 
     def end(self, task: tuple[JobId, int], code: int | None, ran_ms: int) -> None:

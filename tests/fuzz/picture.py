@@ -1,0 +1,154 @@
+"""Everything a mirror derives from its records, by name: mirrors of the same records give equal pictures."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rota.engine.mirror import Mirror
+from rota.model.columns import Array
+from rota.model.ids import JobId, NodeId
+from rota.model.job import Turn
+from rota.model.phase import Phase
+from rota.model.shape import Line
+
+_PENDING = bytes([Phase.PENDING])
+
+
+def picture(mirror: Mirror) -> dict[str, Any]:
+    """Nested tables without anything that depends on the order in which nodes and jobs came."""
+    names = {mirror.room.slot[node]: node for node in mirror.nodes}
+    return {
+        "nodes": {node: _node(mirror, node) for node in mirror.nodes},
+        "jobs": {job: _job(mirror, job) for job in mirror.jobs},
+        "lines": _lines(mirror),
+        "accounts": {
+            "namespaces": _used(mirror.accounts.of_namespace),
+            "owners": _used(mirror.accounts.of_owner),
+        },
+        "neighbours": {
+            "members": _columns(mirror.neighbours.members, names),
+            "holders": _columns(mirror.neighbours.holders, names),
+            "own": _columns(mirror.neighbours.own, names),
+        },
+        "lent": {
+            priority: found
+            for priority, columns in mirror.room.lent.by_priority.items()
+            if (found := _used(_columns(columns, names)))
+        },
+        "leaving": _used(_columns(mirror.room.lent.leaving, names)),
+        "noise": _used(_columns(mirror.room.noise, names)),
+        "sets": {
+            "leased": sorted(mirror.leased),
+            "systems": sorted(mirror.systems),
+            "unassigned": sorted(mirror.unassigned),
+            "unfinished": mirror.unfinished,
+        },
+        "past": {
+            "ended": mirror.past.ended,
+            "kept": mirror.past.kept,
+            "gone": mirror.past.gone,
+            "keys": mirror.past.submit_keys,
+            "last": mirror.past.last,
+            "orphans": sorted(mirror.past.orphans),
+        },
+        "others": {
+            "counters": mirror.counters,
+            "namespaces": mirror.namespaces,
+            "clusters": mirror.clusters,
+            "cluster wishes": mirror.cluster_wishes,
+            "machines": mirror.machines,
+            "crons": mirror.crons,
+            "cron statuses": mirror.cron_statuses,
+        },
+    }
+
+
+def differences(live: object, fresh: object, path: str = "") -> list[str]:
+    """One line for each place where the live picture differs from the one loaded afresh."""
+    if not isinstance(live, dict) or not isinstance(fresh, dict):
+        return [] if live == fresh else [f"{path}: live {live!r:.300}, loaded {fresh!r:.300}"]
+    found = []
+    for name in [*live, *(name for name in fresh if name not in live)]:
+        below = f"{path}/{name}" if path else str(name)
+        if name not in live or name not in fresh:
+            where = "the live one" if name in live else "the loaded one"
+            found.append(f"{below}: only in {where}: {live.get(name, fresh.get(name))!r:.300}")
+        else:
+            found += differences(live[name], fresh[name], below)
+    return found
+
+
+def overcommitted(mirror: Mirror) -> Iterable[str]:
+    """Nodes on which more is reserved than there is, or less than nothing."""
+    room = mirror.room
+    for node in mirror.nodes:
+        slot = room.slot[node]
+        for resource, row in room.rows.items():
+            capacity, reserved = int(room.capacity[row, slot]), int(room.reserved[row, slot])
+            if not 0 <= reserved <= max(0, capacity):
+                yield f"{reserved} of {capacity} {resource} are reserved on {node}"
+        if room.devices.size and not 0 <= room.devices[slot].min() <= room.devices[slot].max() <= 1000:
+            yield f"devices of {node} are reserved by {room.devices[slot].tolist()} thousandths"
+
+
+def _node(mirror: Mirror, node: NodeId) -> dict[str, Any]:
+    room, entry = mirror.room, mirror.nodes[node]
+    slot = room.slot[node]
+    return {
+        "records": (entry.spec, entry.wish, entry.status),
+        "state": (entry.link, entry.open, entry.drains, entry.retires, bool(room.open[slot])),
+        "assigned": dict(entry.assigned),
+        "capacity": _row(room.capacity, room.rows, slot),
+        "reserved": _row(room.reserved, room.rows, slot),
+        "devices": {at: amount for at, amount in enumerate(room.devices[slot].tolist()) if amount},
+        "held": (int(room.held[slot]), int(room.queued[slot])),
+        "labels": (dict(room.labels[slot]), room.taints[slot]),
+    }
+
+
+def _job(mirror: Mirror, job: JobId) -> dict[str, Any]:
+    entry = mirror.jobs[job]
+    blocks = range(entry.spec.blocks)
+    sizes = {block: entry.spec.block_size(block) for block in blocks}
+    return {
+        "spec": entry.spec,
+        "wishes": (entry.wish, entry.cluster, entry.status, entry.verdict, entry.answers),
+        "rollout": (entry.former, entry.rollout),
+        "records": (entry.tasks, entry.attempts, entry.statuses),
+        "phases": {at: entry.phases.get(at) or _PENDING * sizes[at] for at in blocks},
+        "holds": {at: entry.holds.get(at) or bytes(sizes[at]) for at in blocks},
+        "tally": entry.tally.as_dict(),
+        "in line": bool(entry.in_line),
+        "ready": entry.ready(mirror.now_ms, entry.spec.count) if entry.in_line else [],
+        "again": {block: pauses for block, pauses in entry.again.items() if pauses},
+        "nodes": dict(entry.on),
+        "pinned": dict(entry.pinned),
+        "started": entry.started_at_ms,
+        "followers": sorted(mirror.followers(job)),
+    }
+
+
+def _lines(mirror: Mirror) -> dict[Line, list[Turn]]:
+    """Who waits, by what the spec asks for: what nodes refused lately may divide a line further."""
+    found: dict[Line, list[Turn]] = {}
+    for _, turns in mirror.waiting():
+        for turn in turns:
+            found.setdefault(mirror.jobs[JobId(str(turn[2]))].spec.line, []).append(turn)
+    return {line: sorted(turns) for line, turns in found.items()}
+
+
+def _row(table: Array, rows: Mapping[str, int], slot: int) -> dict[str, int]:
+    return {name: int(table[row, slot]) for name, row in rows.items() if table[row, slot]}
+
+
+def _columns(columns: Mapping[Any, Array], names: Mapping[int, NodeId]) -> dict[Any, dict[NodeId, int]]:
+    """Per key, what each node that is there has; zeros left out."""
+    return {
+        key: {names[slot]: int(column[slot]) for slot in column.nonzero()[0].tolist() if slot in names}
+        for key, column in columns.items()
+    }
+
+
+def _used(sums: Mapping[Any, Mapping[Any, int]]) -> dict[Any, dict[Any, int]]:
+    """Without zeros, and without rows that hold nothing else: that such a row was made means nothing."""
+    found = {name: {key: amount for key, amount in row.items() if amount} for name, row in sums.items()}
+    return {name: row for name, row in found.items() if row}

@@ -1,0 +1,40 @@
+"""The differential fuzzer in small, and that it finds and shrinks a planted bug."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from rota.model.room import Room
+from tests.fuzz.history import Step, history, play, shrink
+
+SEEDS = range(75, 100)
+STEPS = 60
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_live_mirror_equals_one_loaded_afresh(seed: int) -> None:
+    failure = play(history(seed, STEPS))
+
+    assert failure is None, "\n".join((*failure.told, failure.problem))
+
+
+def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = Room.hold
+
+    def leak(room: Room, slot: int, needs: Iterable[tuple[str, int]], tasks: int, line: int) -> None:
+        hold(room, slot, needs, max(0, tasks), line)
+
+    monkeypatch.setattr(Room, "hold", leak)
+    steps, kind = next(found for seed in SEEDS if (found := _failing(seed)))
+    few = shrink(steps, kind)
+
+    failure = play(few)
+    assert failure is not None
+    assert failure.kind == kind
+    assert len(few) < 8
+
+
+def _failing(seed: int) -> tuple[list[Step], str] | None:
+    steps = history(seed, STEPS)
+    failure = play(steps)
+    return None if failure is None else (steps[: len(failure.told)], failure.kind)

@@ -1,0 +1,391 @@
+"""Random users and machines on a stage: every method do_VERB is one kind of thing that happens."""
+
+from collections.abc import Callable
+from random import Random
+
+from rota.apiserver import (
+    admission,
+    admit_brake,
+    admit_crons,
+    admit_loss,
+    admit_namespaces,
+    admit_release,
+    admit_rerun,
+    admit_restart,
+    admit_rollback,
+    admit_update,
+    admit_wishes,
+)
+from rota.apiserver.access import Caller
+from rota.engine.zones import zone
+from rota.identity.tokens import Role
+from rota.model.cron import Missed, Overlap
+from rota.model.errors import Rejected
+from rota.model.ids import JobId
+from rota.model.limits import WALL_LOOK_MS
+from rota.model.node import Eligibility
+from rota.model.plan import Instant, Plan
+from rota.model.recovery import Word
+from rota.model.service import Health, Life
+from rota.model.sync import Said
+from rota.model.view import View
+from rota.testing.stage import Machine, Stage
+from tests.fuzz import jobs
+
+USER = Caller("user", Role.ADMIN, ("*",))
+NODES_MAX = 6
+JOBS_MAX = 25  # unfinished ones: beyond, a submit cancels one first, so that a step stays cheap
+END_SECONDS = 900  # of cluster time, for everything to end after it was canceled
+
+# How often each thing happens, in proportion.
+WEIGHTS = {
+    "submit": 20,
+    "end": 14,
+    "update": 12,
+    "wait": 12,
+    "pause": 5,
+    "resume": 6,
+    "cancel": 4,
+    "kill": 3,
+    "restart_tasks": 3,
+    "rollback": 2,
+    "release": 1,
+    "resolve": 2,
+    "rerun": 2,
+    "delete": 4,
+    "namespace": 1,
+    "cron": 2,
+    "watch": 1,
+    "join": 3,
+    "life": 3,
+    "cut": 3,
+    "crash": 3,
+    "call": 6,
+    "silence": 2,
+    "deaf": 1,
+    "refuse": 3,
+    "leave": 1,
+    "wish": 3,
+    "drain": 2,
+    "taint": 1,
+    "delete_node": 3,
+    "release_brake": 1,
+    "stall": 1,
+    "clock": 1,
+    "restart": 2,
+    "keeper_dies": 2,
+}
+_CAPACITIES = (
+    {"cpu": 4000, "memory": 2**32, "gpu": 2000},
+    {"cpu": 2000, "memory": 2**31, "disk": 2**30, "licence": 2},
+    {"cpu": 8000, "memory": 2**33, "gpu": 4000, "licence": 1},
+)
+_LABELS = ({"zone": "a", "leases": "yes"}, {"zone": "b", "region": "eu"}, {"zone": "a", "gpu_model": "small"})
+
+
+class World:
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self._joined = 0
+
+    def do(self, verb: str, rng: Random) -> str:
+        """Let one thing happen until everything rests; returns it in words."""
+        told: str = getattr(self, f"do_{verb}")(rng)
+        self.stage.settle()
+        return told
+
+    def end_everything(self) -> None:
+        """Everything is canceled, and every node calls and obeys again, until all jobs have ended."""
+        for cron in list(self.stage.mirror.crons.values()):
+            self._delete_cron((cron.namespace, cron.name))
+        for machine in self.stage.machines.values():
+            machine.refuses, machine.deaf, machine.silent = None, False, False
+            self.stage.call(machine)
+        for job in self.open_jobs():
+            self._cancel(job)
+        for _ in range(END_SECONDS):
+            if not self.stage.mirror.unfinished:
+                return
+            self.stage.wait(1000)
+
+    def _delete_cron(self, ref: tuple[str, str]) -> bool:
+        return self.ask(lambda view, _: admit_crons.delete(view, ref, USER))
+
+    def _cancel(self, job: JobId) -> bool:
+        return self.ask(lambda view, now: admit_wishes.cancel(view, job, {}, USER, now))
+
+    def _delete(self, job: JobId) -> bool:
+        return self.ask(lambda view, _: admission.delete(view, job, USER))
+
+    # ---- users
+
+    def do_submit(self, rng: Random) -> str:
+        body = jobs.job(rng)
+        if len(open_ := self.open_jobs()) >= JOBS_MAX:
+            self._cancel(open_[0])
+        key = rng.choice((None, None, f"key-{rng.randrange(5)}"))
+        return self._said(body, lambda view, now: admission.submit(view, body, USER, key, now))
+
+    def do_update(self, rng: Random) -> str:
+        patch = jobs.patch(rng)
+        most = rng.choice((None, None, 1, 2))
+        wanted = admit_update.Update(patch, None, rng.random() < 0.4, most)
+        return self._of_job(
+            rng, wanted, lambda view, job, now: admit_update.update(view, job, wanted, USER, now)
+        )
+
+    def do_cancel(self, rng: Random) -> str:
+        body = self._indices(rng)
+        return self._of_job(rng, body, lambda view, job, now: admit_wishes.cancel(view, job, body, USER, now))
+
+    def do_kill(self, rng: Random) -> str:
+        signal = rng.choice(({}, {"signal": "USR1", "key": "k"}))
+        body = self._indices(rng) | signal
+        return self._of_job(rng, body, lambda view, job, now: admit_wishes.kill(view, job, body, USER, now))
+
+    def do_pause(self, rng: Random) -> str:
+        body = {"stop": rng.random() < 0.6}
+        return self._of_job(rng, body, lambda view, job, now: admit_wishes.pause(view, job, body, USER, now))
+
+    def do_resume(self, rng: Random) -> str:
+        return self._of_job(rng, {}, lambda view, job, now: admit_wishes.resume(view, job, {}, USER, now))
+
+    def do_restart_tasks(self, rng: Random) -> str:
+        body = self._indices(rng)
+        return self._of_job(
+            rng, body, lambda view, job, now: admit_restart.restart(view, job, body, USER, now)
+        )
+
+    def do_rollback(self, rng: Random) -> str:
+        return self._of_job(rng, {}, lambda view, job, now: admit_rollback.rollback(view, job, {}, USER, now))
+
+    def do_release(self, rng: Random) -> str:
+        return self._of_job(rng, {}, lambda view, job, now: admit_release.release(view, job, {}, USER, now))
+
+    def do_resolve(self, rng: Random) -> str:
+        body = {"word": rng.choice(list(Word)).value} | self._indices(rng)
+        return self._of_job(
+            rng, body, lambda view, job, now: admit_loss.resolve_by_hand(view, job, body, USER, now)
+        )
+
+    def do_rerun(self, rng: Random) -> str:
+        wanted = admit_rerun.Wanted({"failed": rng.random() < 0.5})
+        return self._of_job(
+            rng, wanted, lambda view, job, now: admit_rerun.rerun(view, job, wanted, USER, now)
+        )
+
+    def do_delete(self, rng: Random) -> str:
+        """Some jobs that have ended, so that histories stay cheap; or one that may not have."""
+        ended = [job for job, entry in self.stage.mirror.jobs.items() if entry.status and entry.status.ended]
+        if not ended or rng.random() < 0.3:
+            return self._of_job(rng, {}, lambda view, job, _: admission.delete(view, job, USER))
+        chosen = rng.sample(ended, min(len(ended), 20))
+        return f"jobs {[job for job in chosen if self._delete(job)]}"
+
+    def do_namespace(self, rng: Random) -> str:
+        name = rng.choice(("default", "team"))
+        if rng.random() < 0.4:
+            return self._said(name, lambda view, _: admit_namespaces.delete_namespace(view, name, USER))
+        body = {
+            "quota": {"cpu": rng.choice((2, 8))},
+            "weight": rng.choice((1, 3)),
+            "defaults": {"memory": "1m"},
+        }
+        return self._said(body, lambda view, _: admit_namespaces.set_namespace(view, name, body, USER))
+
+    def do_cron(self, rng: Random) -> str:
+        name = rng.choice(("nightly", "often"))
+        if rng.random() < 0.4:
+            return self._said(
+                f"delete {name}", lambda view, _: admit_crons.delete(view, ("default", name), USER)
+            )
+        template = {"command": ["true"], **rng.choice(jobs.KINDS[:4])}
+        rules = {"overlap": rng.choice(list(Overlap)).value, "missed": rng.choice(list(Missed)).value}
+        body = {"name": name, "schedule": rng.choice(("* * * * *", "*/5 * * * *")), "job": template, **rules}
+        return self._said(body, lambda view, now: admit_crons.create(view, body, USER, zone, now))
+
+    def do_watch(self, rng: Random) -> str:
+        """The controller of some jobs connects or goes away."""
+        owner = f"{USER.name}:{jobs.CONTROLLER}"
+        comes = rng.random() < 0.5
+        (self.stage.watch if comes else self.stage.hang_up)(owner)
+        return f"controller {'connects' if comes else 'hangs up'}"
+
+    # ---- nodes
+
+    def do_join(self, rng: Random) -> str:
+        if len(self.stage.machines) >= NODES_MAX:
+            return "there are enough nodes"
+        self._joined += 1
+        machine = Machine(f"n{self._joined}", dict(rng.choice(_CAPACITIES)), dict(rng.choice(_LABELS)))
+        self.stage.join(machine)
+        return f"{machine.name} joins with {machine.capacity} {machine.labels}"
+
+    def do_end(self, rng: Random) -> str:
+        """Tasks end by themselves."""
+        code = rng.choice((0, 0, 0, 1, 2, None))
+        running = [
+            (machine, task)
+            for machine in self.stage.machines.values()
+            for task, held in machine.held.items()
+            if held.said is Said.RUNNING
+        ]
+        chosen = rng.sample(running, min(len(running), rng.choice((1, 1, 2, 5, 20))))
+        for machine, task in chosen:
+            if task in machine.held:
+                machine.end(task, code, rng.choice((1, 1000, 100_000)))
+        self.stage.settle()
+        return f"{[f'{machine.name} {task[0]}.{task[1]}' for machine, task in chosen]} end with {code}"
+
+    def do_life(self, rng: Random) -> str:
+        life = Life(rng.randrange(4), rng.choice((-1, 1)), health=rng.choice(list(Health)).value)
+
+        def tell(machine: Machine) -> None:
+            known = self.stage.mirror.jobs  # a machine that was away may hold work of a deleted job
+            for task in list(machine.held):
+                if task[0] in known and known[task[0]].spec.stays:
+                    machine.tell_life(task, life)
+
+        return self._of_node(rng, f"says of its services {life}", tell)
+
+    def do_cut(self, rng: Random) -> str:
+        return self._of_node(rng, "loses its connection", self.stage.cut)
+
+    def do_crash(self, rng: Random) -> str:
+        def crash(machine: Machine) -> None:
+            machine.crash()
+            self.stage.cut(machine)
+            if rng.random() < 0.6:
+                self.stage.call(machine)
+
+        return self._of_node(rng, "reboots", crash)
+
+    def do_keeper_dies(self, rng: Random) -> str:
+        wall_ms = self.stage.now.wall_ms
+        return self._of_node(rng, "loses its keeper and all work", lambda one: one.lose_keeper(wall_ms))
+
+    def do_call(self, rng: Random) -> str:
+        return self._of_node(rng, "calls", self.stage.call)
+
+    def do_silence(self, rng: Random) -> str:
+        def change(machine: Machine) -> None:
+            machine.silent = not machine.silent
+
+        return self._of_node(rng, "falls silent, or speaks again", change)
+
+    def do_deaf(self, rng: Random) -> str:
+        def change(machine: Machine) -> None:
+            machine.deaf = not machine.deaf
+
+        return self._of_node(rng, "turns deaf, or obeys again", change)
+
+    def do_refuse(self, rng: Random) -> str:
+        def change(machine: Machine) -> None:
+            machine.refuses = None if machine.refuses else "no such directory"
+
+        return self._of_node(rng, "refuses everything, or nothing", change)
+
+    def do_leave(self, rng: Random) -> str:
+        return self._of_node(rng, "leaves", lambda machine: self.stage.leave(machine, "maintenance"))
+
+    def do_wish(self, rng: Random) -> str:
+        wished = rng.choice((Eligibility.OPEN, Eligibility.OPEN, Eligibility.CORDONED))
+        machine = self._machine(rng)
+        name = machine.name if machine else "n1"
+        return self._said(f"{name} {wished}", lambda view, _: admission.wish_node(view, name, wished, USER))
+
+    def do_drain(self, rng: Random) -> str:
+        body = rng.choice(
+            ({}, {"deadline_seconds": 10}, {"force": True}, {"deadline_seconds": 60, "force": True})
+        )
+        machine = self._machine(rng)
+        name = machine.name if machine else "n1"
+        return self._said(
+            f"{name} {body}", lambda view, now: admission.drain_node(view, name, body, USER, now)
+        )
+
+    def do_taint(self, rng: Random) -> str:
+        body = rng.choice(({"taint": ["dedicated=ci"]}, {"untaint": ["dedicated"]}))
+        machine = self._machine(rng)
+        name = machine.name if machine else "n1"
+        return self._said(
+            f"{name} {body}", lambda view, _: admit_namespaces.taint_node(view, name, body, USER)
+        )
+
+    def do_delete_node(self, rng: Random) -> str:
+        machine = self._machine(rng)
+        if machine is None:
+            return "there is no node"
+        said = self._said(machine.name, lambda view, _: admission.delete_node(view, machine.name, USER))
+        if not said.endswith("refused"):
+            del self.stage.machines[machine.name]
+        return said
+
+    def do_release_brake(self, rng: Random) -> str:
+        del rng
+        return self._said("brake", lambda view, now: admit_brake.release(view, {}, USER, now))
+
+    # ---- time and the server
+
+    def do_wait(self, rng: Random) -> str:
+        ms = rng.choice((1, 500, 1000, 5000, 15_000, 40_000, 120_000))
+        self.stage.wait(ms)
+        return f"{ms} ms pass"
+
+    def do_stall(self, rng: Random) -> str:
+        ms = rng.choice((6000, 60_000))
+        self.stage.stall(ms)
+        return f"the server sleeps for {ms} ms"
+
+    def do_clock(self, rng: Random) -> str:
+        ms = rng.choice((-3_600_000, -60_000, 60_000, 3_600_000, 86_400_000))
+        self.stage.wall_shift_ms += ms
+        self.stage.wait(WALL_LOOK_MS)  # that the clock was set is seen at the next look at it
+        return f"the wall clock is set by {ms} ms"
+
+    def do_restart(self, rng: Random) -> str:
+        self.stage.restart()
+        for machine in list(self.stage.machines.values()):
+            if rng.random() < 0.8:
+                self.stage.call(machine)
+        return "the server restarts; most nodes call"
+
+    # ---- inside
+
+    def ask(self, command: Callable[[View, Instant], Plan]) -> bool:
+        try:
+            self.stage.ask("apiserver", command)
+        except Rejected:
+            return False
+        self.stage.settle()
+        return True
+
+    def _said(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
+        return f"{what}{'' if self.ask(command) else ' is refused'}"
+
+    def _of_job(self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan]) -> str:
+        known = list(self.stage.mirror.jobs)
+        if not known:
+            return "there is no job"
+        open_ = self.open_jobs()
+        job = rng.choice(open_ if open_ and rng.random() < 0.8 else known)
+        return self._said(f"job {job} {what}", lambda view, now: command(view, job, now))
+
+    def _of_node(self, rng: Random, what: str, change: Callable[[Machine], None]) -> str:
+        machine = self._machine(rng)
+        if machine is None:
+            return "there is no node"
+        change(machine)
+        self.stage.settle()
+        return f"{machine.name} {what}"
+
+    def _machine(self, rng: Random) -> Machine | None:
+        machines = list(self.stage.machines.values())
+        return rng.choice(machines) if machines else None
+
+    def open_jobs(self) -> list[JobId]:
+        known = self.stage.mirror.jobs.items()
+        return [job for job, entry in known if entry.status is None or not entry.status.ended]
+
+    def _indices(self, rng: Random) -> dict[str, object]:
+        return {} if rng.random() < 0.5 else {"indices": rng.sample(range(4), rng.choice((1, 2)))}
