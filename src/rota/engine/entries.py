@@ -137,7 +137,7 @@ class JobEntry:
         # A heap of (not before, index); an entry is void if `again` says otherwise.
         self._pauses: list[tuple[int, int]] = []
         self.in_line: Line | None = None  # the line it waits in
-        self.resumes_ms: int | None = None  # when it is in a line again, while all its tasks pause
+        self.resumes_ms: int | None = None  # when a pause ends after which its line is to be tried
         self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
         self.on: dict[NodeId, int] = {}  # live attempts by node
         self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
@@ -325,6 +325,11 @@ class JobEntry:
                 return until_ms
             heapq.heappop(self._pauses)
         return 0
+
+    def next_pause_end_ms(self, now_ms: int) -> int | None:
+        """Cluster time after `now_ms` at which the first of its tasks in a pause may be placed."""
+        ends = (at_ms for block in self.again.values() for at_ms in block.values() if at_ms > now_ms)
+        return min(ends, default=None)
 
     def all_ready_ms(self) -> int:
         """The same of all of them at once."""

@@ -11,13 +11,16 @@ import msgspec
 from rota.engine.entries import JobEntry
 from rota.engine.refusals import Refusals
 from rota.model.ids import JobId
-from rota.model.job import Turn
+from rota.model.job import Kind, Turn
 from rota.model.lifecycle import JobState
 from rota.model.limits import LINE_CHANGES_KEPT
 from rota.model.log import Log
 from rota.model.shape import Line
 
-_ACTIVE = JobState.ACTIVE  # enum members are slow to look up, and this one is asked for at every change
+_ACTIVE, _SYSTEM = (
+    JobState.ACTIVE,
+    Kind.SYSTEM,
+)  # enum members are slow to look up, and these are needed often
 
 
 class Lines:
@@ -50,19 +53,23 @@ class Lines:
         line = None
         if ready_ms is not None and ready_ms <= now_ms:
             line = self._line_of(job)
-        elif ready_ms is not None and job.resumes_ms != ready_ms:
+            # Tasks of a system job are bound to nodes: while one waits in vain, the pause of another may end.
+            ready_ms = job.next_pause_end_ms(now_ms) if job.spec.kind is _SYSTEM else None
+        if ready_ms is not None and job.resumes_ms != ready_ms:
             heapq.heappush(self._pauses, (ready_ms, next(self._pushed), job))
-        job.resumes_ms = ready_ms if line is None else None
+        job.resumes_ms = ready_ms
         if line != job.in_line:
             self.take_out(job)
             if line is not None:
                 self._enter(job, line)
 
     def wake(self, now_ms: int) -> None:
-        """Jobs whose pause is over are in line again."""
+        """Jobs whose pause is over are in line again, and lines of those that stayed in it are tried."""
         while self._pauses and self._pauses[0][0] <= now_ms:
             at_ms, _, job = heapq.heappop(self._pauses)
             if job.resumes_ms == at_ms:
+                if job.in_line is not None:
+                    self.changed.add(job.in_line)
                 self.put(job, now_ms)
 
     def next_ms(self) -> int | None:

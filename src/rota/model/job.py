@@ -222,8 +222,15 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         """The queue it waits in, as far as its spec decides that."""
         own_near = tuple(term.jobs.holds(self.known_as) for term in self.near)
         is_alone = self.kind is _SYSTEM or any(rule.weight is None for rule in self.spread)
-        owner = Owner(self.namespace, self.user)
-        return Line(self.shape, self.rules, owner, self.expect_ms, own_near, self.id if is_alone else "")
+        return Line(
+            self.shape,
+            self.rules,
+            Owner(self.namespace, self.user),
+            self.expect_ms,
+            own_near,
+            alone=self.id if is_alone else "",
+            rejects=self.when_unschedulable is Unschedulable.REJECT,
+        )
 
     @lazy
     def errand(self) -> Line:

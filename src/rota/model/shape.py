@@ -140,6 +140,7 @@ class Line(msgspec.Struct, frozen=True, cache_hash=True):
     expect_ms: int | None = None  # by which a job may pass the head of the queue
     own_near: tuple[bool, ...] = ()  # for each `near` term, whether the job's own labels satisfy it
     alone: str = ""  # the job, where the places of its own tasks decide: system jobs, hard spread
+    rejects: bool = False  # such a job ends when it is tried in vain, and does not wait
     gang: int = 0  # tasks that have to start at once
     workdir: str | None = None  # only while nodes refuse it: other directories of the shape are not affected
 

@@ -31,7 +31,9 @@ class Try(NamedTuple):
 
     turn: Turn  # of its first job
     behind: bool = False  # some room was held back for the head of the queue
-    anywhere: bool = False  # amounts alone do not tell whether a change of a node helps: GPUs, filters
+    anywhere: bool = (
+        False  # amounts alone do not tell whether a change of a node helps: GPUs, filters, bound tasks
+    )
 
 
 class Tried(NamedTuple):

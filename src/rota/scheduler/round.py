@@ -370,7 +370,10 @@ class Round:
         # The end of any task may leave it the room it was nominated for, or a place to wait on the node.
         any_growth = spec.id in self._memory.nominated or self._may_look_ahead(job)
         keys = watched(spec, self._kept_away.get(line, ()), any_growth=any_growth)
-        anywhere = asks_for_devices(spec.shape) or bool(self._settings.plugins.filters)
+        # Of a system job the task that was tried in vain is bound to another node than the next one.
+        anywhere = (
+            asks_for_devices(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
+        )
         self._queue.block(line, Try(spec.order, behind, anywhere), min(refused, default=None), keys)
         return False
 
