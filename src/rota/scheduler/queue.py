@@ -159,14 +159,14 @@ class Queue:
                 self.open(line)
 
     def _is_no_better(self, line: Line, turn: Turn) -> bool:
-        """It waits already; a job of no higher priority than the one that was tried does no better.
+        """It waits already; a job whose turn comes after the one that was tried does no better.
 
         In a line of its own a job may: one of its tasks is ready now that was in a pause when it was tried.
         """
         if line.alone:
             return False
         if line in self.blocked:
-            return turn[0] >= self.blocked.turn(line)[0]
+            return turn >= self.blocked.turn(line)
         return line in self._watching
 
     def _read_neighbours(self, view: View) -> None:
