@@ -161,6 +161,7 @@ EDGES = {
     "rota.clusters.calls": "a provider that fails in a way of its own has failed",
     "rota.cli.main": "no traceback reaches a user",
     "rota.cli.feed": "the top of a thread hands its error to the main one",
+    "rota.cli.ahead": "the top of a thread hands its error to the main one",
     "rota.client.aio.threads": "the top of a thread hands its error to the main one",
 }
 

@@ -32,7 +32,12 @@ def first(items: Iterator[Any]) -> Any:
 # By route; a route that can be followed, or guarded by If-Match, is called in each way.
 CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/jobs": (lambda c: c.submit("true"), lambda c: first(c.follow_spec(JOB))),
-    "GET /v1/jobs": (lambda c: first(c.jobs()), lambda c: first(c.watch_jobs()), lambda c: c.moment()),
+    "GET /v1/jobs": (
+        lambda c: first(c.jobs()),
+        lambda c: first(c.job_pages()),
+        lambda c: first(c.watch_jobs()),
+        lambda c: c.moment(),
+    ),
     "GET /v1/jobs/{ref}": (lambda c: c.job("last"), lambda c: job(c).refresh()),
     "PATCH /v1/jobs/{ref}": (lambda c: job(c).update({"priority": 9}, if_version=3),),
     "DELETE /v1/jobs/{ref}": (lambda c: job(c).delete(if_version=3),),

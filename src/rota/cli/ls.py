@@ -1,9 +1,11 @@
 """`rota ls`: jobs, newest first."""
 
 import gc
+from itertools import chain, islice
 
 import click
 
+from rota.cli.ahead import ahead
 from rota.cli.output import Column, Listing, emit, output_option, tell
 from rota.cli.service import done
 from rota.cli.session import with_cluster
@@ -48,14 +50,13 @@ def command(cluster: Cluster, output: str, everything: bool, limit: int, **query
     fields = {"table": ASKED, "wide": ASKED_WIDE, "id": "id"}.get(output)
     gc.disable()  # nothing of a long list is garbage, and looking for some took half of the time
     try:
-        jobs = list(cluster.jobs(None if everything else limit, fields, **query))
-        if jobs or output not in ("table", "wide"):
-            emit(output, JOBS, jobs)
+        jobs = chain.from_iterable(ahead(cluster.job_pages(None if everything else limit, fields, **query)))
+        first = list(islice(jobs, 1))
+        if not first and output in ("table", "wide"):
+            tell("no jobs; submit one: rota run -- echo hello")
+            return
+        shown = emit(output, JOBS, chain(first, jobs))
     finally:
         gc.enable()
-    if output not in ("table", "wide"):
-        return
-    if not jobs:
-        tell("no jobs; submit one: rota run -- echo hello")
-    elif not everything and len(jobs) == limit:
+    if output in ("table", "wide") and not everything and shown == limit:
         tell(f"the newest {limit}; -a shows all")

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import click
@@ -17,6 +18,7 @@ from rota.client.context import setting
 FORMATS = ("table", "wide", "json", "jsonl", "id")
 API = "v1"
 GAP = "  "
+LINES_AT_ONCE = 1000
 STATE_WORD = re.compile(r"[a-z_]+")
 COLOURS = {
     "succeeded": "green",
@@ -69,19 +71,17 @@ def output_option(function: Function) -> Function:
     )(function)
 
 
-def emit(output: str, listing: Listing[Row], rows: Iterable[Row]) -> None:
-    """Print records; those of the client keep the server's own words in `raw`."""
+def emit(output: str, listing: Listing[Row], rows: Iterable[Row]) -> int:
+    """Print records and return how many; those of the client keep the server's own words in `raw`."""
     if output == "json":
-        print_json({listing.name: [_raw(row) for row in rows]})
-    elif output == "jsonl":
-        for row in rows:
-            print_line(_raw(row))
-    elif output == "id":
-        for row in rows:
-            say(listing.id_of(row))
-    else:
-        for line in table(listing.columns, list(rows), wide=output == "wide"):
-            say(line)
+        found = [_raw(row) for row in rows]
+        print_json({listing.name: found})
+        return len(found)
+    if output == "jsonl":
+        return say_all(_compact(_raw(row)) for row in rows)
+    if output == "id":
+        return say_all(listing.id_of(row) for row in rows)
+    return say_all(table(listing.columns, rows, wide=output == "wide")) - 1  # its heading is no record
 
 
 def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[str]]) -> None:
@@ -97,13 +97,15 @@ def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[s
             say(line)
 
 
-def table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool = False) -> list[str]:
+def table(columns: Sequence[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> list[str]:
     """Aligned lines under a heading."""
     shown = [column for column in columns if wide or not column.wide]
     titles = [column.title for column in shown]
+    cells_of = [column.cell for column in shown]
+    # Row by row, because rows of a long list are still coming while the first are made into text.
+    text = [titles, *([clean(str(cell(row))) for cell in cells_of] for row in rows)]
     padded, widths = [], []
-    for column in shown:
-        cells = [column.title, *(clean(str(column.cell(row))) for row in rows)]
+    for column, cells in zip(shown, zip(*text, strict=True), strict=True):
         widths.append(max(map(len, cells)))
         pad = str.rjust if column.right else str.ljust
         padded.append([pad(cell, widths[-1]) for cell in cells])
@@ -111,7 +113,7 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool = F
     if sys.stdout.isatty() and not wide:
         room = shutil.get_terminal_size().columns
         lines = [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
-    if "STATE" in titles:
+    if "STATE" in titles and colourful(sys.stdout):
         before = sum(width + len(GAP) for width in widths[: titles.index("STATE")])
         lines = [line[:before] + tint(line[before:]) for line in lines]
     return [heading, *lines]
@@ -134,6 +136,16 @@ def say(text: str) -> None:
     click.echo(text, color=colourful(sys.stdout))
 
 
+def say_all(lines: Iterable[str]) -> int:
+    """Lines of data, many at a time; returns how many they were."""
+    count = 0
+    lines = iter(lines)
+    while some := list(islice(lines, LINES_AT_ONCE)):
+        say("\n".join(some))
+        count += len(some)
+    return count
+
+
 def tell(text: str) -> None:
     """A line for people, on stderr."""
     click.echo(text, err=True, color=colourful(sys.stderr))
@@ -151,7 +163,11 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_line(document: Mapping[str, Any]) -> None:
-    say(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    say(_compact(document))
+
+
+def _compact(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def _choose(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:

@@ -105,6 +105,13 @@ class Cluster(Nodes, Access, Upkeep):
         self, limit: int | None = None, fields: str | None = None, **query: str | list[str] | None
     ) -> Iterator[JobStatus]:
         """Jobs, newest first; `state`, `kind`, `name`, `namespace`, `user`, `cluster` and `label` choose."""
+        for page in self.job_pages(limit, fields, **query):
+            yield from page
+
+    def job_pages(
+        self, limit: int | None = None, fields: str | None = None, **query: str | list[str] | None
+    ) -> Iterator[list[JobStatus]]:
+        """The same as `jobs`, as many at a time as one answer of the server holds."""
         asked = {**query, "fields": with_needed(JobStatus, fields)}
         after, left = query.get("after"), limit
         while left is None or left > 0:
@@ -113,7 +120,7 @@ class Cluster(Nodes, Access, Upkeep):
                 Request("GET", "/v1/jobs", {**asked, "limit": page_size, "after": after})
             )
             items = listed(page, "jobs")
-            yield from (read(JobStatus, item) for item in items)
+            yield [read(JobStatus, item) for item in items]
             after = page.get("next")
             left = None if left is None else left - len(items)
             if after is None:  # an empty page leads on, too: what fits may be rare

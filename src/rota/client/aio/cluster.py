@@ -77,6 +77,12 @@ class AsyncCluster(AsyncNodes, AsyncAccess, AsyncUpkeep):
         """Jobs, newest first; `state`, `kind`, `name`, `namespace`, `user`, `cluster` and `label` choose."""
         return each(lambda: self._sync.jobs(limit, fields, **query))
 
+    def job_pages(
+        self, limit: int | None = None, fields: str | None = None, **query: str | list[str] | None
+    ) -> AsyncIterator[list[JobStatus]]:
+        """The same as `jobs`, as many at a time as one answer of the server holds."""
+        return each(lambda: self._sync.job_pages(limit, fields, **query))
+
     def watch_jobs(
         self, since: str | None = None, **query: str | list[str] | None
     ) -> AsyncIterator[Change[JobStatus]]:
