@@ -134,8 +134,9 @@ def test_the_death_of_the_keeper_ends_the_attempt(keeper: Keeper, agent: Agent) 
     keeper.start()
     state = keeper.agent().hello()
 
-    ((*key, word, _, _, _, _, _, _, _, reason),) = state["ended"]
-    assert (tuple(key), word, reason) == (KEY, "lost", "the keeper died")
+    (ended,) = state["ended"]
+    assert (tuple(ended[:3]), ended[3], ended[11]) == (KEY, "lost", "the keeper died")
+    assert ended[-1] == "keeper_died"
     ((*_, row),) = state["lives"]
     assert row[RESTARTS] >= 2  # as it was journalled
 

@@ -59,6 +59,7 @@ def test_the_status_is_a_table_and_json(cluster: LocalCluster) -> None:
         "revision",
         "store",
         "holds",
+        "certs",
     ]
     assert (record["role"], record["epoch"], record["store"], record["lag_ms"]) == ("leader", 1, "sqlite", 0)
     assert record["store_median_ms"] > 0

@@ -118,7 +118,7 @@ def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> 
         problem = f"{job.tally.live} tasks of job {old.id} hold leases by which their nodes go on"
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(problem, field=which, hint=hint)
-    if spec.line != old.line and job.tally.live:
+    if spec.where_it_may_run != old.where_it_may_run and job.tally.live:
         which = next((one for one in changed if one not in AT_ONCE), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(
@@ -132,7 +132,7 @@ def _former(job: JobView, spec: JobSpec) -> tuple[JobFormer, ...]:
     """What this version may go back to. What may run elsewhere was changed while nothing ran: no way back."""
     if not spec.stays:
         return ()
-    if spec.line != job.spec.line:
+    if spec.where_it_may_run != job.spec.where_it_may_run:
         return () if job.former is None else (JobFormer(spec.id),)
     return (former_of(job.spec, job.wish, job.former, job.rollout),)
 

@@ -232,6 +232,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             rejects=self.when_unschedulable is Unschedulable.REJECT,
         )
 
+    @property
+    def where_it_may_run(self) -> tuple[Shape, Rules, str | None]:
+        """What decides which nodes may run its tasks, and what they reserve there."""
+        return self.shape, self.rules, self.workdir
+
     @lazy
     def errand(self) -> Line:
         """What a node refuses when it refuses a task: its line and its working directory."""

@@ -1,5 +1,8 @@
 """A promise that does not hold."""
 
 
-class Broken(Exception):
-    """Which promise, and of what."""
+class Broken(BaseException):
+    """Which promise, and of what.
+
+    It is no Exception: the product contains those, whatever they are, and this one must pass through it.
+    """
