@@ -13,7 +13,7 @@ _TWICE = "its provider has made more than one of that name"
 _UNKNOWN = "its provider does not know it any more"
 _NEVER = "its provider says that it has made it, and does not list it"
 _STILL = "its provider says that it has, and still lists it"
-_NOBODYS = "its provider lists it, and nothing was known of it any more"
+_UNATTRIBUTEDS = "its provider lists it, and nothing was known of it any more"
 
 
 class Listing(NamedTuple):
@@ -65,8 +65,8 @@ def _found(view: View, cluster: str, listing: Listing, now: Instant) -> Iterator
             continue
         extra, place = listing.there[name] - 1, listing.places[name]
         state, at_ms = MachineState.LEAVING, now.ms
-        machine = Machine(name, cluster, state, at_ms, at_ms, reason=_NOBODYS, place=place, extra=extra)
-        why = f"machine {name} goes: {_NOBODYS}"
+        machine = Machine(name, cluster, state, at_ms, at_ms, reason=_UNATTRIBUTEDS, place=place, extra=extra)
+        why = f"machine {name} goes: {_UNATTRIBUTEDS}"
         yield Plan((machine,), events=(Event("cluster.machine_lost", why, cluster=cluster),), why=why)
 
 

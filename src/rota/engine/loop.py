@@ -30,8 +30,8 @@ contained depends on what was touched when it was raised:
   that reconciler are looked at again after the pause.
 * `mirror.apply` raised, or a record cannot be encoded: the mirror holds half a plan that must never be
   committed. `Tainted` ends the batch and says who is to blame. All other requests of the batch go back to the
-  queue, which is possible because commands are pure and nobody has been answered. The driver reads the mirror
-  again from the store and makes a new loop with the same `Parking`.
+  queue, which is possible because commands are pure and no caller has been answered. The driver reads the
+  mirror again from the store and makes a new loop with the same `Parking`.
   The blame is on the submit or update of that job, if it is in the same batch; else on the job or node whose
   record it is, if the plan was about others too: nothing is written about it until its pause is over, and the
   others are served; else on the key or the request.
@@ -73,7 +73,7 @@ from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
 Packed = TypeVar("Packed")
 EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
 REQUEST = "request"  # the key under which faults of requests are reported
-NOBODY = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
+UNATTRIBUTED = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
 _OF_RECORDS = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
 
 
@@ -169,7 +169,7 @@ class Decided(NamedTuple):
             if error is not None:
                 return Tainted(Stage.ENCODE, culprit, Key(""), error)
         passing = Bug("the batch could not be encoded, and each of its plans can be")
-        return Tainted(Stage.ENCODE, Culprit(Source(NOBODY), made_it=False), Key(""), passing)
+        return Tainted(Stage.ENCODE, Culprit(Source(UNATTRIBUTED), made_it=False), Key(""), passing)
 
 
 class Tainted(Exception):
@@ -432,7 +432,7 @@ class Loop:
         """Park the subject that could not be written, or the key. True: it is the request's fault alone."""
         due, request = tainted.source
         subject = subject_of(tainted.key)
-        if due is NOBODY:  # all of it is decided again
+        if due is UNATTRIBUTED:  # all of it is decided again
             self.parking.note(tainted.stage, due, tainted.error)
             return False
         is_part = subject.partition("/")[0] in ("job", "node") and not tainted.made_it

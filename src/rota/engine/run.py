@@ -3,13 +3,13 @@
 One coroutine, `Engine.run`, makes one turn after the other; nothing else decides, commits or tells, so there
 are no locks. A turn does this, in an order that matters:
 
-1. Raise the epoch if somebody has seen a higher one.
+1. Raise the epoch if a node has seen a higher one.
 2. Housekeeping that is due: old events, disk space, listeners that missed a commit. It is part of every turn,
    because a busy server has no idle ones.
 3. `Loop.decide`. From here on the mirror is ahead of the disk, and `read` puts callers off.
 4. Commit. While it is awaited, requests and observations pile up for the next turn.
 5. Speak: let the reads run that were put off, answer the requests, tell the listeners. All of it happens
-   without awaiting anything, so nobody can see a state between two commits.
+   without awaiting anything, so no reader sees a state between two commits.
 
 What can go wrong, and what it costs:
 
@@ -19,12 +19,12 @@ What can go wrong, and what it costs:
 | applying or encoding raises | `Tainted`: the mirror is read again, the other requests are served again |
 | the commit fails | every request of the batch fails, everything is read again (`_start_over`) |
 | the store cannot be read | waiting callers are refused; it is tried again each second |
-| somebody else leads | `Deposed` ends `run`: the one fault that must |
+| another server leads | `Deposed` ends `run`: the one fault that must |
 | a listener raises | the others are told; it hears at the next turn that everything was read again |
 | an answer raises | it is logged |
 | anything else raises | as if the commit had failed: the last line of defence |
 | a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.loading`) |
-| on a standby a change cannot be applied | `Damaged`: whoever follows the leader reads everything again |
+| on a standby a change cannot be applied | `Damaged`: the follower reads everything again |
 
 Every fault is counted, logged and shown by `rota server status`; see `rota.engine.parking`.
 """
@@ -40,7 +40,7 @@ import structlog
 from rota.engine.catching_up import catch_up
 from rota.engine.clock import Clock
 from rota.engine.loading import Loaded, load
-from rota.engine.loop import NOBODY, Decided, Loop, Request, Tainted
+from rota.engine.loop import UNATTRIBUTED, Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror, Unapplied
 from rota.engine.parking import Parking, Stage
 from rota.engine.pulse import Pulse
@@ -226,7 +226,7 @@ class Engine:
         self._log_faults()
 
     def _set_aside(self, failed: dict[str, Exception]) -> None:
-        """Take jobs and nodes out of a standby's mirror of which a record was written that cannot be read."""
+        """Remove jobs and nodes from a standby's mirror that have a new record which cannot be read."""
         new = {subject: error for subject, error in failed.items() if subject not in self.parking.subjects}
         specs = [Key(f"{subject}/spec") for subject in new if subject.partition("/")[0] in ("job", "node")]
         if specs:
@@ -283,7 +283,7 @@ class Engine:
         except Deposed:
             raise
         except Exception as error:
-            self.parking.note(Stage.DECIDE, NOBODY, error)
+            self.parking.note(Stage.DECIDE, UNATTRIBUTED, error)
             self._log_faults()
             await self._start_over(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
         self._decided = None

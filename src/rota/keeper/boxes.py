@@ -35,7 +35,7 @@ from rota.keeper.process.users import User, give
 from rota.keeper.rules import Key
 from rota.keeper.wire import Spec
 
-NOBODY = "65534:65534"
+UNATTRIBUTED = "65534:65534"
 LOOK_SECONDS = 0.02  # between looks for a container that is being made
 LONGEST_LOOK_SECONDS = 0.2
 TAIL_BYTES = 4096
@@ -215,7 +215,7 @@ def _default_user(engine: Engine, own: User | None) -> str:
         return f"{own.uid}:{own.gid}"
     if is_rootless(engine):
         return "0:0"
-    return NOBODY if os.geteuid() == ROOT else f"{os.geteuid()}:{os.getegid()}"
+    return UNATTRIBUTED if os.geteuid() == ROOT else f"{os.geteuid()}:{os.getegid()}"
 
 
 def _give(work: str, user: str) -> None:

@@ -14,7 +14,7 @@ PROBE_SECONDS = 10.0
 REPORT_FD = 3  # its number for bubblewrap, which does not hand it on
 REPORT_BYTES = 4096
 CANNOT_BEGIN = 126
-NOBODY = 65534
+UNATTRIBUTED = 65534
 ROOT = 0
 DEVICES = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 RESOLVER = "/etc/resolv.conf"
@@ -57,7 +57,7 @@ def find() -> str | None:
     program = shutil.which(PROGRAM)
     if program is None:
         return None
-    users = (None, NOBODY) if os.geteuid() == ROOT else (None,)
+    users = (None, UNATTRIBUTED) if os.geteuid() == ROOT else (None,)
     return program if all(_works(program, user) for user in users) else None
 
 

@@ -87,7 +87,7 @@ PROMISE_LATE_MS = 60_000  # how long room stays promised, at least, beyond the t
 PROMISE_REST_MS = 600_000  # how long a job whose promise was not kept gets no other
 PROMISE_LOOK_MS = 30_000  # a job that could be promised nothing is looked at again after so long
 PROMISES_TRIED_MAX = 4  # jobs looked at in vain for one that room can be promised to: each takes up to 1 ms
-PROMISES_TRIED_MS = 100  # so many in this time, however many rounds there are
+PROMISES_TRIED_MS = 100  # the window of PROMISES_TRIED_MAX, however many rounds there are
 NEIGHBOUR_MOVES_KEPT = 10_000  # changed counts of neighbours: a scheduler further behind looks at all lines
 LINE_CHANGES_KEPT = 100_000  # lines that jobs joined or left: a scheduler further behind looks at all of them
 SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted
@@ -138,7 +138,7 @@ TURNING_RATIO = (
 )
 PARKED_FIRST_MS = 1_000  # a key or record on which our code failed is left alone for this long
 PARKED_LAST_MS = 300_000  # the longest such pause: it doubles each time
-REBUILD_SHARE = 100  # a mirror that was half-written is rebuilt for at most one part in so many of the time
+REBUILD_SHARE = 100  # rebuilding a half-written mirror takes at most one part in this many of the time
 LOOKAHEAD_US = 60_000  # work a node may hold beyond its room: two report intervals and a commit
 LOOKAHEAD_TASKS_MAX = 256  # the same, in tasks per node
 DEMAND_JOBS = 1_000  # the last jobs, by which GPU nodes are judged: a mix that drifts is followed

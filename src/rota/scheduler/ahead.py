@@ -54,7 +54,7 @@ class Ahead:
     """A round for those before a job: what they get is taken off the board, the first without gets a promise.
 
     Which job is the head of the queue depends on the past: who was first without room stays so for a while,
-    and steps back when its promise was not kept. Without a scheduler that knows it is found as if anew.
+    and steps back when its promise was not kept. Without a scheduler that knows, it is searched for.
     """
 
     def __init__(

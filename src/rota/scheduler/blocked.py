@@ -234,7 +234,7 @@ class BlockedLines:
         return line.shape
 
     def _mask(self, admission: int, shape: Shape) -> Array:
-        """The nodes that admit tasks with these conditions, of which `shape` is an example."""
+        """The nodes that admit tasks with the conditions of this shape."""
         room = self._board.room
         version = (room.labels_version, room.size)
         if self._masks[admission][0] != version:

@@ -20,7 +20,7 @@ class Best(NamedTuple):
     runner_up_points: float = 0.0
 
 
-NOBODY = Best()
+UNATTRIBUTED = Best()
 
 
 class Heads:
@@ -28,7 +28,7 @@ class Heads:
 
     def __init__(self, classes: Classes) -> None:
         self.classes = classes
-        self._heads = [NOBODY] * len(classes.slots)
+        self._heads = [UNATTRIBUTED] * len(classes.slots)
         self._version: object = None
         self._position = -1  # of the board's log
 
@@ -61,7 +61,7 @@ class Heads:
             if head.runner_up is not None:
                 second = max(second, (head.runner_up_points + more, -head.runner_up))
         if not fitting:
-            return NOBODY
+            return UNATTRIBUTED
         if fitting == 1:
             return Best(-best[1], 1, best[0])
         return Best(-best[1], fitting, best[0], -second[1], second[0])
@@ -72,7 +72,7 @@ def best_two(worth: Array, fitting: int | None = None) -> Best:
     if fitting is None:
         fitting = count_fitting(worth)
     if not fitting:
-        return NOBODY
+        return UNATTRIBUTED
     best = int(worth.argmax())
     points = worth.item(best)
     if fitting == 1:

@@ -134,7 +134,7 @@ class Round:
         self._kept_away: dict[Line, dict[Repulsion, None]] = {}  # by whom jobs of a line are
         self._kept_away_by: set[tuple[Line, tuple[Repulsion, ...]]] = set()  # those that found no room
         self._open_again: list[Line] = []
-        self._some_pause = False  # tasks of a job of which others may start now
+        self._some_pause = False  # some tasks are in a pause while others of their job may start now
 
     def run(self) -> Plan:
         first = self._memory.first

@@ -218,7 +218,7 @@ one = _look  # a message within another
 
 
 def apart(values: Any) -> None:
-    """Messages that are looked at one by one by whoever takes them: one that is odd harms no other."""
+    """Messages that the receiver checks one by one: an odd one harms no other."""
     _count(values, JOBS_MAX)
 
 

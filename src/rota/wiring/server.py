@@ -58,7 +58,7 @@ from rota.wiring.tls import ServerTls
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
-_MEMORY_EPOCHS = 2**40  # after so many they begin again: a number must fit its record, and epochs may be set
+_MEMORY_EPOCHS = 2**40  # then they begin again: a number must fit its record, and epochs may be set
 _MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
 
 

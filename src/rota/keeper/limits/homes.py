@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rota.keeper.limits.cgroup_v2 import REST, is_root, words_of
 from rota.keeper.limits.words import CPU, MEMORY, PIDS
 
-NOBODY_ELSES = ("user.delegate", "trusted.delegate")  # how systemd marks what it has given away
+UNATTRIBUTED_ELSES = ("user.delegate", "trusted.delegate")  # how systemd marks what it has given away
 
 
 class Mounted(NamedTuple):
@@ -44,7 +44,7 @@ def home_v2() -> str | None:
 
 
 def _is_given_away(path: str) -> bool:
-    for name in NOBODY_ELSES:
+    for name in UNATTRIBUTED_ELSES:
         with contextlib.suppress(OSError):
             if os.getxattr(path, name) == b"1":
                 return True
