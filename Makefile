@@ -40,7 +40,7 @@ test: lint ## everything a change must pass; installs what the tests need of the
 	@$(PYTHON) tools/machine.py tests
 	$(BIN)/pytest -q -n 4 --dist worksteal --session-timeout=4500 -m "not nightly" tests
 
-nightly: test sim-night faults ## `test`, then what takes hours: long repetitions, many seeds, every fault count
+nightly: test sim-night faults fuzz ## `test`, then what takes hours: long repetitions, many seeds, every fault count
 	$(BIN)/pytest -q -n 2 --dist worksteal -m nightly tests
 
 sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug

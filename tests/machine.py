@@ -8,9 +8,11 @@ be left out: a missing package, or a user with too few rights, fails the test.
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import pytest
@@ -76,7 +78,15 @@ def _root() -> Lack | None:
 def _containers() -> Lack | None:
     if lack := _commands("runc", "podman", "busybox")() or _root():
         return lack
-    return None if images.engine() else Lack(Cause.MACHINE, "`podman info` fails here")
+    program = images.engine()
+    if program is None:
+        return Lack(Cause.MACHINE, "`podman info` fails here")
+    with tempfile.TemporaryDirectory() as directory:
+        image = images.ensure_image(Path(directory) / "rootfs")
+    ran = subprocess.run([program, "run", "--rm", image, "true"], capture_output=True, text=True, check=False)
+    if ran.returncode == 0:
+        return None
+    return Lack(Cause.MACHINE, f"podman runs no container here: {ran.stderr.strip()[-200:]}")
 
 
 def _sandbox() -> Lack | None:
