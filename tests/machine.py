@@ -83,7 +83,8 @@ def _containers() -> Lack | None:
         return Lack(Cause.MACHINE, "`podman info` fails here")
     with tempfile.TemporaryDirectory() as directory:
         image = images.ensure_image(Path(directory) / "rootfs")
-    ran = subprocess.run([program, "run", "--rm", image, "true"], capture_output=True, text=True, check=False)
+    command = [program, "run", "--rm", "--network", "none", "--ulimit", "host", image, "true"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode == 0:
         return None
     return Lack(Cause.MACHINE, f"podman runs no container here: {ran.stderr.strip()[-200:]}")
