@@ -8,11 +8,9 @@ be left out: a missing package, or a user with too few rights, fails the test.
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import pytest
@@ -78,16 +76,7 @@ def _root() -> Lack | None:
 def _containers() -> Lack | None:
     if lack := _commands("runc", "podman", "busybox")() or _root():
         return lack
-    program = images.engine()
-    if program is None:
-        return Lack(Cause.MACHINE, "`podman info` fails here")
-    with tempfile.TemporaryDirectory() as directory:
-        image = images.ensure_image(Path(directory) / "rootfs")
-    command = [program, "run", "--rm", "--network", "none", "--ulimit", "host", image, "true"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode == 0:
-        return None
-    return Lack(Cause.MACHINE, f"podman runs no container here: {ran.stderr.strip()[-200:]}")
+    return None if images.engine() else Lack(Cause.MACHINE, "`podman info` fails here")
 
 
 def _sandbox() -> Lack | None:
