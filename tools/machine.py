@@ -11,7 +11,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-# What the tests run, and the Debian package it comes from. runc stands before podman, which would otherwise
+# What the tests run, and the Debian packages it comes from. runc stands before podman, which would otherwise
 # bring crun: that one cannot run where both versions of control groups are mounted.
 COMMANDS = {
     "runc": "runc",
@@ -27,7 +27,7 @@ COMMANDS = {
     "ip": "iproute2",
     "openssl": "openssl",
     "curl": "curl",
-    "cc": "gcc",
+    "cc": "gcc libc6-dev",  # which gcc only recommends
 }
 ALONE = ("runc",)  # installed before the others
 
@@ -37,7 +37,8 @@ def main(purpose: str) -> int:
         case "venv":
             missing = [] if find_spec("ensurepip") else ["python3-venv"]
         case "tests":
-            missing = list(dict.fromkeys(COMMANDS[name] for name in COMMANDS if shutil.which(name) is None))
+            absent = [packages for name, packages in COMMANDS.items() if shutil.which(name) is None]
+            missing = list(dict.fromkeys(" ".join(absent).split()))
         case _:
             print("usage: python3 tools/machine.py venv|tests", file=sys.stderr)
             return 2
