@@ -186,7 +186,7 @@ def _chosen(
 
 
 def _near(mirror: Mirror, wanted: Wish) -> Iterator[JobId]:
-    """The next lower numbers, most of which exist: a page of a long list needs no walk over all jobs."""
+    """Jobs with the next lower ids. Most ids exist, so a page needs no walk over all jobs."""
     if wanted.after is None or wanted.limit is None or not wanted.descending:
         return
     first = min(int(wanted.after) - 1, mirror.counters.jobs)

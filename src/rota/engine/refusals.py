@@ -1,4 +1,4 @@
-"""Which nodes lately refused tasks of which line and working directory, and why."""
+"""Recent refusals by nodes, keyed by line and working directory, with the reason."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -81,7 +81,7 @@ class Told:
         return list(found.values())
 
     def _forget_works(self, assigned: Mapping[tuple[JobId, int], int]) -> None:
-        """Jobs of which nothing is there any more: should something come again, they are told again."""
+        """Jobs with nothing left on the node: if an attempt of one comes back, its spec is sent again."""
         there = {job for job, _ in assigned} | {job for job, _, _ in self._live}
         self.works = {job: version for job, version in self.works.items() if job in there}
 
