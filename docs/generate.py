@@ -18,6 +18,7 @@ import click
 
 from rota.cli.main import COMMANDS, SECTIONS
 from rota.config import AgentConfig, Key, ServerConfig, schema
+from rota.config.watcher import WatcherConfig
 from rota.model import lifecycle, limits
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -93,7 +94,7 @@ def _reason(lines: list[str]) -> str:
 
 
 def settings(name: str) -> Iterator[str]:
-    known = schema({"server": ServerConfig, "agent": AgentConfig}[name])
+    known = schema({"server": ServerConfig, "agent": AgentConfig, "watcher": WatcherConfig}[name])
     yield "| key | type | default | variable |"
     yield "|---|---|---|---|"
     for key in known.values():

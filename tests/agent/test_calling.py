@@ -169,7 +169,7 @@ async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(
         door.ending.clear()
         await agent.leave()
 
-    assert door.goodbyes.get_nowait() == "it was told to leave"
+    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
 async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Path) -> None:
@@ -183,6 +183,22 @@ async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Pat
         await agent.leave()
 
     assert door.goodbyes.empty()
+
+
+async def test_a_keeper_that_ends_during_the_drain_does_not_keep_its_node_from_leaving(
+    tmp_path: Path,
+) -> None:
+    """A service manager may tell both to end at once."""
+    door = Door()
+    async with called(tmp_path, door) as (agent, _), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(agent.run())
+        await door.hellos.get()
+        await agent.drain(0.0)
+        await agent._runtime.quit()
+        await agent._ended.wait()
+        await agent.leave()
+
+    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
 class Ended:

@@ -43,7 +43,7 @@ class Signing(Door):
     async def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802 - gRPC chooses this name
         if self._refusals:
             self._refusals -= 1
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            await context.abort(grpc.StatusCode.ABORTED, "not now")
         self.renewed += 1
         certificate = self._authority.sign_node(request.csr, "n1", "a", datetime.now(UTC) + self._ahead)
         return pb.RenewReply(certificate=certificate, ca=b"of somebody else")

@@ -29,6 +29,7 @@ from rota.model.ids import NodeId
 from rota.model.plan import Plan, Record
 from rota.model.sync import LogPiece, LogRequest, OutputsRequest
 from rota.model.why import Why
+from rota.scheduler.move_check import why_not_moved
 from rota.scheduler.survey import Surveyor
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
@@ -209,6 +210,7 @@ def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) 
         "explain": lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
         "foresee": foresee,
         "displace": displace,
+        "why_not_moved": why_not_moved,
         "addresses": Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         "version": "0.1.0",
     }

@@ -241,7 +241,18 @@ def test_deleting_a_job_leaves_nothing_but_its_submit_key() -> None:
 
     kept = {
         f"job/1/{part}"
-        for part in ("spec", "wish", "cluster", "status", "verdict", "answers", "rollout", "former")
+        for part in (
+            "spec",
+            "wish",
+            "cluster",
+            "status",
+            "verdict",
+            "unplaceable",
+            "answers",
+            "rollout",
+            "former",
+            "adoption",
+        )
     }
     assert set(plan.deletes) == kept | {"attempt/1/0", "status/1/0", "task/1/1"}
     assert mirror.submitted("default", "k") == SubmitKey(

@@ -17,12 +17,13 @@ from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
 from rota.model.ids import NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import RESULT_BYTES_MAX, RESULTS_BYTES_MAX
+from rota.model.node import NodeSpec
 from rota.model.plan import Plan
 from rota.model.result import Result
 from rota.model.sync import Said
 from rota.model.view import keys_of
 from rota.store.memory import MemoryStore
-from tests.apiserver.builders import ADA, NOW, attempts, spec, statuses
+from tests.apiserver.builders import NOW, attempts, spec, statuses
 from tests.apiserver.serving import serving
 from tests.watcher.placed import ONE, placed, say, states, status
 
@@ -41,6 +42,10 @@ def running() -> Mirror:
 
 def task(index: int = 0, attempt: int = 2, node: str = "n1", job: str = "1") -> Caller:
     return Caller("a task", Role.VIEWER, (), TaskName(job, index, attempt, node))
+
+
+def node(name: str) -> Caller:
+    return Caller(f"node {name}", Role.VIEWER, (), node=NodeId(name))
 
 
 def said(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str) -> Plan:
@@ -105,10 +110,35 @@ def test_an_attempt_speaks_for_itself_and_its_node_for_what_it_has() -> None:
 
     with pytest.raises(NotAllowed, match="speaks for"):
         said(mirror, caller=task(), task="1")
-    with pytest.raises(NotAllowed, match="not on the node"):
+    with pytest.raises(NotAllowed, match="on another node"):
         said(mirror, caller=task(node="n2"))
-    with pytest.raises(NotAllowed, match="it does so itself"):
-        said(mirror, caller=ADA)
+
+
+def test_operators_may_report_in_their_namespaces_and_submitters_may_not() -> None:
+    mirror = running()
+
+    with pytest.raises(NotAllowed, match="may not report the results of tasks: its role is submitter"):
+        said(mirror, caller=Caller("eve", Role.SUBMITTER, ("*",)))
+    with pytest.raises(NotFound):
+        said(mirror, caller=Caller("eve", Role.OPERATOR, ("elsewhere",)))
+    assert said(mirror, caller=Caller("ops", Role.OPERATOR, ("default",))).answer.is_new
+    assert not said(mirror, caller=Caller("root", Role.ADMIN, ("*",))).answer.is_new
+
+
+def test_a_node_reports_for_the_attempts_that_were_placed_on_it() -> None:
+    mirror = running()
+    mirror.apply(NodeSpec(NodeId("n1"), "one"))
+    mirror.apply(NodeSpec(NodeId("n2"), "two"))
+
+    with pytest.raises(NotAllowed, match="on another node"):
+        said(mirror, caller=node("n2"))
+    with pytest.raises(NotAllowed, match="node n9 is not known here"):
+        said(mirror, caller=node("n9"))
+    with pytest.raises(NotFound):
+        said(mirror, caller=node("n1"), job="7")
+    assert said(mirror, caller=node("n1")).answer.is_new
+    with pytest.raises(Conflict, match="stale"):
+        said(mirror, caller=node("n1"), attempt="1")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,65 @@ async def test_a_subscriber_is_there_while_one_of_its_streams_is(tmp_path: Path)
     assert after is not None
 
 
+async def watching(outside: Controller, name: str) -> Any:
+    """A call that counts as connected under this name."""
+    call = outside.stub.Watch(pb.WatchRequest(subscriber=name), metadata=outside.metadata)
+    await call.initial_metadata()
+    return call
+
+
+async def owner(outside: Controller, spec: dict[str, Any], **fields: Any) -> str | None:
+    call = outside.schedule(spec, **fields)
+    job = (await call.read()).job
+    call.cancel()
+    return outside.server.engine.mirror.jobs[JobId(job)].spec.owner
+
+
+async def test_a_job_of_a_caller_that_has_subscribed_is_owned_by_it_unless_it_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    plain = {"command": ["true"]}
+    async with controller(tmp_path) as outside, asyncio.timeout(10):
+        assert await owner(outside, plain) is None
+        call = await watching(outside, "ci")
+
+        assert await owner(outside, plain) == "outside:ci"
+        assert await owner(outside, {**plain, "recovery": "scheduler"}) is None
+        assert await owner(outside, {**plain, "recovery": "cancel"}) is None
+        assert await owner(outside, {**plain, "controller": "other"}) == "outside:other"
+        assert await owner(outside, {**plain, "kind": "service"}) is None
+        assert await owner(outside, {**plain, "kind": "system"}) is None
+        call.cancel()
+
+
+async def test_of_a_caller_that_has_subscribed_under_two_names_none_is_guessed(tmp_path: Path) -> None:
+    async with controller(tmp_path) as outside, asyncio.timeout(10):
+        calls = [await watching(outside, name) for name in ("ci", "other")]
+
+        assert await owner(outside, {"command": ["true"]}) is None
+        for call in calls:
+            call.cancel()
+
+
+async def test_after_a_restart_of_the_server_a_caller_that_has_not_reconnected_yet_is_still_the_owner(
+    tmp_path: Path,
+) -> None:
+    async with controller(tmp_path) as outside, asyncio.timeout(10):
+        (await watching(outside, "ci")).cancel()
+    async with controller(tmp_path) as outside, asyncio.timeout(10):
+        assert await owner(outside, {"command": ["true"]}) == "outside:ci"
+
+
+async def test_a_submit_repeated_after_its_caller_has_subscribed_is_the_same_job(tmp_path: Path) -> None:
+    async with controller(tmp_path) as outside, asyncio.timeout(10):
+        assert await owner(outside, {"command": ["true"]}, idempotency_key="k") is None
+        call = await watching(outside, "ci")
+
+        assert await owner(outside, {"command": ["true"]}, idempotency_key="k") is None
+        assert len(outside.server.engine.mirror.jobs) == 1
+        call.cancel()
+
+
 async def test_a_call_over_its_deadline_ends_and_its_caller_is_no_longer_there(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         left = leaving(outside)

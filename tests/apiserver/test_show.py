@@ -37,7 +37,7 @@ def entry_of(*records: Record) -> JobEntry:
 
 
 def said(entry: JobEntry) -> str:
-    return show.sentence(entry, show.counts(entry))
+    return show.sentence(entry)
 
 
 def test_counts_add_up_and_fold_what_has_no_name_of_its_own() -> None:

@@ -176,6 +176,7 @@ def test_of_each_route_it_is_known_who_answers() -> None:
         "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result",
         "/v1/store/backup",
         "/v1/tokens",
+        "/v1/watchers",
     }
     assert by_where[Where.HERE] == set(standby._HERE)
     assert by_where[Where.MIRROR] == set(standby._MIRROR)

@@ -84,7 +84,7 @@ VALUES: dict[str, list[Any]] = {
     "check": [{"tcp": 8080}, {"command": ["./check"]}],
     "sandbox": [True, {"network": True, "writable": ["/srv/data"]}],
     "rollout": [{"max_parallel": 2, "rollback": False}],
-    "results": [True],
+    "results": [True, "agent"],
     "lease": ["30s"],
     "lease_margin": ["9s"],
     "retry": [{"attempts": 7}, {"on": [3], "fail_on": [4]}, {"delay": "7s", "delay_max": "9m"}],

@@ -103,6 +103,7 @@ BAD: dict[str, list[Any]] = {
     "policy": ["fullest", None],
     "noise": ["", "a b", 5],
     "preemptible": ["no", 0],
+    "results": ["yes", "AGENT", 1, None, ["agent"], {}],
     "evict_at_most": [-1, 2, "few"],
     "expect": [0, "soon", -1],
     "deadline": [

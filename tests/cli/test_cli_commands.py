@@ -30,7 +30,7 @@ Out = pytest.CaptureFixture[str]
 
 
 def test_ls_is_a_table(server: CannedServer, rota: Rota, capsys: Out) -> None:
-    jobs = [job(id="13", count=10, counts={"succeeded": 4, "running": 6}), job("succeeded")]
+    jobs = [job(id="13", count=10, done=4), job("succeeded")]
     server.on("GET /v1/jobs", {"jobs": jobs, "next": None})
 
     assert rota("ls") == 0
@@ -442,6 +442,24 @@ def test_node_token_prints_the_line_alone_on_stdout(server: CannedServer, rota: 
     assert capsys.readouterr().out == line + "\n"
     expected = {"labels": {"region": "eu"}, "valid_seconds": 600.0}
     assert server.asked("POST /v1/join-tokens")[0].body == expected
+
+
+def test_watchers_have_tokens_of_their_own_and_are_listed_and_removed(
+    server: CannedServer, rota: Rota, capsys: Out
+) -> None:
+    line = "rota watcher --join 'rota://10.0.0.5:3000?token=join_x&ca=sha256:y'"
+    server.on("POST /v1/join-tokens", Reply({"token": "join_x", "line": line}, 201))
+    server.on("GET /v1/watchers", Reply({"watchers": [{"id": "w1", "name": "edge", "joined_at_ms": 1}]}))
+    server.on("DELETE /v1/watchers/edge", Reply(None, 204))
+
+    rota("watcher", "token", "--valid", "10m")
+    rota("watcher", "ls", "-o", "id")
+    rota("watcher", "delete", "edge")
+
+    told = capsys.readouterr()
+    assert told.out == f"{line}\nw1\n"
+    assert "watcher edge is removed" in told.err
+    assert server.asked("POST /v1/join-tokens")[0].body == {"role": "watcher", "valid_seconds": 600.0}
 
 
 @pytest.mark.parametrize(

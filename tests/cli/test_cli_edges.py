@@ -81,6 +81,27 @@ def test_a_wrong_command_names_the_nearest_one(rota: Rota, capsys: Out) -> None:
     assert capsys.readouterr().err == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("namespace set default --cpu 4", "there is no option '--cpu'; did you mean 'cpu=...'?"),
+        ("namespace set default --wieght 4", "there is no option '--wieght'; did you mean '--weight'?"),
+        (
+            "namespace set default --defualt cpu=1",
+            "there is no option '--defualt'; did you mean '--default'?",
+        ),
+        ("namespace ls --cpu 4", "there is no option '--cpu'"),
+        ("namespace sett default", "No such command 'sett'. Did you mean 'set'?"),
+    ],
+)
+def test_a_wrong_option_names_what_was_meant_or_nothing(
+    rota: Rota, capsys: Out, line: str, said: str
+) -> None:
+    assert rota(*line.split()) == 2
+
+    assert capsys.readouterr().err.splitlines()[0] == f"error: usage: {said}"
+
+
 def test_without_a_command_there_is_help_and_exit_code_2(rota: Rota, capsys: Out) -> None:
     assert rota() == 2
 
@@ -134,7 +155,7 @@ def test_a_wrong_token_is_not_allowed(rota: Rota, monkeypatch: pytest.MonkeyPatc
 def test_an_error_of_rotas_own_is_one_line_and_its_details_are_there_on_request(
     server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.on("GET /v1/jobs", {"jobs": [job(counts=None)], "next": None})
+    server.on("GET /v1/jobs", {"jobs": [job(submitted_at_ms="soon")], "next": None})
 
     assert rota("ls") == 1
     short = capsys.readouterr().err

@@ -99,7 +99,59 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
     assert agent_config(AgentOptions(write(tmp_path, "cpu = 2\n")), {}).cpu == 2.0
 
 
-TOGETHER = "use_tls, crt_file and key_file come together, or not at all"
+TOGETHER = "name both crt_file and key_file, or set use_tls = false"
+CONTRACT = (Path(__file__).parents[1] / "gateway" / "worker-gateway.toml").read_text()
+
+
+def is_gateway_open(folder: Path, text: str, **variables: str) -> bool | None:
+    return server_config(ServerOptions(write(folder, text)), variables).worker_gateway.enabled
+
+
+def test_the_worker_contracts_own_file_is_accepted_and_opens_the_gateway(tmp_path: Path) -> None:
+    config = server_config(ServerOptions(write(tmp_path, CONTRACT)), {})
+
+    assert (config.grpc_server.use_tls, config.grpc_server.crt_file) == (False, "server.pem")
+    assert not Path("server.pem").exists()
+    assert config.worker_gateway.enabled
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", 'name = "mine"\n'),
+        ("", "[retention]\njobs_count = 5\n"),
+        ("[http_server]", "[http_server]\nuse_tls = false"),
+        ('[http_server]\naddr = "127.0.0.1:3000"', ""),
+        ('"127.0.0.1:3000"', '"0.0.0.0:3000"'),
+        (
+            '"127.0.0.1:50000"\nuse_tls = false\ncrt_file = "server.pem"\nkey_file = "server.key"',
+            '"0.0.0.0:1"',
+        ),
+    ],
+)
+def test_a_file_with_a_further_key_or_an_address_off_loopback_does_not_open_it(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    assert old in CONTRACT
+
+    assert is_gateway_open(tmp_path, CONTRACT.replace(old, new, 1)) is False
+
+
+def test_what_is_said_of_the_gateway_goes_before_what_the_file_looks_like(tmp_path: Path) -> None:
+    off, on = "[worker_gateway]\nenabled = false\n", "[worker_gateway]\nenabled = true\n"
+
+    assert is_gateway_open(tmp_path, CONTRACT + off) is False
+    assert is_gateway_open(tmp_path, CONTRACT, ROTA_WORKER_GATEWAY_ENABLED="false") is False
+    assert is_gateway_open(tmp_path, on) is True
+    assert server_config(ServerOptions(), {}).worker_gateway.enabled is False
+
+
+def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path: Path) -> None:
+    moved = ServerOptions(write(tmp_path, CONTRACT), http_addr="127.0.0.1:0", data_dir="/data")
+    elsewhere = ServerOptions(write(tmp_path, CONTRACT), http_addr="0.0.0.0:0")
+
+    assert server_config(moved, {"ROTA_GRPC_SERVER_ADDR": "127.0.0.1:0"}).worker_gateway.enabled
+    assert server_config(elsewhere, {}).worker_gateway.enabled is False
 
 
 @pytest.mark.parametrize(
@@ -121,6 +173,7 @@ TOGETHER = "use_tls, crt_file and key_file come together, or not at all"
         ("[agent_server]\naddr = 'h:99999'", "agent_server.addr", "write host:port, as 127.0.0.1:3000"),
         ("[http_server]\ncrt_file = 'c'", "http_server.key_file", TOGETHER),
         ("[grpc_server]\nuse_tls = true", "grpc_server.crt_file", TOGETHER),
+        ("[http_server]\nuse_tls = true\nkey_file = 'k'", "http_server.crt_file", TOGETHER),
         ("[worker_gateway]\nca_file = '/'", "worker_gateway.ca_file", "name a file that can be"),
         ("[worker_gateway]\nenable = true", "worker_gateway.enable", "did you mean worker_gateway.enabled?"),
         ("[worker_gateway]\nenabled = 1", "worker_gateway.enabled", "write true or false"),

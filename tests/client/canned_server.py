@@ -133,6 +133,7 @@ def job(state: str = "active", **more: Any) -> dict[str, Any]:
         "reason": None,
         "sentence": f"it is {state}",
         "count": 1,
+        "done": more.get("count", 1) if state in tasks else 0,
         "priority": 50,
         "counts": counts,
         "submitted_at_ms": 1_000_000,

@@ -46,6 +46,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/jobs/{ref}/pause": (lambda c: job(c).pause(),),
     "POST /v1/jobs/{ref}/resume": (lambda c: job(c).resume(),),
     "POST /v1/jobs/{ref}/restart": (lambda c: job(c).restart(),),
+    "POST /v1/jobs/{ref}/move": (lambda c: job(c).move(),),
     "POST /v1/jobs/{ref}/release": (lambda c: job(c).release(),),
     "POST /v1/jobs/{ref}/rollback": (lambda c: job(c).rollback(),),
     "POST /v1/jobs/{ref}/resolve": (lambda c: job(c).resolve("again"),),
@@ -105,6 +106,8 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/join-tokens": (lambda c: c.join_token(),),
     "GET /v1/ca": (lambda c: c.authority(),),
     "POST /v1/enroll": (lambda c: c.enroll("secret", "pem", "box"),),
+    "GET /v1/watchers": (lambda c: c.watchers(),),
+    "DELETE /v1/watchers/{ref}": (lambda c: c.remove_watcher("w1"),),
 }
 
 

@@ -44,7 +44,7 @@ def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
     (first,) = decide(mirror, "default").puts
     mirror.apply(first)
 
-    assert first == Cluster(DEFAULT)
+    assert first == Cluster(DEFAULT, ClusterState.UNAVAILABLE)
     assert decide(mirror, "default") is NOTHING
 
 
@@ -77,7 +77,7 @@ def test_a_job_keeps_the_cluster_it_has() -> None:
     mirror.apply(spec)
     mirror.apply(JobCluster(spec.id, "other"))
 
-    assert decide(mirror, spec.id) is NOTHING
+    assert decide(mirror, spec.id).puts == ()
 
 
 def test_a_job_that_is_not_there_is_left_alone() -> None:
@@ -88,7 +88,8 @@ def test_a_new_spec_and_a_changed_cluster_wake_it() -> None:
     spec = job_spec()
 
     assert list(assign.WAKES[JobSpec](spec)) == ["1"]
-    assert list(assign.WAKES[Cluster](Cluster("eu"))) == ["clusters/eu"]
+    assert list(assign.WAKES[Cluster](Cluster("eu"))) == ["clusters/eu", "stranded"]
+    assert list(assign.WAKES[ClusterWish](ClusterWish("eu"))) == ["stranded"]
     assert JobStatus not in assign.WAKES
 
 
@@ -98,7 +99,7 @@ def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at
         mirror.apply(job_spec(number))
     mirror.apply(JobCluster(job_spec(1).id, DEFAULT))
 
-    assert list(assign.start(mirror)) == ["default", "2"]
+    assert list(assign.start(mirror)) == ["default", "2", "stranded"]
 
 
 def test_a_job_goes_where_its_conditions_hold() -> None:
@@ -152,7 +153,7 @@ def test_a_job_that_only_a_cluster_to_come_can_serve_waits_for_it_and_is_told_so
     mirror.apply(spec)
     before = decide(mirror, "1")
     mirror.apply(Cluster("gpu"))
-    after = decide(mirror, "clusters/gpu")
+    after = decide(mirror, "stranded")
 
     assert before.puts == ()
     assert before.why == "job 1 waits for a cluster: none that can serve it is ready, gpu to come"

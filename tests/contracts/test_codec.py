@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronRun, CronStatus, Missed, Overlap
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
+    Cause,
     Counters,
     JobCluster,
     JobGone,
@@ -21,6 +23,7 @@ from rota.model.job import (
     JobWish,
     Recovery,
     SubmitKey,
+    Unplaceable,
     Unschedulable,
 )
 from rota.model.lifecycle import AttemptState, ClusterState, JobState, MachineState, NodeState, TaskState
@@ -80,6 +83,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     JobCluster(JOB, "default"),
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
     JobVerdict(JOB, "no node fits", late=True),
+    Unplaceable(JOB, Cause.REFUSED, "2 of 2 nodes refused it lately", begun=1),
     JobAnswers(JOB, {3: Answer(2, Word.AGAIN)}),
     JobFormer(JOB, JobSpec(JOB, "name", ("true",), 1, version=3), ((1, 2), (3, 3))),
     JobRollout(JOB, 4, RolloutState.FAILED, 1000, 3, "task 0 failed: exit 1"),
@@ -115,6 +119,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
     Machine("build-1", "build", MachineState.JOINED, 5, 3, NodeId("n1"), "why"),
     PinBlock(JOB, 1, (NODE,)),
     JobGone(JOB, 7, 8, "succeeded", "films"),
+    JobAdoption(JOB, 7, 8, 100_000, closed=True),
     Cron(
         "films",
         "nightly",

@@ -1,7 +1,10 @@
-"""MemoryStore keeps the contract; of what it holds only the epoch is on disk."""
+"""MemoryStore keeps the contract; jobs are never on disk, what operators and nodes would repeat is."""
 
 from pathlib import Path
 
+import pytest
+
+from rota.model.errors import Damaged
 from rota.store.memory import MemoryStore
 from rota.store.protocol import Store
 from rota.testing.store_contract import StoreContract, batch, commit
@@ -18,6 +21,43 @@ class TestMemoryStore(StoreContract):
             await commit(store, batch(await store.lead(), puts={"job/1/spec": b"a secret command"}))
 
         assert files(tmp_path) == {"epoch": b"1\n"}
+
+    async def test_nodes_and_settings_outlive_the_process_and_jobs_do_not(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            epoch = await store.lead()
+            await commit(store, batch(epoch, puts={"node/n1/spec": b"n1", "job/1/spec": b"secret"}))
+            await commit(store, batch(epoch, puts={"node/n2/spec": b"n2", "cron/a/b": b"nightly"}))
+            await commit(store, batch(epoch, deletes=("node/n1/spec",)))
+
+        async with self.opened(tmp_path) as again:
+            assert (await again.read()).records == {"node/n2/spec": b"n2", "cron/a/b": b"nightly"}
+        assert b"secret" not in b"".join(files(tmp_path).values())
+
+    async def test_cluster_time_does_not_go_behind_what_is_kept(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await commit(store, batch(await store.lead(), time_ms=77, puts={"node/n1/wish": b"drain by 99"}))
+
+        async with self.opened(tmp_path) as again:
+            assert (await again.read()).time_ms == 77
+
+    async def test_a_line_torn_by_a_crash_is_left_out(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await commit(store, batch(await store.lead(), puts={"node/n1/spec": b"n1"}))
+        with (tmp_path / "kept").open("ab") as file:
+            file.write(b'[9,{"node/n2/spec":"bj')
+
+        async with self.opened(tmp_path) as again:
+            epoch = await again.lead()
+            assert (await again.read()).records == {"node/n1/spec": b"n1"}
+            await commit(again, batch(epoch, puts={"node/n3/spec": b"n3"}))
+        async with self.opened(tmp_path) as third:
+            assert set((await third.read()).records) == {"node/n1/spec", "node/n3/spec"}
+
+    async def test_a_line_that_cannot_be_read_is_not_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / "kept").write_bytes(b"nonsense\n")
+
+        with pytest.raises(Damaged, match="line 1"):
+            await self.make(tmp_path)
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -9,12 +9,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from rota.gateway.generated import jobscheduler_pb2
 from rota.model.errors import BadField
 from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, Text, Texts, Word, check
-from rota.wire.generated import agent_pb2, controller_pb2
+from rota.wire.generated import agent_pb2, controller_pb2, watcher_pb2
 
 SENT_BY_SERVER = (
     *("Stage", "JobStage", "LogPart", "BulkReply", "BulkAccepted", "Refusal", "StopReply", "UpdateReply"),
     *("DeleteReply", "EventBatch", "Event", "AcknowledgeReply", "ResolveReply", "StatePage", "QueueState"),
-    *("NodeLine", "JobLine", "UnresolvedTask", "PaceReply"),
+    *("NodeLine", "JobLine", "UnresolvedTask", "PaceReply", "OrderReply", "DrainReply", "PlanReply"),
+    *("PlannedPlace", "Summary", "NodeStatistics", "DiskStatistics", "GpuStatistics"),
     *("RegisterWorkerResponse", "DeregisterWorkerResponse", "StartJobRequest", "StopJobRequest"),
     *("QueryJobRequest", "StreamJobRequest"),
 )  # to controllers and workers: no server or agent reads them
@@ -33,7 +34,9 @@ def messages(file: FileDescriptor) -> Iterator[Descriptor]:
             yield message
 
 
-MODULES = {module.DESCRIPTOR.name: module for module in (agent_pb2, controller_pb2, jobscheduler_pb2)}
+MODULES = {
+    module.DESCRIPTOR.name: module for module in (agent_pb2, controller_pb2, watcher_pb2, jobscheduler_pb2)
+}
 ALL = [message for module in MODULES.values() for message in messages(module.DESCRIPTOR)]
 FIELDS = [
     (message, field) for message in ALL for field in message.fields if field.type != FieldDescriptor.TYPE_BOOL
@@ -120,6 +123,7 @@ def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field:
         (agent_pb2.JobOrders(start_index=[1]), "start_attempt"),
         (agent_pb2.Work(steps=[agent_pb2.Step()] * 101), "steps"),
         (controller_pb2.ResolveRequest(first_index=[1]), "last_index"),
+        (controller_pb2.WatchRequest(statistics_interval_ms=999), "statistics_interval_ms"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(said: Any, field: str) -> None:

@@ -132,20 +132,42 @@ def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
     assert judge(job_spec(), End(AttemptState.STOPPED), 0, wanted=False) == Verdict(TaskEvent.STOPPED)
 
 
-@pytest.mark.parametrize(
-    ("owner", "event"),
-    [
-        (Recovery.SCHEDULER, TaskEvent.AGAIN),
-        (Recovery.CANCEL, TaskEvent.STOPPED),
-        (Recovery.NONE, TaskEvent.GONE),
-        (Recovery.CONTROLLER, TaskEvent.GONE),
-    ],
-)
-def test_each_recovery_owner_deals_with_a_lost_node_in_its_way_at_no_cost(
-    owner: Recovery, event: TaskEvent
-) -> None:
-    assert judge(job_spec(recovery=owner), End(AttemptState.LOST), 0, wanted=True) == Verdict(event)
-    assert judge(job_spec(recovery=owner), End(AttemptState.LOST), 0, wanted=False) == Verdict(TaskEvent.GONE)
+OWNERS = {
+    Recovery.SCHEDULER: TaskEvent.AGAIN,
+    Recovery.CANCEL: TaskEvent.STOPPED,
+    Recovery.NONE: TaskEvent.GONE,
+    Recovery.CONTROLLER: TaskEvent.GONE,
+}
+STOPPED_BY_NODE = End(AttemptState.STOPPED, left_with_node=True)
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("end", [End(AttemptState.LOST), STOPPED_BY_NODE])
+def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(owner: Recovery, end: End) -> None:
+    assert judge(job_spec(recovery=owner), end, 0, wanted=True) == Verdict(OWNERS[owner])
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
+    spec = job_spec(recovery=owner)
+
+    assert judge(spec, End(AttemptState.LOST), 0, wanted=False) == Verdict(TaskEvent.GONE)
+    assert judge(spec, STOPPED_BY_NODE, 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery) -> None:
+    spec = job_spec(run=RunMode.AT_MOST_ONCE, recovery=owner)
+
+    assert judge(spec, End(AttemptState.LOST), 0, wanted=True) == Verdict(TaskEvent.GONE)
+    assert judge(spec, STOPPED_BY_NODE, 0, wanted=True) == Verdict(TaskEvent.GONE)
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -> None:
+    spec = job_spec(recovery=owner)
+
+    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
 
 
 @pytest.mark.parametrize(

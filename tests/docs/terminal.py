@@ -13,7 +13,10 @@ from rota.testing.processes import kill_all, until, with_argument
 from tests.docs.snippets import Block, Command, Kind, commands, matches
 
 ANSWER_SECONDS = 120.0
-STAYING = ("etcd ", "rota dev", "rota server", "rota agent", "rota event watch", 'eval "$(rota node token')
+STAYING = (
+    *("etcd ", "rota dev", "rota server", "rota agent", "rota event watch"),
+    *('eval "$(rota node token', 'eval "$(rota watcher token'),
+)
 ENDING = ("rota server status",)
 # Free ports and a place of its own, where a reader would take the usual ones.
 ROTA = """#!/bin/sh

@@ -31,7 +31,7 @@ def test_every_command_does_what_the_document_shows(
     """A document that starts a cluster has it for itself; the others share one."""
     found = list(blocks(document.read_text()))
     typed = "".join(block.text for block in found if block.runs)
-    alone = "$ rota dev" in typed or "$ etcd" in typed
+    alone = any(start in typed for start in ("$ rota dev", "$ rota server --", "$ etcd"))
     config = None if alone else request.getfixturevalue("shared_config")
     with contextlib.ExitStack() as around:
         inside = []

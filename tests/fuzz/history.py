@@ -14,6 +14,7 @@ from typing import NamedTuple
 import rota
 from rota.engine.entries import JobEntry
 from rota.model.ids import JobId
+from rota.scheduler.round import Memory, Settings
 from rota.testing.stage import Stage
 from tests.fuzz.picture import differences, overcommitted, picture
 from tests.fuzz.world import WEIGHTS, World
@@ -157,7 +158,20 @@ def _twin(stage: Stage) -> Stage:
     for job, known in live.jobs.items():
         if job in fresh.jobs:
             fresh.jobs[job].run_us = known.run_us
+    _share_promises(stage, twin)
     return twin
+
+
+def _share_promises(stage: Stage, twin: Stage) -> None:
+    """Room that is promised, or being made, for a job is held for a while, and a restart forgets it."""
+    known = stage.scheduler.memory
+    if known is None:
+        return
+    memory = twin.scheduler.memory = Memory(twin.mirror, Settings())
+    memory.first, memory.resting = known.first, dict(known.resting)
+    names, slots = stage.mirror.room.ids, twin.mirror.room.slot
+    for job, nominations in known.nominated.items():
+        memory.nominated[job] = [one._replace(slot=slots[names[one.slot]]) for one in nominations]
 
 
 def _has_ended(entry: JobEntry) -> bool:

@@ -67,7 +67,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "controller": (CONTROLLER,),
     "when_no_controller": ("wait", "scheduler"),
     "controller_wait": ("10s",),
-    "when_unschedulable": ("queue", "reject"),
+    "when_unschedulable": ("queue", "reject", "scale"),
     "kind": ("batch", "service", "system"),
     "restart": ({"attempts": 2, "within": "1m"},),
     "check": ({"command": ["true"]},),

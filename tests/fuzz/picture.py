@@ -39,6 +39,7 @@ def picture(mirror: Mirror) -> dict[str, Any]:
         "sets": {
             "leased": sorted(mirror.leased),
             "systems": sorted(mirror.systems),
+            "moving": {job: mirror.jobs[job].moving for job in sorted(mirror.moving)},
             "unassigned": sorted(mirror.unassigned),
             "unfinished": mirror.unfinished,
         },
@@ -64,8 +65,10 @@ def picture(mirror: Mirror) -> dict[str, Any]:
 
 def differences(live: object, fresh: object, path: str = "") -> list[str]:
     """One line for each place where the live picture differs from the one loaded afresh."""
+    if live == fresh:
+        return []
     if not isinstance(live, dict) or not isinstance(fresh, dict):
-        return [] if live == fresh else [f"{path}: live {live!r:.300}, loaded {fresh!r:.300}"]
+        return [f"{path}: live {live!r:.300}, loaded {fresh!r:.300}"]
     found = []
     for name in [*live, *(name for name in fresh if name not in live)]:
         below = f"{path}/{name}" if path else str(name)

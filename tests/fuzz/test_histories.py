@@ -1,6 +1,7 @@
 """The differential fuzzer in small, and that it finds and shrinks a planted bug."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +10,21 @@ from tests.fuzz.history import Step, history, play, shrink
 
 SEEDS = range(20, 60)
 STEPS = 60
+CORPUS = (Path(__file__).parent / "corpus.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_live_mirror_equals_one_loaded_afresh(seed: int) -> None:
     failure = play(history(seed, STEPS))
+
+    assert failure is None, "\n".join((*failure.told, failure.problem))
+
+
+@pytest.mark.parametrize("line", CORPUS, ids=range(len(CORPUS)))
+def test_history_that_once_failed_holds(line: str) -> None:
+    failure = play(
+        [Step(verb, int(number)) for verb, _, number in (word.partition(":") for word in line.split())]
+    )
 
     assert failure is None, "\n".join((*failure.told, failure.problem))
 

@@ -8,6 +8,7 @@ from rota.apiserver import (
     admit_brake,
     admit_crons,
     admit_loss,
+    admit_move,
     admit_namespaces,
     admit_release,
     admit_rerun,
@@ -29,10 +30,12 @@ from rota.model.recovery import Word
 from rota.model.service import Health, Life
 from rota.model.sync import Said
 from rota.model.view import View
+from rota.scheduler.move_check import why_not_moved
 from rota.testing.stage import Machine, Stage
 from tests.fuzz import jobs
 
 USER = Caller("user", Role.ADMIN, ("*",))
+MOVE = admit_move.mover(why_not_moved)
 NODES_MAX = 6
 JOBS_MAX = 25  # unfinished ones: beyond, a submit cancels one first, so that a step stays cheap
 END_SECONDS = 900  # of cluster time, for everything to end after it was canceled
@@ -48,6 +51,7 @@ WEIGHTS = {
     "cancel": 4,
     "kill": 3,
     "restart_tasks": 3,
+    "move_tasks": 6,
     "rollback": 2,
     "release": 1,
     "resolve": 2,
@@ -155,6 +159,12 @@ class World:
         return self._of_job(
             rng, body, lambda view, job, now: admit_restart.restart(view, job, body, USER, now)
         )
+
+    def do_move_tasks(self, rng: Random) -> str:
+        machine = self._machine(rng)
+        to = None if machine is None or rng.random() < 0.5 else machine.name
+        body = {**self._indices(rng), "to": to}
+        return self._of_job(rng, body, lambda view, job, now: MOVE(view, job, body, USER, now))
 
     def do_rollback(self, rng: Random) -> str:
         return self._of_job(rng, {}, lambda view, job, now: admit_rollback.rollback(view, job, {}, USER, now))

@@ -9,13 +9,22 @@ import pytest
 from rota.apiserver.api import Addresses
 from rota.config import GrpcServer, ServerConfig, WorkerGateway
 from rota.identity.tokens import Role
+from rota.model.ids import NodeId
 from rota.store.memory import MemoryStore
-from rota.wiring.gateway import Closed, open_gateway
+from rota.wiring.gateway import open_gateway
 from tests.apiserver.serving import serving
 
 ELSEWHERE = Addresses("10.0.0.1:3000", "10.0.0.1:50001", "10.0.0.1:50000")
 REGISTER = b"\x0a\x0b127.0.0.1:9"  # address, at a port where nobody is
 PATHS = ("/start", "/stop", "/query", "/stream")
+
+
+class Answering:
+    """Workers that are always there."""
+
+    async def answers(self, node: NodeId) -> bool:
+        del node
+        return True
 
 
 async def test_a_gateway_that_is_off_has_no_routes(tmp_path: Path) -> None:
@@ -28,7 +37,7 @@ async def test_a_gateway_that_is_off_has_no_routes(tmp_path: Path) -> None:
 
 
 async def test_on_loopback_its_own_routes_and_no_others_are_open(tmp_path: Path) -> None:
-    async with serving(tmp_path, MemoryStore, worker_gateway=True) as server:
+    async with serving(tmp_path, MemoryStore, workers=Answering()) as server:
         answers = [await server.call("POST", path, {}, Authorization="") for path in PATHS[1:]]
         closed = await server.call("GET", "/v1/jobs", Authorization="")
         page = await server.call("POST", "/start", {}, Authorization="", Origin="http://elsewhere")
@@ -38,7 +47,7 @@ async def test_on_loopback_its_own_routes_and_no_others_are_open(tmp_path: Path)
 
 
 async def test_elsewhere_its_routes_need_a_token(tmp_path: Path) -> None:
-    async with serving(tmp_path, MemoryStore, worker_gateway=True, addresses=ELSEWHERE) as server:
+    async with serving(tmp_path, MemoryStore, workers=Answering(), addresses=ELSEWHERE) as server:
         strangers = [(await server.call("POST", path, {}, Authorization="")).status for path in PATHS]
         known = await server.call("POST", "/query", {})
 
@@ -57,7 +66,9 @@ async def test_elsewhere_a_worker_registers_with_an_administrators_token_only(tm
         await workers.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             register: Any = channel.unary_unary("/jobscheduler.Scheduler/RegisterWorker")
-            for said in ("", "Bearer rota_wrong", server.token_for(Role.OPERATOR, "*")):
+            strangers = ("", "Bearer rota_wrong")
+            others = (server.token_for(Role.OPERATOR, "*"), server.token_for(Role.ADMIN, "default"))
+            for said in (*strangers, *others):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await register(REGISTER, metadata=(("authorization", said),))
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -65,4 +76,4 @@ async def test_elsewhere_a_worker_registers_with_an_administrators_token_only(tm
         await workers.stop(0)
 
     assert taken.startswith(b"\x08\x01")
-    assert isinstance(closed, Closed)
+    assert closed is None

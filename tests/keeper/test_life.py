@@ -123,6 +123,18 @@ def test_what_waited_in_line_is_not_remembered(keeper: Keeper, agent: Agent) -> 
     assert back.wait_ended()[0][:5] == ["8", 0, 1, "exited", 0]
 
 
+def test_a_stop_that_no_order_asked_for_is_reported_with_its_cause(agent: Agent) -> None:
+    agent.start("7", "sleep", "600", tasks=[[0, 1, 1], [1, 1, 1]])
+    agent.wait_started(2)
+    agent.stop(["7", 0, 1])
+    agent.wait_ended()
+    agent.send(op="quit")
+
+    ordered, unordered = agent.wait_ended(2)
+    assert (ordered[3], ordered[11:]) == ("stopped", [None])
+    assert (unordered[3], unordered[11:]) == ("stopped", ["its node leaves", "node_left"])
+
+
 @pytest.mark.parametrize("how", ["quit", "SIGTERM"])
 def test_a_keeper_told_to_go_stops_its_work_first(keeper: Keeper, agent: Agent, how: str) -> None:
     agent.start("7", "sleep", "600", needs={"cpu": 4000})

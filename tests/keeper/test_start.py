@@ -128,6 +128,20 @@ def test_work_that_reports_is_told_of_each_server_and_of_those_that_lead_since(
     ]
 
 
+def test_work_whose_agent_reports_is_told_of_a_file_and_an_agent_that_attaches_where_to(
+    keeper: Keeper, agent: Agent
+) -> None:
+    door = {"url": "https://a", "key": "", "node": "n1", "ca": "pem", "others": ["b"], "by_agent": True}
+    script = 'echo "$ROTA_RESULT_FILE" | tee "$ROTA_RESULT_FILE"; env | grep -c -e ROTA_TOKEN -e RESULT_URL'
+    agent.start("7", "sh", "-c", script, reports=door)
+    agent.wait_ended()
+    file = f"{keeper.root}/work/7/.rota/0.1.json"
+
+    assert keeper.output("7") == f"{file}\n0\n"
+    assert Path(file).read_text() == f"{file}\n"
+    assert keeper.agent().hello()["reports"] == {"7": door}
+
+
 def test_work_gets_no_descriptor_but_the_three_and_default_signals(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; grep SigIgn /proc/$$/status; :")
     agent.wait_ended()

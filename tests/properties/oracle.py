@@ -25,6 +25,7 @@ class Machine:
     taints: tuple[str, ...] = ()
     open: bool = True
     load: float = 0.0
+    settled: dict[str, int] = field(default_factory=dict)  # reserved when it measured
     measured: dict[str, int] = field(default_factory=dict)
 
 
@@ -107,9 +108,24 @@ class Oracle:
         """The smaller of what is not reserved and what was measured, less what was placed since."""
         machine = self.machines[slot]
         has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
-        before = has - sum(_amount(one, resource) for one in self.on(slot) if not one.fresh)
-        since = sum(_amount(one, resource) for one in self.on(slot) if one.fresh)
-        return min(before, machine.measured.get(resource, before)) - since
+        written = sum(_amount(one, resource) for one in self.on(slot) if not one.fresh)
+        fresh = sum(_amount(one, resource) for one in self.on(slot) if one.fresh)
+        if resource not in machine.measured:
+            return has - written - fresh
+        since = max(0, written - machine.settled.get(resource, 0))
+        return min(has - written, machine.measured[resource] - since) - fresh
+
+    def outside_load(self, slot: int) -> float:
+        """What was measured beyond what the tasks there had reserved; most of that counts as used by them."""
+        machine = self.machines[slot]
+        own = machine.settled.get("cpu", 0) * 0.9 / max(1, machine.capacity.get("cpu", 0))
+        return max(0.0, machine.load - own)
+
+    def measure(self, slot: int) -> None:
+        """Note what is reserved at the time of a report."""
+        for resource in self.known:
+            reserved = sum(_amount(one, resource) for one in self.on(slot))
+            self.machines[slot].settled[resource] = reserved
 
     def free_devices(self, slot: int) -> list[int]:
         free = [WHOLE_GPU] * (self.machines[slot].capacity.get("gpu", 0) // WHOLE_GPU)
@@ -143,7 +159,7 @@ class Oracle:
             idle += self.free(resource, slot) * (1.0 / max(1, has))
         if spec.policy is Policy.PACK:
             return idle * -50 - self.disturbance(spec, slot)
-        return min(idle - len(counted), -self.machines[slot].load) * 50 - self.disturbance(spec, slot)
+        return (idle - len(counted) - self.outside_load(slot)) * 50 - self.disturbance(spec, slot)
 
     def density(self, spec: JobSpec, slot: int) -> Ranked:
         """What is good for GPUs has its own tests; here it is asked of one node at a time, anew each time."""

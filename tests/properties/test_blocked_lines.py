@@ -15,7 +15,7 @@ from rota.model.namespace import Namespace
 from rota.model.node import Eligibility, Load, NodeSpec, NodeWish
 from rota.model.shape import Constraint, Op, Spread, Term
 from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Settings
+from rota.scheduler.round import Memory, Settings
 from rota.testing import records
 from rota.testing.builders import at, node_status
 from tests.properties.oracle import Machine
@@ -144,11 +144,11 @@ class History:
 
     def left_out(self) -> list[str]:
         """What a scheduler that remembers nothing but the promises would do."""
-        memory, fresh = self.cluster.scheduler._memory, Scheduler(Settings())
-        fresh._memory = type(memory)(self.mirror, Settings())
-        fresh._room = self.mirror.room
-        fresh._memory.first = memory.first
-        fresh._memory.nominated = {job: list(made) for job, made in memory.nominated.items()}
+        memory, fresh = self.cluster.scheduler.memory, Scheduler(Settings())
+        assert memory is not None
+        fresh.memory = Memory(self.mirror, Settings())
+        fresh.memory.first = memory.first
+        fresh.memory.nominated = {job: list(made) for job, made in memory.nominated.items()}
         plan = fresh.decide(self.mirror, ROUND, at(self.cluster.ms))
         # A job with rules has others give way one after the other: the next when the first has left.
         kinds = ("task.placed",) if memory.nominated else ("task.placed", "task.evicted")

@@ -246,6 +246,7 @@ class World:
     def measure(self, slot: int, cpu_milli: int, memory_free: int | None) -> None:
         machine = self.oracle.machines[slot]
         machine.load = cpu_milli / machine.capacity["cpu"]
+        self.oracle.measure(slot)
         if memory_free is not None:
             machine.measured["memory"] = memory_free
         self.mirror.measure(self.mirror.room.ids[slot], Load(cpu_milli, memory_free))

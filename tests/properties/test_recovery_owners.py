@@ -241,6 +241,7 @@ def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from((3.0, 20.0, 90.0)), st.lists(steps, min_size=5, max_size=25))
+@example(3.0, [("cut", "b"), ("silence", "a"), ("wait", 31_000)])
 @example(3.0, [("cut", "b"), ("stall", 2_000), ("stall", 2_000), ("stall", 2_000), ("cut", "a")])
 def test_under_leases_one_attempt_lives(lease_seconds: float, story: list[tuple[Any, ...]]) -> None:
     play([{"run": RunMode.ONE_AT_A_TIME, "lease_seconds": lease_seconds, "retries": 3}], story)

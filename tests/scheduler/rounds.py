@@ -8,7 +8,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.plan import Plan
 from rota.model.sync import Report, Said
 from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Settings
+from rota.scheduler.round import Memory, Settings
 from rota.testing.builders import apply, at, claims
 from rota.watcher.sessions import report
 
@@ -17,6 +17,11 @@ class Rounds:
     def __init__(self) -> None:
         self.mirror = Mirror()
         self.scheduler = Scheduler(Settings())
+
+    @property
+    def memory(self) -> Memory:
+        assert self.scheduler.memory is not None, "no round has been run"
+        return self.scheduler.memory
 
     def go(self, ms: int = 0) -> Plan:
         self.mirror.now_ms = ms

@@ -8,6 +8,7 @@ from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.ids import JobId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import MachineState
+from rota.model.shape import Constraint, Op, Term
 from rota.scheduler.explain import why
 from rota.testing.builders import add_job, add_node, at, job_spec
 from tests.scheduler.rounds import Rounds
@@ -54,6 +55,28 @@ def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by
     told = () if advice is None else (f"would start on a new node with room for it ({advice})",)
     assert changes(rounds, 2) == told
     assert "rota cluster" not in " ".join(changes(rounds, 3)), "its machines are too small for that"
+
+
+@pytest.mark.parametrize(
+    ("fields", "helps"),
+    [
+        ({}, True),
+        ({"where": (Constraint("node", Op.EQUAL, ("a",)),)}, False),
+        ({"where": (Constraint("node", Op.IN, ("a", "b")),)}, True),
+        ({"where": (Constraint("node", Op.UNEQUAL, ("b",)),)}, True),
+        ({"near": (Term(Constraint("job", Op.EQUAL, ("db",))),)}, False),
+        ({"near": (Term(Constraint("job", Op.EQUAL, ("db",)), weight=5),)}, True),
+    ],
+)
+def test_a_new_node_is_advised_only_where_it_would_help(fields: dict[str, Any], helps: bool) -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", ONE_CPU)
+    db = job_spec(1, name="db", needs=ONE_CPU, count=1)
+    for spec in (db, job_spec(2, needs=ONE_CPU, **fields)):
+        add_job(rounds.mirror, spec)
+    rounds.go()
+
+    assert any("rota node token" in change for change in changes(rounds, 2)) == helps
 
 
 def test_where_no_node_is_there_yet_nobody_has_to_join_one() -> None:

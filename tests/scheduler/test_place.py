@@ -1,8 +1,10 @@
 """Seating: what a task at a time with a full rescan would choose, within what every node can take."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,8 @@ from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import Load
 from rota.scheduler.place import Seating
-from rota.testing.builders import GIB, add_node, job_spec
+from rota.testing.builders import GIB, add_job, add_node, job_spec
+from tests.scheduler.rounds import Rounds
 
 # Powers of two, so that usage is exact in floating point and a tie is a tie.
 CAPACITIES = st.fixed_dictionaries(
@@ -110,6 +113,55 @@ def test_a_node_whose_cpu_is_measured_busy_comes_later() -> None:
     mirror.measure(mirror.room.ids[0], Load(cpu_milli=3072))
 
     assert chosen(mirror, job_spec(needs={"cpu": 1024}), 2) == [1, 1]
+
+
+@pytest.mark.parametrize("percent", [0, 60, 90, 100])
+def test_nodes_under_equal_outside_load_get_equal_shares(percent: int) -> None:
+    mirror = cluster([{"cpu": 4000, "memory": 8 * GIB}] * 3)
+    for node in mirror.room.ids:
+        mirror.measure(node, Load(cpu_milli=40 * percent))
+
+    assert Counter(chosen(mirror, job_spec(needs={"cpu": 100}), 12)) == {0: 4, 1: 4, 2: 4}
+
+
+@pytest.mark.parametrize("percent", [60, 90])
+def test_tasks_placed_since_the_last_report_count_on_top_of_the_load(percent: int) -> None:
+    rounds = Rounds()
+    for name in ("a", "b", "c"):
+        node = add_node(rounds.mirror, name, {"cpu": 4000, "memory": 8 * GIB})
+        rounds.mirror.measure(node, Load(cpu_milli=40 * percent))
+
+    for number in range(1, 13):
+        add_job(rounds.mirror, job_spec(number, needs={"cpu": 100}))
+        rounds.go()
+
+    assert [len(node.assigned) for node in rounds.mirror.nodes.values()] == [4, 4, 4]
+
+
+def test_memory_placed_since_the_last_report_is_not_free() -> None:
+    mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
+    mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
+    mirror.room.hold(0, (("memory", GIB),), 2, 0)
+
+    assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0]
+
+
+def test_memory_given_back_since_the_last_report_may_still_be_in_use() -> None:
+    mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
+    mirror.room.hold(0, (("memory", GIB),), 2, 0)
+    mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
+    mirror.room.hold(0, (("memory", GIB),), -2, 0)
+
+    assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0, 0, 0]
+
+
+def test_idle_tasks_that_were_measured_keep_counting_a_little() -> None:
+    mirror = cluster([{"cpu": 4000, "memory": 8 * GIB}] * 2)
+    mirror.room.hold(0, (("cpu", 100),), 10, 0)
+    for node in mirror.room.ids:
+        mirror.measure(node, Load(cpu_milli=4000))
+
+    assert chosen(mirror, job_spec(needs={"cpu": 100}), 1) == [1]
 
 
 def test_tasks_that_ask_for_nothing_are_dealt_round() -> None:

@@ -35,7 +35,7 @@ class Crowd(Rounds):
 
     @property
     def tries(self) -> int:
-        return self.scheduler._memory.queue.tries
+        return self.memory.queue.tries
 
     def wait(self, **fields: Any) -> None:
         """Many jobs for which there is no room."""
@@ -142,11 +142,11 @@ def test_jobs_in_a_pause_are_in_no_line_until_it_is_over() -> None:
     rounds.go()
     for number in range(1, MANY + 1):
         rounds.said("a", number, Said.EXITED, (0, 1), exit_code=1, ms=100)
-    before = rounds.scheduler._memory.queue.tries
+    before = rounds.memory.queue.tries
     plan = rounds.go(100)
 
     assert list(rounds.mirror.waiting()) == []
-    assert rounds.scheduler._memory.queue.tries == before
+    assert rounds.memory.queue.tries == before
     assert plan.wake_at_ms is not None
     rounds.go(plan.wake_at_ms)
     assert any(placements(rounds.mirror, job) for job in rounds.mirror.jobs)
@@ -229,14 +229,14 @@ def test_a_promise_that_is_not_kept_lapses_and_the_job_steps_back_for_a_while() 
     assert held_back == {}
     assert plan.wake_at_ms == lapses_ms
     assert placements(rounds.mirror, JobId("3")) == {0: "a"}
-    assert rounds.scheduler._memory.rests_until_ms(JobId("2")) == lapses_ms + PROMISE_REST_MS
+    assert rounds.memory.rests_until_ms(JobId("2")) == lapses_ms + PROMISE_REST_MS
 
 
 def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
     rounds = held_back_for(10.0)
     before = why(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.known)
     rounds.mirror.now_ms = 10_000 + PROMISE_LATE_MS
-    rounds.scheduler._memory.forget_lapsed(rounds.mirror, at(rounds.mirror.now_ms))
+    rounds.memory.forget_lapsed(rounds.mirror, at(rounds.mirror.now_ms))
     after = why(rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.known)
 
     assert [reason.kind for reason in before.reasons][:1] == ["promised"]

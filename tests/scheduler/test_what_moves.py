@@ -4,6 +4,7 @@ import pytest
 
 from rota.engine.shadow import Shadow
 from rota.model.ids import NodeId
+from rota.model.job import Recovery
 from rota.model.node import Eligibility
 from rota.model.outlook import Displaced, Fate, Place
 from rota.model.shape import RunMode
@@ -48,6 +49,19 @@ def test_by_force_what_is_started_only_once_ends_too(stage: Stage) -> None:
     _, once = preview(stage, "a", everything=True)
 
     assert once.fate is Fate.ENDS
+
+
+@pytest.mark.parametrize(
+    ("owner", "fate"),
+    [(Recovery.CANCEL, Fate.ENDS), (Recovery.NONE, Fate.ENDS), (Recovery.CONTROLLER, Fate.ASKS)],
+)
+def test_work_that_another_owner_recovers_is_not_said_to_move(owner: Recovery, fate: Fate) -> None:
+    stage = Stage()
+    stage.join(Machine("a", {"cpu": 1000}, {}))
+    stage.submit(job_spec(1, recovery=owner, user="ann", controller="ci"))
+    stage.join(Machine("b", {"cpu": 1000}, {}))
+
+    assert preview(stage, "a") == (Displaced(job_spec(1).id, "default", fate, ((0, 0),)),)
 
 
 def test_a_gang_moves_as_a_whole() -> None:

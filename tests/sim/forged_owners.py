@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 
+from rota.model.attempt import EVICTED
 from rota.model.ids import NodeId
 from rota.model.job import Kind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.node import NodeSpec
+from rota.model.node import Eligibility, NodeSpec, NodeWish
 from rota.model.recovery import Answer, JobAnswers, Word
 from rota.testing.builders import job_spec
-from rota.testing.records import decided, reported
-from tests.sim.stage import ONE, STATUSES, TASKS, Stage
+from rota.testing.records import decided, placed, reported
+from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
 
 
 def owned_by(owner: Recovery) -> Stage:
@@ -28,6 +29,23 @@ def what_is_to_be_canceled_is_placed_again() -> None:
 
 def a_controller_is_not_asked() -> None:
     owned_by(Recovery.CONTROLLER).place("n1", "n2")
+
+
+def what_a_leaving_node_stopped_is_placed_again() -> None:
+    stage = owned_by(Recovery.CONTROLLER)
+    block = stage.place("n1")
+    stage.checks.leaves([(ONE, 0, 1)])
+    stage.write(reported(STATUSES, [0], AttemptState.STOPPED))
+    stage.write(placed(block, [0], "n2"))
+
+
+def what_a_drain_stopped_ends_as_canceled() -> None:
+    stage = owned_by(Recovery.NONE)
+    stage.place("n1")
+    stage.write(NodeWish(NodeId("n1"), Eligibility.DRAINING))
+    stage.write(placed(ATTEMPTS, [0], "n1", flags=EVICTED))
+    stage.write(reported(STATUSES, [0], AttemptState.STOPPED))
+    stage.write(decided(TASKS, [0], state=TaskState.CANCELED))
 
 
 def a_loss_ends_otherwise_than_its_owner_says() -> None:
@@ -53,6 +71,8 @@ FORGED: dict[Callable[[], None], str] = {
     an_owner_is_heard_twice: "of task 0 of job 1 its owner was heard twice",
     what_is_to_be_canceled_is_placed_again: "was lost and is placed again, and its owner is: cancel",
     a_controller_is_not_asked: "was lost and is placed again, and its controller said: None",
+    what_a_leaving_node_stopped_is_placed_again: "is placed again, and its controller said: None",
+    what_a_drain_stopped_ends_as_canceled: "task 0 of job 1 was lost and ends as <TaskState.CANCELED: 4>",
     a_loss_ends_otherwise_than_its_owner_says: "task 0 of job 1 was lost and ends as <TaskState.CANCELED: 4>",
     a_system_job_loses_its_task_and_not_its_node: "was lost and ends as <TaskState.CANCELED: 4>, not as None",
 }

@@ -21,15 +21,18 @@ PLANTED = Path(__file__).parent / "planted"
 SEEDS = 2_000  # within which each bug has to be found
 SEED_SECONDS = 100  # a bug that keeps the simulator busy for longer is no use
 FIELDS = ("file", "why", "old", "new", "seed")
+SCENARIO = "scenario.scenario"  # how a seed becomes a case, unless a bug's field `drawn` names another
 
 # Without shrinking, which takes many runs.
 _RUN = """
-import os, sys
+import importlib, os, sys
 import rota
-from rota.sim.scenario import run, scenario
 assert rota.__file__.startswith(os.environ["PYTHONPATH"]), "another source was run"
-for seed in map(int, sys.argv[1:]):
-    broken = run(scenario(seed), keep_trace=False).broken
+from rota.sim.scenario import run
+module, _, name = sys.argv[1].partition(".")
+drawn = getattr(importlib.import_module(f"rota.sim.{module}"), name)
+for seed in map(int, sys.argv[2:]):
+    broken = run(drawn(seed), keep_trace=False).broken
     if broken is not None:
         sys.exit(f"seed {seed}: {broken}")
 """
@@ -44,6 +47,7 @@ class Bug(NamedTuple):
     old: str
     new: str
     seed: int
+    drawn: str = SCENARIO
 
 
 class OutOfDate(Exception):
@@ -63,7 +67,7 @@ def bugs(names: Iterable[str] = ()) -> list[Bug]:
 
 def read(path: Path) -> Bug:
     fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    if sorted(fields) != sorted(FIELDS):
+    if sorted(fields.keys() - {"drawn"}) != sorted(FIELDS):
         raise OutOfDate(f"{path.name} has {', '.join(fields)}; wanted are {', '.join(FIELDS)}")
     return Bug(path.stem, **fields)
 
@@ -92,10 +96,10 @@ def _link_around(source: Path, directory: Path, file: Path) -> None:
                 link.symlink_to(entry)
 
 
-def run(directory: Path, seeds: Sequence[int], hash_seed: str = "0") -> Found | None:
+def run(directory: Path, seeds: Sequence[int], hash_seed: str = "0", drawn: str = SCENARIO) -> Found | None:
     """The first of these seeds at which the source in that directory breaks a promise."""
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, *map(str, seeds)],
+        [sys.executable, "-c", _RUN, drawn, *map(str, seeds)],
         env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
         | {"PYTHONHASHSEED": hash_seed},
         capture_output=True,
@@ -114,7 +118,7 @@ def run(directory: Path, seeds: Sequence[int], hash_seed: str = "0") -> Found | 
 def find(bug: Bug, seeds: Sequence[int]) -> Found | None:
     with tempfile.TemporaryDirectory() as directory:
         plant(bug, Path(directory))
-        return run(Path(directory), seeds)
+        return run(Path(directory), seeds, drawn=bug.drawn)
 
 
 def search(names: Sequence[str], processes: int | None) -> int:

@@ -28,10 +28,10 @@ TASKS = TaskBlock.new(ONE, 0, 2)
 class Stage:
     """Checks over a world of two machines of one cpu each."""
 
-    def __init__(self, spec: JobSpec = SPEC) -> None:
+    def __init__(self, spec: JobSpec = SPEC, made: type[Checks] = Checks) -> None:
         self.world = World(0)
         self.network = Network(self.world)
-        self.checks = Checks(self.world)
+        self.checks = made(self.world)
         for name in ("n1", "n2"):
             self.checks.nodes.machines[name] = Machine(self.world, self.network, name, {"cpu": 1000}, {})
         self.write(spec, JobStatus(ONE, JobState.ACTIVE))

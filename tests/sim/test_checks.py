@@ -18,6 +18,7 @@ from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
 from tests.sim import (
+    forged_adoptions,
     forged_fleets,
     forged_kinds,
     forged_owners,
@@ -213,6 +214,14 @@ def a_mirror_counts_wrongly() -> None:
     stage.checks.believes_the_disk(server)
 
 
+def tasks_are_left_without_their_job() -> None:
+    stage = Stage()
+    server = stage.server()
+    stage.write(TASKS)
+    stage.write(deletes=("job/1/spec", "job/1/status"))
+    stage.checks.believes_the_disk(server)
+
+
 FORGED: dict[Callable[[], None], str] = {
     an_older_epoch_writes: "epoch 2 wrote after epoch 3",
     a_job_goes_back: "job 1 went from <JobState.SUCCEEDED: 'succeeded'> to <JobState.ACTIVE: 'active'>",
@@ -243,6 +252,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_mirror_lacks_a_record: "server-1 believes other than what is on disk: ['task/1/0']",
     a_mirror_holds_what_has_ended: "server-1 believes of node n1: {'assigned': {('1', 0): 1},",
     a_mirror_counts_wrongly: "server-1 believes of job 1: {'tasks': {'pending': 3,",
+    tasks_are_left_without_their_job: "a record cannot be loaded: task/1/0 could not be applied: KeyError",
     **forged_work.FORGED,
     **forged_kinds.FORGED,
     **forged_owners.FORGED,
@@ -250,6 +260,7 @@ FORGED: dict[Callable[[], None], str] = {
     **forged_words.FORGED,
     **forged_places.FORGED,
     **forged_fleets.FORGED,
+    **forged_adoptions.FORGED,
 }
 
 
@@ -295,6 +306,10 @@ def test_what_keeps_every_promise_is_not_told() -> None:
     stage.checks.believes_the_disk(stage.server())
 
     assert stage.world.counts["task: two attempts alive at once"] == 1
+
+
+def test_work_that_is_adopted_and_ends_well_breaks_nothing() -> None:
+    forged_adoptions.work_is_adopted_and_ends_well()
 
 
 def test_a_failure_that_was_reported_counts() -> None:

@@ -1,6 +1,8 @@
 """Clusters of real processes: one for each test that harms it, one for each file whose tests do not."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from rota.client.cluster import Cluster, connect
 from rota.testing.cluster import LocalCluster
+from tests.contracts.processes import ROOT
 from tests.system.dev import Dev
 from tests.system.witness import Gate, Witness
 
@@ -54,3 +57,13 @@ def witness(tmp_path: Path) -> Witness:
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path / "gate")
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The worker contract's messages and services, made from its proto alone."""
+    made = tmp_path_factory.mktemp("stubs")
+    proto = ROOT / "proto" / "jobscheduler"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={made}"]
+    subprocess.run([*command, f"--grpc_python_out={made}", "jobscheduler.proto"], check=True)
+    return made

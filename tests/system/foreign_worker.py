@@ -1,7 +1,8 @@
 """A worker as somebody else would write it: from jobscheduler.proto alone, without a line of Rota.
 
 python foreign_worker.py SCHEDULER [name=value ...]: manners are `deaf` (answers no call), `slow` (so many
-seconds before a start is answered), `silent` (does not register); `crt`, `key` and `ca` are files for TLS.
+seconds before a start is answered), `silent` (does not register), `mute` (has no StreamJob), `argument` (runs
+the command with the path as its argument, not in it); `crt`, `key` and `ca` are files for TLS.
 It prints its port, then its id, then every call. A line on stdin: register, deregister [ID], quit.
 """
 
@@ -38,9 +39,11 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
     def StartJob(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802 - gRPC's name
         tell("start", request.command, "in", request.path or "-")
         self._answer(float(self.manners.get("slow", 0)))
-        words = shlex.split(request.command)
+        words, place = shlex.split(request.command), request.path or None
+        if "argument" in self.manners:
+            words, place = [request.command, request.path], None
         try:
-            job = subprocess.Popen(words, cwd=request.path or None, stdout=subprocess.PIPE)
+            job = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE)
         except OSError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"cannot run: {error.strerror}")
             raise
@@ -55,7 +58,7 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
         self._answer()
         if request.jobID not in self.jobs:
             context.abort(grpc.StatusCode.UNKNOWN, "no such job")
-        self.jobs[request.jobID].terminate()
+        self.jobs[request.jobID].kill()
         return pb.StopJobResponse()
 
     def QueryJob(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -63,7 +66,7 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
         if request.jobID not in self.jobs:
             context.abort(grpc.StatusCode.UNKNOWN, "no such job")
         code = self.jobs[request.jobID].poll()
-        text = f"exit status {code}" if code else ""
+        text = "signal: killed" if code == -9 else f"exit status {code}" if code else ""
         return pb.QueryJobResponse(done=code is not None, error=bool(code), errorText=text)
 
     def StreamJob(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
@@ -85,11 +88,15 @@ class Worker(pb_grpc.WorkerServicer):  # type: ignore[misc]
             self.written[name] += line
 
 
+class Mute(Worker):
+    StreamJob = pb_grpc.WorkerServicer.StreamJob  # which says UNIMPLEMENTED
+
+
 def main() -> None:
     scheduler, *said = sys.argv[1:]
     manners = dict(word.partition("=")[::2] for word in said)
     server = grpc.server(futures.ThreadPoolExecutor(32))
-    worker = Worker(manners)
+    worker = Mute(manners) if "mute" in manners else Worker(manners)
     pb_grpc.add_WorkerServicer_to_server(worker, server)
     channel = grpc.insecure_channel(scheduler)
     if "crt" in manners:

@@ -30,6 +30,8 @@ def main() -> None:
         url = re.findall(r"api +(\S+)", "".join(lines))[0]
         print("api", url.partition(":")[0])
         print("run", rota("run", "--quiet", "--", "echo", "over", "tls").stdout.strip())
+        rota("run", "--quiet", "--results-by-agent", "--", "true")
+        print("result", re.findall(r"reported +(.*)", rota("show", "last").stdout)[0])
         print("token", rota("node", "token").stdout.partition("?")[0].strip())
         print("plain", plain_text(url))
     finally:

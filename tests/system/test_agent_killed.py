@@ -15,6 +15,7 @@ from tests.system.witness import Gate, Witness
 
 pytestmark = pytest.mark.system
 TASKS = 50
+KEEP_WORK = {"ROTA_KEEP_WORK": "true"}
 
 
 @pytest.fixture
@@ -72,18 +73,65 @@ def test_whoever_follows_a_log_hears_the_rest_of_it_from_the_next_agent(
     assert (following.returncode, out) == (0, b"three\n"), err
 
 
-def test_an_upgraded_agent_takes_up_its_work(wide: LocalCluster, witness: Witness, gate: Gate) -> None:
-    job = wide.submit(*witness.script(gate.wait), count=10)
-    until(lambda: wide.count(job, "running") == 10, "all tasks run")
+def test_an_upgraded_agent_takes_up_its_work(tmp_path: Path, witness: Witness, gate: Gate) -> None:
+    with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS, settings=KEEP_WORK) as cluster:
+        job = cluster.submit(*witness.script(gate.wait), count=10)
+        until(lambda: cluster.count(job, "running") == 10, "all tasks run")
 
-    assert wide.kill_agent(1, signal.SIGTERM) == 0
-    assert len(with_argument(str(gate.path))) >= 10, "the work goes on without an agent"
-    wide.start_agent(1)
-    wide.wait_for_nodes()
+        assert cluster.kill_agent(1, signal.SIGTERM) == 0
+        assert len(with_argument(str(gate.path))) >= 10, "the work goes on without an agent"
+        until(lambda: cluster.node(1)["state"] == "suspect", "the agent is missed")
+        reason = "its agent was stopped; its work goes on under the keeper"
+        assert reason in cluster.rota("node", "ls").out
+        assert "its work goes on under the keeper" in cluster.agent_log(1)
+        cluster.start_agent(1)
+        cluster.wait_for_nodes()
+        gate.open()
+
+        assert cluster.rota("wait", job).code == 0
+        assert witness.starts() == dict.fromkeys(range(10), 1)
+
+
+def test_by_default_sigterm_makes_the_node_leave_and_its_tasks_run_once_elsewhere(
+    cluster: LocalCluster, witness: Witness, gate: Gate
+) -> None:
+    job = cluster.submit(*witness.script(gate.wait), grace="1s", retries=0)
+    first = int(witness.wait_for(1)[0].node.removeprefix("node-"))
+
+    assert cluster.kill_agent(first, signal.SIGTERM) == 0
+
+    assert cluster.node(first)["state"] == "left"
+    assert "it was told to leave, and has stopped its work" in cluster.rota("node", "ls").out
+    assert "its work is stopped, and recovered as each job's recovery says" in cluster.agent_log(first)
+    witness.wait_for(2)
+    until(lambda: len(with_argument(str(gate.path))) == 1, "one of it runs")
     gate.open()
+    assert cluster.rota("wait", job).code == 0
+    assert [seen.attempt for seen in witness.seen()] == [1, 2]
+    events = cluster.call("GET", f"/v1/events?job={job}&limit=1000").body["events"]
+    assert not [event for event in events if event["state"] == "refused"], "nothing is offered to who leaves"
 
-    assert wide.rota("wait", job).code == 0
-    assert witness.starts() == dict.fromkeys(range(10), 1)
+
+def test_a_task_that_takes_its_time_to_stop_is_not_run_elsewhere_meanwhile(
+    cluster: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
+) -> None:
+    """Also when its grace is longer than the time after which a silent node is lost."""
+    asked = tmp_path / "asked"
+    trap = f"trap 'touch {asked}; {gate.wait}; exit' TERM; while :; do sleep 0.05; done"
+    job = cluster.submit(*witness.script(trap), grace="1h")
+    first = int(witness.wait_for(1)[0].node.removeprefix("node-"))
+
+    cluster.signal_agent(first, signal.SIGTERM)
+
+    until(asked.exists, "it is asked to end")
+    until(lambda: cluster.node(first)["eligibility"] == "draining", "the server knows that the node leaves")
+    assert cluster.node(first)["state"] == "ready"
+    assert cluster.count(job, "pending") == 0
+    gate.open()
+    until(lambda: cluster.node(first)["state"] == "left", "it has left")
+    witness.wait_for(2)
+    assert witness.seen()[0].node == f"node-{first}"
+    assert cluster.rota("cancel", job).code == 0
 
 
 def test_an_agent_that_leaves_gives_its_work_to_others(

@@ -38,6 +38,7 @@ def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go
     made = cluster.call("POST", "/v1/clusters", body)
     job = cluster.submit(*witness.script(gate.wait), count=2, cluster="burst")
     until(lambda: cluster.count(job, "running") == 2, "both run", SECONDS)
+    until(lambda: all_know_both_servers(tmp_path), "its machines know where to call next", SECONDS)
     cluster.kill(first)
     cluster.wait_for_leader(other_than=first)
     until(lambda: set(machines(cluster).values()) == {"joined"}, "they are known", SECONDS)
@@ -50,6 +51,12 @@ def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go
     assert before == {"burst-1": "joined", "burst-2": "joined"}
     assert witness.starts() == {0: 1, 1: 1}
     assert [one for n in cluster.places for one in left(tmp_path / f"server-{n}" / "machines")] == []
+
+
+def all_know_both_servers(directory: Path) -> bool:
+    """One that knows only the server it joined at could not find the next leader, and would be lost."""
+    files = list(directory.glob("server-*/machines/*/*/server"))
+    return len(files) == 2 and all(len(file.read_text().split()) == 2 for file in files)
 
 
 def left(directory: Path) -> list[object]:

@@ -214,6 +214,11 @@ def test_steps_run_in_containers_and_tell_their_codes(one: LocalCluster, image: 
 
     assert (ran.code, ran.out) == (1, "one\n")
     assert "step 3 of 4" in ran.err
+    task = one.call("GET", "/v1/jobs/last/tasks/0").body
+    begun = [step for step in task["steps"] if step["started_at_ms"]]
+    took_ms = sum(step["ended_at_ms"] - step["started_at_ms"] for step in begun)
+    assert len(begun) == 3
+    assert took_ms <= task["ran_ms"] + len(begun), "of each a millisecond may be rounded up"
 
 
 def test_a_node_without_a_runtime_never_gets_one_and_the_job_says_why(tmp_path: Path) -> None:

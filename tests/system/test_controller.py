@@ -43,7 +43,7 @@ class Controller:
         )
         return self._stub.Schedule(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
 
-    def watch(self, **request: str) -> Any:
+    def watch(self, **request: Any) -> Any:
         return self._stub.Watch(
             pb.WatchRequest(**request), metadata=self._said, timeout=SECONDS, wait_for_ready=True
         )

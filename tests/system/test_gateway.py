@@ -1,6 +1,7 @@
 """Workers made from the contract alone serve as nodes, and their bad manners harm nobody."""
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
@@ -24,6 +26,8 @@ from rota.testing.processes import until
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60
+KILLED = {"done": True, "error": True, "error_text": "signal: killed"}
+SILENT = (500, {"error": "the worker does not answer"})
 NOBODY = str(uuid.UUID(int=7, version=4))
 LOST_SECONDS = 15  # a worker may answer late on a busy machine, and what ran on a lost one has failed
 GATEWAY = {"ROTA_WORKER_GATEWAY_ENABLED": "true", "ROTA_LOST_SECONDS": str(LOST_SECONDS)}
@@ -147,15 +151,6 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("stubs")
-    proto = ROOT / "proto" / "jobscheduler"
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={made}"]
-    subprocess.run([*command, f"--grpc_python_out={made}", "jobscheduler.proto"], check=True)
-    return made
-
-
-@pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("gateway"), nodes=1, settings=GATEWAY) as cluster:
         yield cluster
@@ -183,8 +178,10 @@ def test_a_worker_serves_by_its_own_contract_and_as_a_node(gateway: Gateway, tmp
     assert done == {"done": True, "error": False, "error_text": ""}
     assert streamed == f"hello from {tmp_path}\n"
     assert failed == {"done": True, "error": True, "error_text": "exit status 3"}
+    assert str(uuid.UUID(job)) == job
+    assert gateway.cluster.call("GET", f"/v1/jobs/{job}").body["name"] == job
     assert stopped == (200, {"success": True})
-    assert gateway.until_done(worker, sleeping)["error"]
+    assert gateway.say("query", worker, job_id=sleeping) == (200, KILLED)
     assert "stop job-3" in worker.until_called("stop")
     assert gateway.say("start", worker, command="/nowhere/at/all") == (
         500,
@@ -198,7 +195,8 @@ def test_what_is_unknown_is_told_in_the_words_of_the_contract(gateway: Gateway) 
 
     assert gateway.say("start", NOBODY, command="true") == nobody
     assert gateway.say("query", "", job_id="1") == nobody
-    assert gateway.say("query", worker, job_id="999") == (500, {"error": "job not found"})
+    for job in ("1", "999", NOBODY, 7, None):
+        assert gateway.say("query", worker, job_id=job) == (500, {"error": "job not found"})
     assert gateway.say("start", worker)[0] == 500
     assert gateway.cluster.call("POST", "/start", {}, authorization="Bearer rota_wrong").status == 401
     assert gateway.cluster.call("GET", "/v1/jobs", authorization="").status == 401
@@ -275,6 +273,81 @@ def test_a_worker_that_hangs_or_answers_late_delays_nobody(gateway: Gateway) -> 
     hangs.signal(signal.SIGCONT)
     gateway.until_state(hangs, "ready")
     until(lambda: gateway.cluster.count(lost, "succeeded") == 1, "it runs after all", PATIENCE_SECONDS)
+
+
+def test_a_start_on_a_worker_that_is_frozen_or_dead_fails_and_nothing_starts_later(gateway: Gateway) -> None:
+    freezes, dies = gateway.ready(), gateway.ready()
+    jobs = len(gateway.cluster.call("GET", "/v1/jobs").body["jobs"])
+    freezes.signal(signal.SIGSTOP)
+    frozen = gateway.say("start", freezes, command="echo too late")
+    freezes.signal(signal.SIGCONT)
+    dies.signal(signal.SIGKILL)
+    dead = gateway.say("start", dies, command="echo too late")
+    gateway.until_state(dies, "suspect", "lost")
+
+    assert (frozen, dead) == (SILENT, SILENT)
+    assert gateway.say("start", dies, command="echo too late") == SILENT
+    assert len(gateway.cluster.call("GET", "/v1/jobs").body["jobs"]) == jobs
+    gateway.until_state(freezes, "ready")
+    gateway.until_done(freezes, gateway.start(freezes, "echo in time"))
+    assert freezes.until_called("start") == ["start echo in time in -"]
+
+
+def test_a_worker_that_freezes_while_it_starts_a_job_runs_nothing_after_it_thaws(gateway: Gateway) -> None:
+    worker = gateway.ready("slow=2")
+    with ThreadPoolExecutor(1) as caller:
+        starting = caller.submit(gateway.say, "start", worker, command="sleep 600")
+        worker.until_called("start")
+        worker.signal(signal.SIGSTOP)
+        answer = starting.result()
+    job = gateway.cluster.call("GET", "/v1/jobs/last").body["name"]
+    worker.signal(signal.SIGCONT)
+
+    assert answer == SILENT
+    assert worker.until_called("stop") == ["stop job-1"]
+    assert gateway.until_done(worker, job) == KILLED
+    assert len(worker.until_called("start")) == 1
+
+
+def test_a_worker_without_streamjob_gives_an_error_instead_of_output(gateway: Gateway) -> None:
+    worker = gateway.ready("mute")
+    job = gateway.start(worker, "sleep 600")
+    with gateway.stream(worker, job) as response:
+        streamed = response.status, response.read()
+    name = gateway.node(worker)["name"]
+    ran = gateway.cluster.rota("run", "--no-workdir", "--on", name, "--", "echo", "unheard")
+
+    assert streamed == (
+        500,
+        b'{"error":"the worker does not send the output: it does not implement StreamJob"}\n',
+    )
+    assert gateway.say("stop", worker, job_id=job) == (200, {"success": True})
+    assert (ran.code, ran.out) == (0, ""), ran
+    assert "StreamJob" in ran.err
+
+
+def test_extra_keys_are_ignored_and_answers_end_with_a_newline(gateway: Gateway) -> None:
+    worker = gateway.ready()
+    job = gateway.start(worker, "true")
+    bodies = {
+        "start": {"worker_id": worker.id, "command": "true", "priority": 5},
+        "query": {"worker_id": worker.id, "job_id": job, "extra": {}},
+        "stop": {"worker_id": worker.id, "job_id": job, "extra": None},
+        "stream": {"worker_id": NOBODY, "job_id": job, "extra": []},
+    }
+    answers = [raw(gateway, verb, json.dumps(body)) for verb, body in bodies.items()]
+    wrong = [raw(gateway, "start", body) for body in ("[]", "7", "{", '{"worker_id": "x", "command": 7}')]
+
+    assert [status for status, _ in answers] == [201, 200, 200, 500]
+    assert [status for status, _ in wrong] == [500] * 4
+    assert all(body.endswith(b"}\n") for _, body in (*answers, *wrong))
+
+
+def raw(gateway: Gateway, verb: str, body: str) -> tuple[int, bytes]:
+    with contextlib.closing(HTTPConnection(gateway.cluster.http, timeout=PATIENCE_SECONDS)) as connection:
+        connection.request("POST", f"/{verb}", body)
+        response = connection.getresponse()
+        return response.status, response.read()
 
 
 def test_a_worker_that_dies_is_found_and_one_that_never_stops_writing_fills_nothing(gateway: Gateway) -> None:

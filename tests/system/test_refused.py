@@ -19,6 +19,12 @@ from rota.testing.processes import until
 from rota.wire.generated import agent_pb2, agent_pb2_grpc, controller_pb2, controller_pb2_grpc
 
 pytestmark = pytest.mark.system
+ODD_WORDS = (
+    "GOAWAY",
+    "TaskGroup",
+    "Cancelling all calls",
+    "Socket closed",
+)  # of libraries, not for operators
 
 
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer rota_wrong", "Basic cm90YTpyb3Rh"])
@@ -140,6 +146,46 @@ def test_an_agent_of_a_deleted_node_is_refused(cluster: LocalCluster) -> None:
     until(lambda: "is not known here: join it again" in cluster.agent_log(2), "the reason is told")
     names = {node["name"] for node in cluster.call("GET", "/v1/nodes").body["nodes"]}
     assert names == {"node-1", "node-3"}
+
+
+def test_an_agent_that_joins_again_says_why(cluster: LocalCluster) -> None:
+    line = cluster.join_line()
+    directory = cluster.directory / "node-again"
+    given = ("agent", "--data-dir", str(directory), "--join", line, "--run-as", "self", "--name", "again")
+    agent = cluster.start_rota(*given)
+    assert agent.stderr is not None
+    assert b"connected" in agent.stderr.readline()
+    agent.send_signal(signal.SIGINT)
+    assert agent.wait(60) == 0
+    until(lambda: cluster.rota("node", "delete", "again").code == 0, "it has left and is deleted")
+
+    ran = cluster.rota(*given)
+
+    assert ran.code == 5
+    assert "it joins again" in ran.err
+    assert "is not known here" in ran.err
+    assert "join token was already used" in ran.err
+    assert "TaskGroup" not in ran.err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_an_agent_whose_server_ends_says_that_the_connection_was_closed(
+    cluster: LocalCluster, signum: signal.Signals
+) -> None:
+    job = cluster.submit("sh", "-c", "while :; do echo; sleep 0.05; done")
+    until(lambda: cluster.count(job, "running") == 1, "it runs")
+    following = cluster.start_rota("logs", "-f", job)
+    assert following.stdout is not None
+    following.stdout.read(1)
+
+    cluster.signal_server(signum)
+
+    until(lambda: all("closed the connection" in log for log in logs_of(cluster)), "each agent says so")
+    assert not [log for log in logs_of(cluster) for word in ODD_WORDS if word in log]
+
+
+def logs_of(cluster: LocalCluster) -> list[str]:
+    return [cluster.agent_log(number) for number in cluster.numbers]
 
 
 def knock(cluster: LocalCluster, certificate: Path | None) -> str:

@@ -77,6 +77,7 @@ CASES = [
     Case("POST /v1/jobs/{ref}/pause", running(SLEEP), {}),
     Case("POST /v1/jobs/{ref}/resume", running(SLEEP), {}),
     Case("POST /v1/jobs/{ref}/restart", running(SLEEP), {}, attempt=2),
+    Case("POST /v1/jobs/{ref}/move", running(SLEEP), {}, attempt=2),
     Case("POST /v1/jobs/{ref}/rollback", updated, {}),
     Case("POST /v1/jobs/{ref}/rerun", ended, {}, again=200),
     Case("PATCH /v1/nodes/{ref}", node, {"taint": ["dedicated=ci"]}),
@@ -107,6 +108,7 @@ ELSEWHERE = {
     "POST /v1/clusters": "needs a provider; tests/apiserver/test_clusters.py",
     "PATCH /v1/clusters/{ref}": "sets amounts; tests/apiserver/test_clusters.py",
     "DELETE /v1/clusters/{ref}": "drains it; tests/apiserver/test_clusters.py",
+    "DELETE /v1/watchers/{ref}": "removed once; tests/apiserver/test_watchers.py",
     "DELETE /v1/nodes/{ref}": "a node must be lost first; tests/system/test_node_lost.py",
 }
 
@@ -139,21 +141,21 @@ def is_done(cluster: LocalCluster, ref: str, attempt: int) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.route)
-def test_a_repeated_request_acts_once(shared: LocalCluster, case: Case) -> None:
+def test_a_repeated_request_acts_once(three: LocalCluster, case: Case) -> None:
     method, _, path = case.route.partition(" ")
-    ref = case.prepare(shared)
+    ref = case.prepare(three)
     key = {"Idempotency-Key": case.route.replace(" ", "")}
-    first = shared.call(method, path.format(ref=ref), case.body, **key)
-    until(lambda: is_done(shared, ref, case.attempt), "what it asked for is done")
-    before = seen(shared, ref)
+    first = three.call(method, path.format(ref=ref), case.body, **key)
+    until(lambda: is_done(three, ref, case.attempt), "what it asked for is done")
+    before = seen(three, ref)
 
-    second = shared.call(method, path.format(ref=ref), case.body, **key)
+    second = three.call(method, path.format(ref=ref), case.body, **key)
 
     assert first.status < 300, first.body
     assert second.status == (case.again or first.status), second.body
-    until(lambda: is_done(shared, ref, case.attempt), "nothing is under way")
-    assert seen(shared, ref) == before
-    for job in shared.call("GET", "/v1/jobs?state=active").body["jobs"]:
-        shared.call("POST", f"/v1/jobs/{job['id']}/kill", {})
-    shared.call("POST", "/v1/nodes/node-1/open")
-    shared.call("PATCH", "/v1/nodes/node-1", {"untaint": ["dedicated"]})
+    until(lambda: is_done(three, ref, case.attempt), "nothing is under way")
+    assert seen(three, ref) == before
+    for job in three.call("GET", "/v1/jobs?state=active").body["jobs"]:
+        three.call("POST", f"/v1/jobs/{job['id']}/kill", {})
+    three.call("POST", "/v1/nodes/node-1/open")
+    three.call("PATCH", "/v1/nodes/node-1", {"untaint": ["dedicated"]})

@@ -57,6 +57,19 @@ def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalClus
     assert json.loads(told) == {**good, "failure": None}
 
 
+def test_a_start_is_told_before_what_the_task_reports(cluster: LocalCluster) -> None:
+    agent = cluster.processes()[1]  # of node-1: stopped by the task before it has told of the start
+    report = f"{sys.executable} -c '{REPORT}' 0 '{{}}'"
+    script = f"kill -STOP {agent}; (sleep 1; kill -CONT {agent}) & {report}; wait"
+    job = cluster.submit("sh", "-c", script, results=True, where=["node == node-1"])
+
+    assert cluster.rota("wait", job).code == 0
+
+    events = cluster.call("GET", f"/v1/events?job={job}").body["events"]
+    kinds = [event["kind"] for event in events]
+    assert kinds.index("task.started") < kinds.index("task.reported")
+
+
 def test_a_reported_failure_fails_the_task_and_a_retry_reports_anew(
     shared: LocalCluster, client: Cluster
 ) -> None:

@@ -77,3 +77,20 @@ def test_a_task_is_told_of_every_server(cluster: ElectedCluster) -> None:
     ]
     assert (first, sorted(every.split())) == (urls[leader - 1], sorted(urls))
     assert every.split()[0] == first
+
+
+def test_an_agent_reports_to_the_server_that_leads_next(cluster: ElectedCluster, tmp_path: Path) -> None:
+    witness, gate = Witness(tmp_path / "started"), Gate(tmp_path / "gate")
+    leader = cluster.wait_for_leader()
+    with connect(cluster.addr, token=cluster.token) as client:
+        client.transport.patience_seconds = PATIENCE_SECONDS
+        job = client.submit(*witness.script(gate.wait), results="agent", cpu=0.1)
+        witness.wait_for(1)
+        cluster.kill(leader)
+        gate.open()
+        job.wait(timeout_seconds=PATIENCE_SECONDS)
+        result, attempts = job.task(0).result, job.task(0).attempts
+    cluster.launch(leader)
+
+    assert result is not None
+    assert (job.status.state, result.results, len(attempts)) == ("succeeded", {"exit_code": 0}, 1)

@@ -92,6 +92,21 @@ def test_who_talks_to_a_standby_sees_what_it_does_there(cluster: ElectedCluster)
     assert (server.role, server.leader) == ("standby", f"http://{cluster.http}")
 
 
+def test_a_task_is_moved_through_a_standby(cluster: ElectedCluster, tmp_path: Path) -> None:
+    witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
+    with connected(cluster) as client:
+        job = client.submit(*witness.script(gate.wait))
+        before = witness.wait_for(1)[0].node
+        until(lambda: job.refresh().counts["running"] == 1, "it runs", PATIENCE_SECONDS)
+        job.move(0, to="node-2" if before == "node-1" else "node-1")
+        after = witness.wait_for(2)[1].node
+        gate.open()
+        ended = job.wait(PATIENCE_SECONDS)
+
+    assert ended.state == "succeeded"
+    assert {before, after} == {"node-1", "node-2"}
+
+
 def test_a_token_counts_at_a_standby_from_when_it_is_made_until_it_is_revoked(
     cluster: ElectedCluster,
 ) -> None:

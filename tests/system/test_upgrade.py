@@ -14,6 +14,7 @@ from tests.system.witness import Witness
 
 pytestmark = pytest.mark.system
 TASKS = 200
+KEEP_WORK = {"ROTA_KEEP_WORK": "true"}
 OURS = Path(rota.__file__).parent
 REPORTS = "        if conversation.departure is not None:  # an older server has not seen it in the hello\n"
 SPEAKS_UP = (
@@ -53,7 +54,7 @@ def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Pa
     other = another_version(tmp_path / "other")
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS) as cluster:
+    with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS, settings=KEEP_WORK) as cluster:
         job = cluster.submit(*witness.script(f"exec cat {gate}"), count=TASKS, retries=0)
         until(lambda: cluster.count(job, "running") == TASKS, "all run")
         witness.wait_for(TASKS)
@@ -74,7 +75,7 @@ def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Pa
 
 def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None:
     newer = another_version(tmp_path / "newer", "agent/run.py", SPEAKS_UP)
-    with LocalCluster(tmp_path / "c", nodes=1) as cluster:
+    with LocalCluster(tmp_path / "c", nodes=1, settings=KEEP_WORK) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
         cluster.start_agent(1, PYTHONPATH=newer)
         until(lambda: cluster.node(1)["agent_version"] == "99.9.9", "it is greeted")
@@ -87,7 +88,7 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
 
 def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
     newer = another_version(tmp_path / "newer", "watcher/run.py", SAYS_MORE)
-    with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer}) as cluster:
+    with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer, **KEEP_WORK}) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
         cluster.start_agent(1, PYTHONPATH=str(OURS.parent))
         until(lambda: cluster.node(1)["agent_version"] == rota.__version__, "the older one is there")

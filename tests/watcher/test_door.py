@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+import grpc
+import msgspec
 import pytest
 
 from rota.apiserver.admission import forget_node
@@ -22,7 +24,8 @@ from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
 from rota.watcher import liveness
-from rota.watcher.run import PLACE, AgentDoor, Context
+from rota.watcher.leading import Leading
+from rota.watcher.run import PLACE, AgentDoor, Context, Heard
 from rota.watcher.session import Session
 from rota.watcher.told import Told
 from rota.wire import agent as wire
@@ -40,11 +43,16 @@ class Door(AgentDoor):
         return A
 
 
+class Aborted(Exception):
+    """The call has ended with that status."""
+
+
 class Line:
     """A node's end of a stream: it says hello and then listens."""
 
     def __init__(self, word: Hello) -> None:
         self.heard: list[pb.ToNode] = []
+        self._news = asyncio.Condition()
         self._word = word
 
     async def says(self) -> AsyncIterator[pb.FromNode]:
@@ -53,6 +61,19 @@ class Line:
 
     async def write(self, word: pb.ToNode) -> None:
         self.heard.append(word)
+        async with self._news:
+            self._news.notify_all()
+
+    async def echoed(self, n: int) -> None:
+        """Returns when orders have come that echo this word."""
+        async with self._news:
+            await self._news.wait_for(lambda: any(word.orders.echo == n for word in self.heard))
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        raise Aborted(f"{code.name} {details}")
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {}
@@ -60,6 +81,12 @@ class Line:
     @property
     def welcomed(self) -> bool:
         return any(word.HasField("welcome") for word in self.heard)
+
+    @property
+    def servers(self) -> list[str]:
+        """Of which it was told last."""
+        told = [list(word.servers.addresses) for word in self.heard if word.HasField("servers")]
+        return told[-1] if told else []
 
     @property
     def starts(self) -> list[tuple[int, int]]:
@@ -122,6 +149,29 @@ async def test_a_node_that_restarted_is_not_told_to_start_what_its_restart_has_e
 
         assert line.welcomed
         assert line.starts == []
+
+
+async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each_new_one(
+    store: GatedStore,
+) -> None:
+    """It may have no other word to say before its server is killed, and could not find the next leader."""
+    known, line = ["one:1", "two:2"], Line(hello("a"))
+    async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None), leading=Leading(servers=lambda: list(known)))
+        for record in list(records())[:2]:
+            await put(engine, record)
+        call = group.create_task(door.Connect(line.says(), cast(Context, line)))
+        await turns()
+        kinds = [word.WhichOneof("word") for word in line.heard]
+        first = line.servers
+        known.append("three:3")
+        await door.tell_servers()
+        await turns()
+        call.cancel()
+
+    assert kinds[:2] == ["welcome", "servers"]
+    assert first == ["one:1", "two:2"]
+    assert line.servers == ["one:1", "two:2", "three:3"]
 
 
 async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
@@ -247,3 +297,70 @@ async def test_orders_that_cannot_be_computed_cost_that_node_its_connection_only
         assert engine.parking.all() == [], "no listener has failed"
         await put(engine, job_spec(2))
         assert list(engine.mirror.jobs) == ["1", "2"]
+
+
+async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts_from_then(
+    store: GatedStore,
+) -> None:
+    """Its connection did not break: another did. A broken one would make the node suspect at once."""
+    line = Line(hello("a"))
+    async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        for record in list(records())[:-1]:
+            await put(engine, record)
+        talk = group.create_task(door.converse(A, line.says(), cast(Any, line)))
+        await turns()
+        engine.observe(lambda mirror: setattr(mirror.nodes[A], "heard_at_ms", -10_000))
+
+        door.lose_watcher([(A, cast(Any, line))])
+        talk.cancel()
+        await turns()
+
+        entry = engine.mirror.nodes[A]
+        assert entry.link is Link.UNKNOWN
+        assert entry.heard_at_ms >= 0
+        assert entry.status is not None
+        assert entry.status.state is NodeState.READY
+
+
+async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alone(store: GatedStore) -> None:
+    line, other = Line(hello("a")), Line(hello("a"))
+    async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        for record in list(records())[:-1]:
+            await put(engine, record)
+        talk = group.create_task(door.converse(A, line.says(), cast(Any, line)))
+        await turns()
+
+        def heard_at(spoken: Line) -> int:
+            engine.observe(lambda mirror: setattr(mirror.nodes[A], "heard_at_ms", -10_000))
+            door.hear_many([Heard(A, cast(Any, spoken), 9, holds_leases=True)])
+            return engine.mirror.nodes[A].heard_at_ms
+
+        late, own = heard_at(other), heard_at(line)
+        async with asyncio.timeout(30):
+            await line.echoed(9)
+        talk.cancel()
+
+    assert late == -10_000 < own
+
+
+async def test_a_late_hello_of_an_older_connection_replaces_no_newer_session(store: GatedStore) -> None:
+    newer, older = Line(numbered(7)), Line(numbered(6))
+    async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        for record in list(records())[:-1]:
+            await put(engine, record)
+        talk = group.create_task(door.converse(A, newer.says(), cast(Any, newer)))
+        await turns()
+        with pytest.raises(Aborted, match="ABORTED the node has connected again since"):
+            await door.converse(A, older.says(), cast(Any, older))
+        session = door._sessions[A]
+        talk.cancel()
+
+    assert (newer.welcomed, older.welcomed) == (True, False)
+    assert session.line is newer
+
+
+def numbered(session: int) -> Hello:
+    return msgspec.structs.replace(hello("a"), session=session)

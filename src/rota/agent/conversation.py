@@ -30,7 +30,7 @@ class Conversation:
         """Where others may lead, a server that has fallen silent is left for them."""
         self.stream = stream
         self._leads_alone = leads_alone
-        self._heard_at_ms = _now_ms()
+        self._heard_at_ms = now_ms()
         self.words = Words()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
@@ -39,31 +39,32 @@ class Conversation:
         self.holds_leases = False  # what is said from here on is to be echoed
 
     def hear(self) -> None:
-        self._heard_at_ms = _now_ms()
+        self._heard_at_ms = now_ms()
 
     async def say(self, word: pb.FromNode) -> None:
-        silent_ms = 0 if self._leads_alone() else _now_ms() - self._heard_at_ms
+        silent_ms = 0 if self._leads_alone() else now_ms() - self._heard_at_ms
         if silent_ms > SERVER_SILENT_MS:
             raise Deserted(f"the server has said nothing for {silent_ms / 1000:.0f} s")
-        word.n = self.words.say(_now_ms())
-        word.holds_leases = self.holds_leases or silent_ms > SERVER_SILENT_MS // 3
+        word.n = self.words.say(now_ms())
+        word.wants_sign = not self.holds_leases and silent_ms > SERVER_SILENT_MS // 3
+        word.holds_leases = self.holds_leases or word.wants_sign
         try:
             await self.stream.write(word)
         except asyncio.InvalidStateError:  # the server has ended the call; whoever reads from it may hear why
             raise Deserted from None
 
     def begin(self) -> None:
-        if not self.words.welcome(_now_ms()):
+        if not self.words.welcome(now_ms()):
             raise Over("welcomed too late")
         self.welcomed.set()
 
     def refuse_stale(self, echo: int) -> None:
         """Hear all anew instead."""
-        waited_ms = self.words.stale_ms(echo, _now_ms())
+        waited_ms = self.words.stale_ms(echo, now_ms())
         if waited_ms is not None:
             raise Over(f"stale orders are refused: they took {waited_ms / 1000:.1f} s")
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     """Sleep of the machine included: it is time that the server's word took, too."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

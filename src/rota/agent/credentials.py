@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from rota.agent.dial import reason_of
 from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity
 from rota.wire.generated import agent_pb2 as pb
@@ -63,7 +64,7 @@ class Credentials:
             try:
                 return await self.renew(stub)
             except grpc.aio.AioRpcError as error:
-                self._warn("certificate not renewed", reason=error.details() or error.code().name)
+                self._warn("certificate not renewed", reason=reason_of(error))
             except (Refused, OSError) as reason:
                 self._warn("certificate not renewed", reason=str(reason))
             await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))

@@ -11,6 +11,7 @@ from rota.model.sync import SAID_FIRST_END, Claim, How, JobClaims, JobOrders, Sa
 from rota.runtimes.protocol import AttemptName
 
 NO_LEASES: Mapping[JobId, int] = MappingProxyType({})
+NO_RECORDS: Mapping[JobId, bytes] = MappingProxyType({})
 _SPACING_SECONDS = 0.02  # between reports: at full speed each carries dozens of results
 _PATIENCE_SECONDS = 0.02  # what is no end can wait this long for company
 
@@ -34,19 +35,28 @@ class Desk:
         self._fresh: dict[AttemptName, int] = {}  # taken, by the word that said so first (0: none has yet)
         self._settled = asyncio.Event()  # there are none of these: all that was taken is on the server's disk
         self._settled.set()
+        self._gpus: dict[AttemptName, int] = {}  # devices of what lives, where there are any
         self._waiting: dict[AttemptName, Start] = {}  # for the word that we have taken them to be on disk
         self._taken: dict[int, list[AttemptName]] = {}  # by the number of the word that said so
         self._leases: dict[JobId, int] = {}  # of jobs that have one, in ms
         self._works: dict[JobId, Work] = {}
+        self._records: dict[JobId, bytes] = {}  # of jobs that an earlier agent was given
         self._introduced: dict[JobId, tuple[int, ReportDoor | None]] = {}  # what of a work this keeper knows
 
     # ---- from the keeper
 
-    def replace_all(self, claims: list[JobClaims], leases: Mapping[JobId, int] = NO_LEASES) -> None:
+    def replace_all(
+        self,
+        claims: list[JobClaims],
+        leases: Mapping[JobId, int] = NO_LEASES,
+        records: Mapping[JobId, bytes] = NO_RECORDS,
+    ) -> None:
         """Everything there is, after an attach."""
         self._leases = dict(leases)
+        self._records = dict(records)
         self._live.clear()
         self._results.clear()
+        self._gpus.clear()
         self._waiting.clear()
         self._introduced.clear()
         self._fresh.clear()
@@ -60,8 +70,11 @@ class Desk:
             for claim in one.claims:
                 name = AttemptName(one.job, claim.index, claim.attempt)
                 self._unsent[name] = claim
+                if claim.gpus:
+                    self._gpus[name] = claim.gpus
                 if claim.said >= SAID_FIRST_END:
                     self._live.pop(name, None)
+                    self._gpus.pop(name, None)
                     if claim.said == Said.REFUSED:
                         self._introduced.pop(one.job, None)  # it may not even have kept the work
                     else:
@@ -80,6 +93,8 @@ class Desk:
                 self._live[name] = self._unsent[name] = Claim(start.index, start.attempt, said)
                 self._fresh[name] = 0
                 self._settled.clear()
+                if start.gpus:
+                    self._gpus[name] = start.gpus
         self._change()
 
     def turn_down(
@@ -150,6 +165,7 @@ class Desk:
         for job in jobs:
             self._works.pop(job, None)
             self._leases.pop(job, None)
+            self._records.pop(job, None)
             self._introduced.pop(job, None)
 
     def _hold(self, orders: JobOrders) -> JobOrders:
@@ -187,6 +203,11 @@ class Desk:
 
     # ---- to the control plane
 
+    def record_of(self, job: JobId) -> bytes:
+        """What the control plane gave along with the job, to have it again; empty: nothing."""
+        work = self._works.get(job)
+        return self._records.get(job, b"") if work is None else work.record
+
     def inventory(self) -> list[JobClaims]:
         """Everything, for a hello; nothing is unsent after it."""
         self._unsent.clear()
@@ -194,7 +215,8 @@ class Desk:
         self._taken.clear()
         self._urgent = False
         self._fresh = dict.fromkeys(self._fresh, 0)
-        return _grouped({**self._live, **self._results})
+        held = {name: self._live[name].with_gpus(gpus) for name, gpus in self._gpus.items()}
+        return _grouped({**self._live, **held, **self._results})
 
     async def wait(self, most_seconds: float) -> bool:
         """Until a report is due; whether for something urgent (else it is a beat, a load or small news)."""

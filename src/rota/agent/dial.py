@@ -12,6 +12,7 @@ from rota.model.addresses import is_port
 
 SERVER_NAME = "rota-server"
 _DIAGNOSE_SECONDS = 5.0
+_CLOSED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)  # the server itself answers with neither
 _OPTIONS = [
     ("grpc.ssl_target_name_override", SERVER_NAME),
     ("grpc.keepalive_time_ms", 10_000),
@@ -30,6 +31,13 @@ _OPTIONS = [
 def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    """Why a call has failed. Of a connection that has ended gRPC tells only which frame has ended it."""
+    if error.code() in _CLOSED:
+        return "the server has closed the connection"
+    return error.details() or error.code().name
 
 
 async def knock(address: str) -> str | None:

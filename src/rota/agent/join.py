@@ -21,6 +21,14 @@ class Joined(NamedTuple):
 
 def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> Joined:
     """Blocking: nothing else can happen before a node has its identity."""
+    body = {"csr": make_request(directory).decode(), "name": name, "labels": labels}
+    answer = enroll(line, body)
+    identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
+    return Joined(identity, answer.get("agent_addresses") or [answer["agent_address"]])
+
+
+def enroll(line: JoinLine, body: dict[str, Any]) -> dict[str, Any]:
+    """The server's answer; the token is sent to one that has the CA of the join line alone. Blocking."""
     ca_pem = _call(line, None, "GET", "/v1/ca", None)["ca"].encode()
     if not check_fingerprint(ca_pem, line.fingerprint):
         raise NotAllowed(
@@ -28,10 +36,7 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
             hint="get a new line with `rota node token`",
         )
     trusted = ssl.create_default_context(cadata=ca_pem.decode())
-    body = {"token": line.token, "csr": make_request(directory).decode(), "name": name, "labels": labels}
-    answer = _call(line, trusted, "POST", "/v1/enroll", body)
-    identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
-    return Joined(identity, answer.get("agent_addresses") or [answer["agent_address"]])
+    return _call(line, trusted, "POST", "/v1/enroll", {**body, "token": line.token})
 
 
 def _call(

@@ -18,7 +18,7 @@ _CHUNK_BYTES = 256 * 1024
 _FILES_MAX = 100_000  # of one job: each costs a call to open it
 _DEPTH_MAX = 32
 _BENEATH = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -47,6 +47,32 @@ async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIte
         yield pb.LogChunk(id=request.id, error=str(refused), code=refused.code)
     except OSError as error:
         yield pb.LogChunk(id=request.id, error=f"cannot be read: {error.strerror}", code="unavailable")
+
+
+def listed(root: Path, job: str) -> list[tuple[str, int]]:
+    """The paths and sizes of what a job left here; empty if that cannot be told."""
+    try:
+        top_fd = _open_top(root, job)
+        try:
+            return [(file.path, file.found.st_size) for file in _walk(top_fd)]
+        finally:
+            os.close(top_fd)
+    except (_Refused, OSError):
+        return []
+
+
+@contextlib.contextmanager
+def beneath(directory: Path, name: str) -> Iterator[int]:
+    """A directory in another one, opened without following links."""
+    top_fd = os.open(directory, _BENEATH)
+    try:
+        fd = os.open(name, _BENEATH, dir_fd=top_fd)
+    finally:
+        os.close(top_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
@@ -139,6 +165,6 @@ def _opened(top_fd: int, path: str) -> Iterator[int]:
         for part in above:
             at_fd = os.open(part, _BENEATH, dir_fd=at_fd)
             opened.callback(os.close, at_fd)
-        fd = os.open(name, _FILE, dir_fd=at_fd)
+        fd = os.open(name, FILE, dir_fd=at_fd)
         opened.callback(os.close, fd)
         yield fd

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 
 from rota.agent import logs, outputs
+from rota.agent.dial import reason_of
 from rota.model.ids import JobId
 from rota.runtimes.protocol import AttemptName
 from rota.wire.generated import agent_pb2 as pb
@@ -50,7 +51,7 @@ class Readings:
         try:
             await stub.PushLog(chunks())
         except grpc.aio.AioRpcError as error:
-            self._warn("a log could not be sent", attempt=name, error=error.details())
+            self._warn("a log could not be sent", attempt=name, reason=reason_of(error))
         finally:
             self._open.pop(request.id, None)
 
@@ -58,6 +59,6 @@ class Readings:
         try:
             await stub.PushLog(outputs.read(self._directory, request, self._output_bytes))
         except grpc.aio.AioRpcError as error:
-            self._warn("outputs could not be sent", job=request.job, error=error.details())
+            self._warn("outputs could not be sent", job=request.job, reason=reason_of(error))
         finally:
             self._open.pop(request.id, None)

@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from rota.agent import containers, dial, probe
-from rota.agent.conversation import Conversation, Deserted, Over, Stream
+from rota.agent.conversation import Conversation, Deserted, Over, Stream, now_ms
 from rota.agent.credentials import Credentials
 from rota.agent.desk import Desk, stops
 from rota.agent.gauges import Gauges
@@ -18,11 +18,12 @@ from rota.agent.notice import Lookout, as_word
 from rota.agent.pauses import Pauses
 from rota.agent.plan import Facts
 from rota.agent.readings import Readings
+from rota.agent.results import ResultReporter
 from rota.agent.servers import Servers
 from rota.agent.tails import Tails
 from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity
-from rota.model.errors import BadField, NotAllowed
+from rota.model.errors import BadField, NotAllowed, leaves
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, EPOCH_MAX, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
 from rota.model.sync import Hello, JobOrders
@@ -37,7 +38,11 @@ log = structlog.get_logger("rota.agent")
 _LEAVE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
 CANNOT_EXECUTE = 126  # as a shell says it
+_ATTACH_SECONDS = 30.0
+_AWAY_SECONDS = 2.0  # a service manager waits for this
 _TOLD_TO = "it was told to leave"
+_STOPPED = f"{_TOLD_TO}, and has stopped its work"
+_AWAY = "its agent was stopped; its work goes on under the keeper"
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,17 @@ class Agent:
         self._gauges = Gauges(settings.directory, lambda: runtime.shortage)
         self._tails = Tails(settings.directory, lambda name: self._desk.is_known(AttemptName(*name)))
         self._readings = Readings(settings.directory, settings.output_bytes, self._desk.is_live, log.warning)
+        self._results = ResultReporter(
+            settings.directory, lambda: self._credentials.identity, self._desk.note, log.warning
+        )
         self._epoch_file = settings.directory / "epoch"
         self._servers = Servers(settings.directory, settings.addresses)
         self._welcomed = False
         self._pauses = Pauses(random.Random())
         self._leaving = False
         self._said_goodbye = False
+        self._away = False  # the agent ends and its work does not
+        self._ended = asyncio.Event()  # the keeper has stopped all work, and is gone
         self._lookout = Lookout(settings.notice, settings.name)
         self._left = asyncio.Event()
 
@@ -93,11 +103,13 @@ class Agent:
             calling = tasks.create_task(self._call())
             gauging = tasks.create_task(self._gauges.watch(self._desk.nudge))
             looking = tasks.create_task(self._lookout.watch(self._heed))
+            reporting = tasks.create_task(self._results.run())
             await self._left.wait()
             keeping.cancel()
             calling.cancel()
             gauging.cancel()
             looking.cancel()
+            reporting.cancel()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, say so, and let end what runs here, for so long."""
@@ -109,11 +121,33 @@ class Agent:
                 await self._desk.idle.wait()
 
     async def leave(self) -> None:
-        """End the work, say so, go."""
+        """Stop the work, and return when all of it has ended and the keeper with it.
+
+        The server hears first that the node leaves, so that it places nothing here that was stopped here. It
+        is told of every end before the goodbye: until then the node counts as connected, however long the
+        grace of a task is, and no task is placed elsewhere while it still runs here.
+        """
         self._leaving = True
-        await self._desk.attached.wait()  # told to go while it is still starting
-        await self._runtime.quit()
+        self._lookout.leave_within(0.0, _TOLD_TO)
+        self._desk.nudge()
+        if not self._ended.is_set():  # a service manager may have told the keeper to end, too
+            await self._attached()
+            await self._runtime.quit()
+            await self._ended.wait()
         self._desk.changed.set()
+
+    async def _attached(self) -> None:
+        """Wait for the keeper of an agent that is told to go while it still starts."""
+        async with asyncio.timeout(_ATTACH_SECONDS):
+            await self._desk.attached.wait()
+
+    async def go_away(self) -> None:
+        """Tell the server that the work goes on without an agent, if that can be told at once."""
+        self._away = True
+        self._desk.nudge()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AWAY_SECONDS):
+                await self._left.wait()
 
     @property
     def is_taken_away(self) -> bool:
@@ -132,15 +166,20 @@ class Agent:
         room = Room(said.name, self._machine.capacity, self._machine.gpus, said.keeping, self._engine)
         while True:
             claims = await self._runtime.attach(room)
-            self._desk.replace_all(claims, self._runtime.leases)
+            self._results.attach(self._runtime.doors)
+            held = self._results.hold(claims)
+            self._desk.replace_all(held, self._runtime.leases, self._runtime.records)
             self._tails.touch(one.job for one in claims)
             await self._drain_outdated()
             async for claims in self._runtime.events():
-                self._desk.note(claims)
+                self._desk.note(self._results.hold(claims))
                 self._tails.touch(one.job for one in claims)
                 await self._drain_outdated()
+            if self._leaving:
+                await self._results.finish()
             self._desk.lose_keeper()
             if self._leaving:
+                self._ended.set()
                 return
             log.error("the keeper is gone; a new one is started")
 
@@ -160,6 +199,9 @@ class Agent:
                 self._left.set()
                 return
             is_lost = await self._call_next()
+            if self._away:
+                self._left.set()
+                return
             is_round = self._servers.turn()
             if is_lost:
                 await asyncio.sleep(self._pauses.after_loss(self._lease_seconds()))
@@ -183,7 +225,8 @@ class Agent:
             await self._explain(error)
             return self._welcomed
         except Exception as error:  # unforeseen: the work goes on, and the next connection may do better
-            log.error("a connection failed", server=self._servers.next, exc_info=error)
+            for cause in leaves(error):
+                log.error("a connection failed", server=self._servers.next, exc_info=cause)
             return self._welcomed
         return False
 
@@ -218,11 +261,13 @@ class Agent:
                     halves.create_task(self._renew(stub, conversation))
                     halves.create_task(self._tell_tails(stub, conversation))
             except* Over as group:
-                for reason in filter(None, map(str, group.exceptions)):
+                for reason in filter(None, map(str, leaves(group))):
                     log.warning("hung up", reason=reason)
-                broken += [one for one in group.exceptions if isinstance(one, Deserted)]
+                broken += [one for one in leaves(group) if isinstance(one, Deserted)]
             except* grpc.aio.AioRpcError as errors:
-                broken += errors.exceptions
+                broken += leaves(errors)
+            finally:
+                self._results.connected.clear()
             for error in broken:
                 raise error
 
@@ -241,6 +286,7 @@ class Agent:
             epoch_seen=self._epoch_seen(),
             inventory=self._desk.inventory(),
             drain=None if (departure := self._lookout.departure) is None else as_word(departure),
+            session=now_ms(),
         )
 
     async def _hear(
@@ -259,13 +305,16 @@ class Agent:
                     conversation.begin()
                     self._gauges.begin(word.welcome.report_interval_ms / 1000)
                     self._welcomed = True
+                    self._results.connected.set()
                     log.info("connected", name=word.welcome.name, epoch=word.epoch)
                 case "orders":
                     conversation.refuse_stale(word.orders.echo)
-                    heard_ms = conversation.words.heard_ms
-                    if word.orders.renews and heard_ms is not None and self._desk.lease_ms is not None:
-                        await self._runtime.renew(heard_ms * 1_000_000)
+                    await self._renew_leases(word.orders, conversation)
                     await self._obey(word.orders, may_start=not conversation.ends)
+                case "alive":
+                    conversation.words.echoed(word.alive.echo)
+                case "resubmit":
+                    await self._resubmit(conversation, [JobId(job) for job in word.resubmit.jobs])
                 case "servers":
                     self._servers.learn(list(word.servers.addresses))
                 case "pace":
@@ -274,6 +323,19 @@ class Agent:
                 case _:
                     self._readings.heed(stub, word, tasks)
         raise Deserted
+
+    async def _resubmit(self, conversation: Conversation, jobs: list[JobId]) -> None:
+        """Bring back jobs of the inventory to a server that was started without its records."""
+        log.info("jobs are brought back to the server", jobs=len(jobs))
+        for job in jobs:
+            brought = pb.Resubmission(job=job, record=self._desk.record_of(job))
+            await conversation.say(pb.FromNode(resubmission=brought))
+
+    async def _renew_leases(self, orders: pb.Orders, conversation: Conversation) -> None:
+        """Run leases count from when the word that the server echoes was said."""
+        heard_ms = conversation.words.heard_ms
+        if orders.renews and heard_ms is not None and self._desk.lease_ms is not None:
+            await self._runtime.renew(heard_ms * 1_000_000)
 
     async def _obey(self, orders: pb.Orders, *, may_start: bool) -> None:
         """What is to start comes first: nobody waits for the rest."""
@@ -288,6 +350,7 @@ class Agent:
             forgotten = [JobId(job) for job in orders.forget]
             await self._runtime.forget(forgotten)
             self._desk.forget(forgotten)
+            self._results.forget(forgotten)
 
     async def _obey_one(self, order: pb.JobOrders, *, may_start: bool) -> None:
         """An order that cannot be obeyed is refused for its job; those of other jobs are obeyed."""
@@ -296,6 +359,7 @@ class Agent:
             jobs = [wire.orders_from_wire(order)]
             if not may_start:  # it is offered again on the next connection
                 jobs = [one._replace(start=[]) for one in jobs]
+            self._results.learn(jobs)
             obeyed = self._desk.obey(jobs, self._facts(self._desk.learn(jobs)))
         except Exception as error:
             starts = list(zip(order.start_index, order.start_attempt, strict=False))
@@ -339,10 +403,8 @@ class Agent:
         if conversation.departure is not None:  # an older server has not seen it in the hello
             await self._say_drain(conversation)
         while True:
-            if conversation.departure != self._lookout.departure:
-                conversation.departure = self._lookout.departure
-                await self._say_drain(conversation)
             await self._desk.wait(self._beat_seconds(conversation))
+            await self._say_departure(conversation)
             if self._desk.gone:
                 if self._leaving:
                     await self._say_goodbye(conversation)
@@ -362,6 +424,14 @@ class Agent:
         conversation.holds_leases = (lease_ms := self._desk.lease_ms) is not None
         return min(conversation.beat_seconds, (lease_ms or conversation.beat_seconds * 4000) / 4000)
 
+    async def _say_departure(self, conversation: Conversation) -> None:
+        """Before any report: what this node stops because it leaves is not to be placed here again."""
+        if conversation.departure != self._lookout.departure:
+            conversation.departure = self._lookout.departure
+            await self._say_drain(conversation)
+        if self._away:
+            await self._say_away(conversation)
+
     async def _say_drain(self, conversation: Conversation) -> None:
         word = wire.drain_to_wire(as_word(conversation.departure))
         await conversation.say(pb.FromNode(drain=word))
@@ -370,8 +440,15 @@ class Agent:
         claims = self._desk.take_changes()
         if claims:
             await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
-        await conversation.say(pb.FromNode(leave=pb.Leave(reason=_TOLD_TO)))
+        await conversation.say(pb.FromNode(leave=pb.Leave(reason=_STOPPED)))
         self._said_goodbye = True
+        await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
+
+    async def _say_away(self, conversation: Conversation) -> None:
+        """Results first: what has ended by now is not to wait for the next agent."""
+        if claims := self._desk.take_changes():
+            await conversation.say(pb.FromNode(report=pb.Report(jobs=wire.claims_to_wire(claims))))
+        await conversation.say(pb.FromNode(away=pb.Away(reason=_AWAY)))
         await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
 
     async def _tell_tails(self, stub: pb_grpc.AgentStub, conversation: Conversation) -> None:
@@ -402,7 +479,7 @@ class Agent:
         log.info("certificate renewed", until=f"{end:%Y-%m-%d %H:%M:%S} UTC")
 
     async def _explain(self, error: grpc.aio.AioRpcError) -> None:
-        details = error.details() or ""
+        details = dial.reason_of(error)
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:

@@ -29,8 +29,12 @@ class Words:
         Either the server has not heard what was said since: it slept, and may no longer lead. Or nothing
         was said for a while: we slept, and the orders lay waiting.
         """
-        for n in [n for n in self._said_at_ms if n <= echo]:
-            self.heard_ms = self._said_at_ms.pop(n)
+        self.echoed(echo)
         unheard_ms = next(iter(self._said_at_ms.values()), now_ms)
         waited_ms = now_ms - min(unheard_ms, self._last_ms)
         return waited_ms if waited_ms > STALE_ORDER_MS else None
+
+    def echoed(self, echo: int) -> None:
+        """The leader has heard all words up to this one."""
+        for n in [n for n in self._said_at_ms if n <= echo]:
+            self.heard_ms = self._said_at_ms.pop(n)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from rota.identity.task_tokens import TaskName
 from rota.identity.tokens import Role
 from rota.model.errors import NotAllowed
+from rota.model.ids import NodeId
 
 EVERYWHERE = "*"  # as a namespace of a token: all of them, and the cluster itself
 
@@ -24,6 +25,7 @@ class Action(StrEnum):
     CHANGE_TOKENS = "change tokens"
     BACK_UP = "back up the store"
     RESTORE = "let nodes follow a restored server"
+    REPORT = "report the results of tasks"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -35,6 +37,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.CHANGE_CLUSTERS: Role.OPERATOR,
+    Action.REPORT: Role.OPERATOR,  # in place of a task, or of its node
     Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
     Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
@@ -49,6 +52,7 @@ class Caller:
     role: Role
     namespaces: tuple[str, ...]
     task: TaskName | None = None  # it is a task, which may report its result and nothing else
+    node: NodeId | None = None  # it is a node, which may report the results of its attempts and nothing else
 
     @property
     def everywhere(self) -> bool:

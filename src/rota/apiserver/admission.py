@@ -14,6 +14,7 @@ from rota.apiserver.afters import name_others
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.doubts import Doubt, doubts
 from rota.apiserver.finding import find_job, find_node
+from rota.apiserver.recovery import owned
 from rota.apiserver.spec import check, parse_spec, said_needs
 from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
@@ -49,7 +50,16 @@ class Submitted(NamedTuple):
     warnings: tuple[Doubt, ...] = ()
 
 
-def submit(view: View, body: object, caller: Caller, key: str | None, now: Instant) -> Plan:
+def submit(
+    view: View,
+    body: object,
+    caller: Caller,
+    key: str | None,
+    now: Instant,
+    *,
+    controller: str | None = None,
+) -> Plan:
+    """`controller`: the subscriber that owns the recovery. The key compares the body without it."""
     wish = parse_spec(body)
     known = body if isinstance(body, dict) else {}
     access.require(caller, Action.SUBMIT, wish.namespace)
@@ -63,6 +73,7 @@ def submit(view: View, body: object, caller: Caller, key: str | None, now: Insta
     spec = msgspec.structs.replace(
         dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
     )
+    spec = owned(spec, controller)
     spec = assess(view, noted(name_others(view, spec, caller), said_needs(known)))
     if spec.needs != dated.needs:  # by its namespace: together with the rest that may be too much
         check(spec, now.wall_ms)

@@ -10,14 +10,16 @@ from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.quantities import MACHINE, quantities
 from rota.model.amounts import parse_count, parse_seconds
-from rota.model.cluster import BY_HAND, DEFAULT, PROVIDERS, Cluster, ClusterWish
+from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, PROVIDERS, Cluster, ClusterWish
 from rota.model.cluster import MACHINE as MACHINE_LABEL
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull
+from rota.model.lifecycle import ClusterState
 from rota.model.limits import (
     CLUSTER_NODES_MAX,
     CLUSTER_SECONDS_MAX,
     CLUSTERS_ALIKE_MAX,
     CLUSTERS_MAX,
+    FAIL_AFTER_SECONDS_MIN,
     PROVIDER_PAUSE_LAST_MS,
     PROVIDER_PAUSE_LEAST_SECONDS,
 )
@@ -25,9 +27,13 @@ from rota.model.plan import Event, Plan
 from rota.model.view import View
 
 WHAT_IT_IS = ("type", "region", "labels", "provider", "settings", "capacity")
-SIZE = ("min_nodes", "max_nodes", "nodes", "idle", "join", "pause", "min_clusters", "max_clusters", "wait")
+SIZE = (
+    *("min_nodes", "max_nodes", "nodes", "idle", "join", "pause", "min_clusters", "max_clusters", "wait"),
+    "fail_after",
+)
 SETTINGS_MAX = 32  # of a provider: a few command lines, a region, an image
 AUTO = "auto"
+NEVER = "never"
 
 
 def create(view: View, body: object, caller: Caller) -> Plan:
@@ -93,14 +99,26 @@ def _own_wish(view: View, ref: str) -> ClusterWish:
 
 
 def check_cluster(view: View, name: str | None) -> None:
-    """Of a job or a join token."""
+    """Of a job."""
     if name is None:
         return
+    cluster = _named(view, name)
+    if not (cluster.takes_jobs or cluster.is_to_come):
+        raise Conflict(f"cluster {name} is {cluster.state}", field="cluster")
+
+
+def check_join(view: View, name: str) -> None:
+    """Of a join token: a failed cluster without a provider is ready again when a node joins it."""
+    if _named(view, name).state is ClusterState.FAILED and wish_of(view, name).by_hand:
+        return
+    check_cluster(view, name)
+
+
+def _named(view: View, name: str) -> Cluster:
     if name not in view.clusters:
         there = ", ".join(list(view.clusters)[:8])
         raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
-    if not (view.clusters[name].takes_jobs or view.clusters[name].is_to_come):
-        raise Conflict(f"cluster {name} is {view.clusters[name].state}", field="cluster")
+    return view.clusters[name]
 
 
 def check_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
@@ -163,11 +181,28 @@ def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
         min_clusters=copies("min_clusters", wish.min_clusters),
         max_clusters=copies("max_clusters", wish.max_clusters),
         wait_seconds=seconds("wait", wish.wait_seconds),
+        fail_after_seconds=_fail_after(wish, said),
     )
     _refuse_sizes(sized)
     _refuse_times(sized)
     _refuse_clusters(sized)
     return sized
+
+
+def _fail_after(wish: ClusterWish, said: Mapping[str, Any]) -> float | None:
+    given = said.get("fail_after")
+    if given is None:
+        return wish.fail_after_seconds
+    if not wish.by_hand:
+        raise BadField("fail_after", "a cluster with a provider fails when its provider does", "leave it out")
+    if given == NEVER:
+        return NEVER_FAILS
+    seconds = fields.number("fail_after", parse_seconds, given, CLUSTER_SECONDS_MAX)
+    if seconds < FAIL_AFTER_SECONDS_MIN:
+        days = CLUSTER_SECONDS_MAX // (24 * 3600)
+        hint = f"write {FAIL_AFTER_SECONDS_MIN:g}s to {days}d, or {NEVER}"
+        raise BadField("fail_after", f"{seconds:g} s is too short", hint)
+    return seconds
 
 
 def _refuse_sizes(wish: ClusterWish) -> None:

@@ -5,19 +5,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rota.apiserver import fields
-from rota.apiserver.access import Caller
+from rota.apiserver.access import Action, Caller, require
 from rota.apiserver.finding import find_job, task_index
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, StoreFull
 from rota.model.ids import JobId, NodeId
-from rota.model.lifecycle import ATTEMPT_FIRST_END
-from rota.model.limits import BLOCK_TASKS, RESULT_BYTES_MAX, RESULTS_BYTES_MAX
+from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
+from rota.model.limits import BLOCK_TASKS, RESULT_BYTES_MAX, RESULT_NESTING_MAX, RESULTS_BYTES_MAX
 from rota.model.plan import Event, Instant, Plan
-from rota.model.result import Result
+from rota.model.result import Result, depth_of
 from rota.model.view import JobView, View
-
-RESULT_NESTING_MAX = 32  # deeper is no result, and costs whoever reads it
 
 
 class Name(NamedTuple):
@@ -38,7 +36,7 @@ def report(view: View, name: Name, body: object, caller: Caller, now: Instant) -
     job = _job(view, name, caller)
     index = task_index(job, name.task)
     attempt = attempt_number(job, index, name.attempt)
-    _refuse_others(job, index, attempt, caller)
+    _refuse_others(view, job, (index, attempt), caller)
     result = Result(job.spec.id, index, attempt, said.results, said.failure, now.wall_ms)
     before = job.results.get((index, attempt))
     if before is not None and before.says(result):
@@ -50,6 +48,24 @@ def report(view: View, name: Name, body: object, caller: Caller, now: Instant) -
     return Plan(
         (result,), events=(_event(result),), why=_event(result).why, answer=Reported(result, is_new=True)
     )
+
+
+def is_unbegun(view: View, name: Name) -> bool:
+    """Whether an attempt that is placed has not been told as running yet."""
+    job = view.jobs.get(JobId(name.job))
+    if job is None:
+        return False
+    try:
+        index = task_index(job, name.task)
+        attempt = attempt_number(job, index, name.attempt)
+    except NotFound:
+        return False
+    block, position = divmod(index, BLOCK_TASKS)
+    if ints(job.attempts[block], "number")[position] != attempt:
+        return False
+    status = job.statuses.get(block)
+    is_told = status is not None and ints(status, "number")[position] == attempt
+    return status is None or not is_told or status.state[position] < AttemptState.RUNNING
 
 
 def attempt_number(job: JobView, index: int, text: str) -> int:
@@ -82,7 +98,7 @@ def _said(body: object) -> _Said:
         results = {}
     if not isinstance(results, dict):
         raise BadField("results", "is not an object", 'write names and values: {"loss": 0.1}')
-    if _depth(results) > RESULT_NESTING_MAX:
+    if depth_of(results) > RESULT_NESTING_MAX:
         raise BadField("results", "is nested too deeply", f"write at most {RESULT_NESTING_MAX} levels")
     encoded = msgspec.json.encode(results, order="sorted")
     if len(encoded) > RESULT_BYTES_MAX:
@@ -92,22 +108,10 @@ def _said(body: object) -> _Said:
     return _Said(encoded, None if failure is None else fields.text("failure", failure))
 
 
-def _depth(value: object) -> int:
-    """Iterative: what a stranger nests must not exhaust our own stack."""
-    deepest, level = 0, [value]
-    while level:
-        deepest += 1
-        level = [
-            inner
-            for one in level
-            if isinstance(one, (dict, list))
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-    return deepest
-
-
 def _job(view: View, name: Name, caller: Caller) -> JobView:
-    """A task sees its own job and nothing else."""
+    """A task sees its own job, a node those of its attempts; which these are is looked at later."""
+    if caller.node is not None and JobId(name.job) in view.jobs:
+        return view.jobs[JobId(name.job)]
     if caller.task is None:
         return find_job(view, name.job, caller)
     if name != (caller.task.job, str(caller.task.task), str(caller.task.attempt)):
@@ -118,14 +122,18 @@ def _job(view: View, name: Name, caller: Caller) -> JobView:
     return job
 
 
-def _refuse_others(job: JobView, index: int, attempt: int, caller: Caller) -> None:
-    """A node speaks for what was placed on it."""
-    if caller.task is None:
-        hint = "its own token is in the file that ROTA_TOKEN_FILE names, where its job has results = true"
-        raise NotAllowed(f"{caller.name} may not report for a task: it does so itself", hint=hint)
+def _refuse_others(view: View, job: JobView, attempt: tuple[int, int], caller: Caller) -> None:
+    """An attempt is spoken for by its own task, by the node that it was placed on, and by operators."""
+    if caller.task is None and caller.node is None:
+        require(caller, Action.REPORT, job.spec.namespace)
+        return
+    if caller.node is not None and caller.node not in view.nodes:
+        raise NotAllowed(f"{caller.name} is not known here")
+    index, number = attempt
     block, position = divmod(index, BLOCK_TASKS)
-    if _node_of(job.attempts[block], position, attempt) not in (None, caller.task.node):
-        raise NotAllowed(f"{caller.name} is not on the node of this token")
+    speaks_for = caller.task.node if caller.task is not None else caller.node
+    if _node_of(job.attempts[block], position, number) not in (None, speaks_for):
+        raise NotAllowed(f"attempt {number} of task {index} of job {job.spec.id} is on another node")
 
 
 def _node_of(block: AttemptBlock, position: int, attempt: int) -> NodeId | None:

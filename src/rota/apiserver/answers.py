@@ -104,15 +104,14 @@ class Stream(Response):
         del self.headers["content-length"]
         self._run = run
         self._beginning = beginning
+        self.has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        started = False
 
         async def begin() -> None:
-            nonlocal started
-            if not started:
-                started = True
+            if not self.has_begun:
+                self.has_begun = True
                 head = {"status": self.status_code, "headers": self.raw_headers}
                 await send({"type": "http.response.start", **head})
 

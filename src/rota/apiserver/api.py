@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 from rota.apiserver.access import Caller
+from rota.apiserver.admit_move import WhyNotMoved
 from rota.apiserver.logs import Logs
 from rota.apiserver.metrics import Counts
 from rota.apiserver.watch import Changes
@@ -14,7 +16,9 @@ from rota.engine.run import Engine
 from rota.engine.shadow import Taken
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
+from rota.identity.errors import Refused
 from rota.identity.expiry import Expiry
+from rota.identity.signed_requests import SCHEME, Signed, signed_by
 from rota.identity.task_tokens import TaskTokens
 from rota.identity.tokens import API_PREFIX, Role
 from rota.identity.vault import Vault
@@ -66,6 +70,13 @@ class OutputSource(Protocol):
         """Lines or an archive. Raises NotFound, Conflict or Unavailable."""
 
 
+class Workers(Protocol):
+    """The workers that the worker gateway dials."""
+
+    async def answers(self, node: NodeId) -> bool:
+        """Whether the worker of a node answers a call now; bounded in time."""
+
+
 class Stance(Protocol):
     """What one that stands by knows of itself and of the one that leads."""
 
@@ -94,13 +105,14 @@ class Api:
     explain: Explain
     foresee: Foresee
     displace: Displace
+    why_not_moved: WhyNotMoved
     addresses: Addresses
     version: str
     keepsakes: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
     stance: Stance | None = None  # of one that does not lead
-    worker_gateway: bool = False  # its routes are served
+    workers: Workers | None = None  # of the worker gateway, whose routes are then served
     expiries: Callable[[], list[Expiry]] = list  # of the certificates that this server uses
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
@@ -136,6 +148,16 @@ def which_task(tokens: TaskTokens, authorization: str) -> Caller | None:
         return None
     called = f"attempt {name.attempt} of task {name.task} of job {name.job}"
     return Caller(called, Role.VIEWER, (), name)
+
+
+def signed_request(authority: Authority, authorization: str, method: str, path: str) -> Signed | None:
+    """The node that signed a request, known here or not, and what of it; None if it is not signed at all."""
+    if authorization.partition(" ")[0].lower() != SCHEME:
+        return None
+    try:
+        return signed_by(authorization, method, path, authority.ca_pem, datetime.now(UTC))
+    except Refused as error:
+        raise Unauthenticated(str(error)) from None
 
 
 def host_of(address: str) -> str:

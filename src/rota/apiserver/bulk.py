@@ -10,10 +10,13 @@ from rota.apiserver.access import Caller
 from rota.apiserver.admit_wishes import Admit
 from rota.apiserver.api import Api
 from rota.apiserver.fields import decode_json
+from rota.apiserver.recovery import default_owner, named_owner
 from rota.apiserver.telling import Telling
 from rota.model.errors import BadField, QueueFull, Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import BODY_BYTES_MAX
+from rota.model.plan import Instant, Plan
+from rota.model.view import View
 from rota.wire import bounds
 from rota.wire.controller import refusal_to_wire
 from rota.wire.generated import controller_pb2 as pb
@@ -110,10 +113,13 @@ class Bulk:
 async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admission.Submitted:
     if len(spec_json) > BODY_BYTES_MAX:
         raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
-    body = decode_json(spec_json.encode())
-    done: admission.Submitted = await api.engine.ask(
-        "apiserver", lambda view, now: admission.submit(view, body, caller, key or None, now)
-    )
+    body = named_owner(decode_json(spec_json.encode()))
+
+    def command(view: View, now: Instant) -> Plan:
+        controller = default_owner(view, body, caller, now)
+        return admission.submit(view, body, caller, key or None, now, controller=controller)
+
+    done: admission.Submitted = await api.engine.ask("apiserver", command)
     return done
 
 

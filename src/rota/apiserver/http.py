@@ -41,12 +41,14 @@ from rota.apiserver import (
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
-from rota.apiserver.api import Api, host_of, wall_ms, which_task, who_calls
+from rota.apiserver.api import Api, host_of, signed_request, wall_ms, which_task, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
+from rota.identity.tokens import Role
 from rota.model.addresses import is_loopback
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
+from rota.model.ids import NodeId
 from rota.model.limits import BODY_BYTES_MAX
 
 ROUTES = [
@@ -84,7 +86,7 @@ def make_app(api: Api) -> Starlette:
 
 
 def routes_of(api: Api) -> list[Route]:
-    return [*ROUTES, *routes_gateway.ROUTES] if api.worker_gateway else ROUTES
+    return [*ROUTES, *routes_gateway.ROUTES] if api.workers is not None else ROUTES
 
 
 def _checked(route: Route) -> Route:
@@ -114,7 +116,7 @@ class Door:
         self._api = api
         self._hosts = api.addresses.hosts
         self._tokens = api.authority.task_tokens()
-        self._is_open_gateway = api.worker_gateway and is_loopback(host_of(api.addresses.http))
+        self._is_open_gateway = api.workers is not None and is_loopback(host_of(api.addresses.http))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -158,12 +160,20 @@ class Door:
     def _caller(self, scope: Scope, authorization: str) -> Caller:
         if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
             return routes_gateway.ANYBODY
-        task = which_task(self._tokens, authorization)
-        if task is None:
+        reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
+        if reporter is None:
             return who_calls(self._api.vault, authorization)
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
-            raise NotAllowed("a task's token lets it report its own result, and nothing else")
-        return task
+            raise NotAllowed("a task or a node may report results here, and nothing else")
+        return reporter
+
+    def _node(self, scope: Scope, authorization: str) -> Caller | None:
+        """The node that signed the request; that the body is the signed one is checked when it is read."""
+        signed = signed_request(self._api.authority, authorization, scope["method"], scope["path"])
+        if signed is None:
+            return None
+        scope["state"]["signed"] = signed
+        return Caller(f"node {signed.node}", Role.VIEWER, (), node=NodeId(signed.node))
 
     def _note(self, scope: Scope, status: int) -> None:
         if scope["method"] == "GET" and status not in (401, 403):

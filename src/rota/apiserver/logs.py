@@ -13,7 +13,7 @@ from rota.apiserver.wanted import Begun, Key, Search, Wanted, request_of
 from rota.apiserver.watch import Changes, JobNews
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
-from rota.model.errors import Unavailable
+from rota.model.errors import Unavailable, Withheld
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import LOST_MS, TAIL_BYTES
@@ -197,7 +197,11 @@ class Logs:
             except Unavailable as error:
                 away_since = away_since or clock.time()
                 late = not request.follow or clock.time() > away_since + LOST_MS / 1000
-                if late or not await self.engine.read(lambda mirror: _may_come_back(mirror, node)):
+                if (
+                    late
+                    or isinstance(error, Withheld)
+                    or not await self.engine.read(lambda mirror: _may_come_back(mirror, node))
+                ):
                     yield await self._last_piece(request, error)
                     return
             await asyncio.sleep(AGAIN_SECONDS)

@@ -3,14 +3,47 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rota.apiserver import fields
+from rota.apiserver.access import Caller
 from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
-from rota.model.job import Recovery
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.limits import CONTROLLER_WAIT_SECONDS, TIMEOUT_SECONDS_MAX
-from rota.model.recovery import Absence
+from rota.model.plan import Instant
+from rota.model.recovery import Absence, names_of
+from rota.model.view import View
 
 _OF_CONTROLLERS = ("controller", "when_no_controller", "controller_wait")
+
+
+def named_owner(body: object) -> object:
+    """The body of a submit over controller.proto: one that names a controller need not say `recovery`."""
+    if not isinstance(body, dict) or "recovery" in body or body.get("controller") is None:
+        return body
+    return {**body, "recovery": Recovery.CONTROLLER.value}
+
+
+def default_owner(view: View, body: object, caller: Caller, now: Instant) -> str | None:
+    """The subscriber that owns a job of controller.proto which names no owner; None: the scheduler.
+
+    It is the only name under which the caller is connected. Right after the start of a server, controllers
+    may not have reconnected yet: then the only name whose position is kept counts.
+    """
+    if isinstance(body, dict) and "recovery" in body:
+        return None
+    names = view.presence.connected(caller.name)
+    if not names and view.presence.is_young(now.ms, round(CONTROLLER_WAIT_SECONDS * 1000)):
+        names = names_of(caller.name, view.subscribers)
+    return names[0] if len(names) == 1 else None
+
+
+def owned(spec: JobSpec, controller: str | None) -> JobSpec:
+    """The spec with that controller as its recovery owner, unless the scheduler alone can own it."""
+    if controller is None or spec.stays or spec.kind is Kind.SYSTEM:
+        return spec
+    return msgspec.structs.replace(spec, recovery=Recovery.CONTROLLER, controller=controller)
 
 
 def recovery(said: Mapping[str, Any]) -> dict[str, Any]:

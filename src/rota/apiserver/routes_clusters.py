@@ -11,8 +11,9 @@ from rota.apiserver.openapi.clusters import CLUSTER_FIELDS
 from rota.apiserver.quantities import shown
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
-from rota.model.cluster import Cluster, ClusterWish
+from rota.model.cluster import Cluster, ClusterWish, why_no_node
 from rota.model.ids import JobId
+from rota.model.lifecycle import ClusterState
 from rota.model.limits import CLUSTERS_MAX
 from rota.model.view import View
 
@@ -92,7 +93,7 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
     return {
         "name": name,
         "state": cluster.state.value,
-        "reason": cluster.reason,
+        "reason": _reason(mirror, cluster),
         "type": wish.type,
         "region": wish.region,
         "labels": wish.labels,
@@ -108,6 +109,7 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
         "min_clusters": wish.min_clusters,
         "max_clusters": wish.max_clusters,
         "wait_seconds": wish.wait_seconds,
+        "fail_after_seconds": wish.fails_after_seconds,
         "like": cluster.like,
         "drain": wish.drain,
         "nodes": len(nodes),
@@ -120,6 +122,11 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
             for one in machines
         ],
     }
+
+
+def _reason(mirror: Mirror, cluster: Cluster) -> str | None:
+    is_empty = cluster.state is ClusterState.UNAVAILABLE
+    return why_no_node(mirror.nodes_in(cluster.name)) if is_empty else cluster.reason
 
 
 ROUTES = [

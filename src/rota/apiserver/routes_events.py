@@ -141,6 +141,7 @@ def _standing(mirror: Mirror, now_ms: int) -> show.Json:
     return {
         "jobs": len(mirror.jobs),
         "nodes": len(mirror.nodes),
+        "adopted_jobs": sum(job.adoption is not None for job in mirror.jobs.values()),
         "waits_for_accept": restored is not None and not restored.accepted,
         "opens_in_ms": max(0, restored.open_at_ms - now_ms) if restored is not None else 0,
         "restored_from_ms": restored.taken_at_ms if restored is not None else None,

@@ -1,34 +1,47 @@
-"""Routes of the worker gateway, in the words of its own contract: /start /stop /query /stream. [I/O]"""
+"""Routes of the worker gateway, in the words of its own contract: /start /stop /query /stream. [I/O]
+
+A job started here is an ordinary one, pinned to the worker's node. Its name is the UUID that the caller is
+given, so that `rota show UUID` finds it; the lower 62 bits of the UUID are the job's number.
+"""
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
+from uuid import UUID
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rota.apiserver import admission, admit_wishes, answers, fields, show_tasks
-from rota.apiserver.access import Caller
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.access import Caller, sees
+from rota.apiserver.answers import COMMON_HEADERS, api_of, caller_of, json_body, noted
 from rota.apiserver.api import Api
 from rota.apiserver.show import has_ended
+from rota.apiserver.show_tasks import Placed
 from rota.apiserver.wanted import Wanted
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
-from rota.model.errors import Bug, NotFound, RotaError
-from rota.model.ids import JobId
+from rota.model.attempt import NO_EXIT_CODE
+from rota.model.errors import Bug, NotFound, Rejected, RotaError, Unavailable
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptState, JobState
 from rota.model.view import NodeView, View, worker_node
 
 PATHS = ("/start", "/stop", "/query", "/stream")
 ANYBODY = Caller(
     "worker-gateway", Role.SUBMITTER, ("default",)
 )  # who calls these on loopback without a token
-START_SECONDS = 10.0  # that a start is waited for: then it is under way, and can be asked after
+SETTLE_SECONDS = 10.0  # for the worker to have begun or ended a job, before its caller is answered
 SMALL_CPU = 0.001  # what runs on a worker is the worker's to bound
 TEXT_MAX = 16 * 1024
 PATH = "ROTA_WORKER_PATH"  # as the gateway knows it
+NUMBER_BITS = 62  # of a UUID, below its variant: more than any job number has
+UNDECIDED = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)  # whether a worker starts it
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -44,79 +57,124 @@ def _plainly(endpoint: Endpoint) -> Endpoint:
             raise
         except RotaError as error:
             request.state.code = error.code
-            return answer({"error": str(error)}, 500)
+            return _failed(str(error))
 
     return told
 
 
 @_plainly
 async def start_on_worker(request: Request) -> Response:
-    """A job like any other, pinned to the worker's node, which is never started a second time elsewhere."""
+    """201 once the worker has started it; of what it did not start nothing starts later."""
     api, caller = api_of(request), caller_of(request)
-    said = fields.known_fields(await json_body(request), ("worker_id", "command", "path"))
+    said = _object(await json_body(request))
     command = fields.text("command", said.get("command"), TEXT_MAX)
     path = said.get("path") or ""
     env = {PATH: fields.text("path", path, TEXT_MAX)} if path else {}
+    await _refuse_dead(api, await api.engine.read(lambda view: _worker(view, said.get("worker_id")).spec.id))
+    job_id = ""
 
     def submit(view: View, now: Any) -> Any:
-        name = _worker(view, said.get("worker_id")).spec.name
-        spec = {"command": [command], "name": "worker-job", "on": name, "cpu": SMALL_CPU, "env": env}
+        nonlocal job_id
+        node = _worker(view, said.get("worker_id")).spec.name
+        job_id = _job_id(view.counters.jobs + 1)
+        spec = {"command": [command], "name": job_id, "on": node, "cpu": SMALL_CPU, "env": env}
         return admission.submit(view, {**spec, "recovery": "none"}, caller, None, now)
 
     done: admission.Submitted = await api.engine.ask("apiserver", submit)
     noted(request, f"job {done.job}")
-    refusal = await _begun(api, done.job)
-    if refusal is not None:
-        return answer({"error": refusal}, 500)
-    return answer({"job_id": done.job}, 201)
+    try:
+        await _begin(api, done.job)
+    except RotaError:
+        await _cancel(api, done.job, caller)
+        raise
+    return _answer({"job_id": job_id}, 201)
 
 
 @_plainly
 async def stop_on_worker(request: Request) -> Response:
+    """Answered when the job has ended, or its worker is at least there to be told to end it."""
     api, caller = api_of(request), caller_of(request)
-    job = await _asked(request)
-    if not await api.engine.read(lambda mirror: has_ended(mirror.jobs[job])):
-        await api.engine.ask("apiserver", lambda view, now: admit_wishes.cancel(view, job, {}, caller, now))
+    job, node = await _asked(request)
+    await _cancel(api, job, caller)
     noted(request, f"job {job}")
-    return answer({"success": True})
+    if not await _until(api, job, lambda mirror: _is_over(mirror, job)):
+        await _refuse_dead(api, node)
+    return _answer({"success": True})
 
 
 @_plainly
 async def query_on_worker(request: Request) -> Response:
-    job = await _asked(request)
-    return answer(await api_of(request).engine.read(lambda mirror: _queried(mirror.jobs[job])))
+    job, _ = await _asked(request)
+    return _answer(await api_of(request).engine.read(lambda mirror: _queried(mirror.jobs[job])))
 
 
 @_plainly
 async def stream_from_worker(request: Request) -> Response:
     """What it writes, until it has ended."""
-    api, job = api_of(request), await _asked(request)
+    api = api_of(request)
+    job, _ = await _asked(request)
 
     async def run(write: answers.Write) -> bytes:
         await api.logs.copy_text(Wanted(job, 0, streams=("stdout",), follow=True), write)
         return b""
 
-    return answers.Stream(run, "text/plain; charset=utf-8", beginning=b"")
+    return _Output(run, "text/plain; charset=utf-8")
 
 
-async def _asked(request: Request) -> JobId:
-    """Of the job that is named, if it is one of that worker's."""
-    said = fields.known_fields(await json_body(request), ("worker_id", "job_id"))
-    worker, job, caller = said.get("worker_id"), said.get("job_id"), caller_of(request)
+class _Output(answers.Stream):
+    """Output as it comes; an error before the first byte is told as this contract tells errors."""
 
-    def look(mirror: Mirror) -> JobId:
-        name = _worker(mirror, worker).spec.name
-        entry = mirror.jobs.get(JobId(str(job)))
-        is_its = entry is not None and any(
-            one.label == "node" and name in one.values for one in entry.spec.where
-        )
-        if (
-            entry is None
-            or not is_its
-            or not (caller.everywhere or entry.spec.namespace in caller.namespaces)
-        ):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except Bug:
+            raise
+        except RotaError as error:
+            if self.has_begun:
+                raise
+            await _failed(str(error))(scope, receive, send)
+
+
+def _answer(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value) + b"\n", status, COMMON_HEADERS, "application/json")
+
+
+def _failed(why: str) -> Response:
+    return _answer({"error": why}, 500)
+
+
+def _object(body: Any) -> dict[str, Any]:
+    """The fields of a request. As the contract has it, unknown ones are ignored."""
+    if not isinstance(body, dict):
+        raise Rejected("the body is not a JSON object")
+    return body
+
+
+def _job_id(number: int) -> str:
+    """A new UUID that ends in the number of a job."""
+    return str(UUID(int=secrets.randbits(64) << 64 | number, version=4))
+
+
+def _number_of(job_id: object) -> str:
+    """The number of the job that a UUID was made for, as an id of ours; empty if it is no UUID."""
+    try:
+        return str(UUID(str(job_id)).int & ((1 << NUMBER_BITS) - 1))
+    except ValueError:
+        return ""
+
+
+async def _asked(request: Request) -> tuple[JobId, NodeId]:
+    """The job that is named, if it is one of that worker's, and the worker's node."""
+    said, caller = _object(await json_body(request)), caller_of(request)
+
+    def look(mirror: Mirror) -> tuple[JobId, NodeId]:
+        node = _worker(mirror, said.get("worker_id")).spec
+        entry = mirror.jobs.get(JobId(_number_of(said.get("job_id"))))
+        if entry is None or entry.spec.name != said["job_id"] or not sees(caller, entry.spec.namespace):
             raise NotFound("job not found")
-        return entry.spec.id
+        if not any(one.label == "node" and node.name in one.values for one in entry.spec.where):
+            raise NotFound("job not found")
+        return entry.spec.id, node.id
 
     return await api_of(request).engine.read(look)
 
@@ -128,32 +186,71 @@ def _worker(view: View, worker_id: object) -> NodeView:
     return node
 
 
-async def _begun(api: Api, job: JobId) -> str | None:
-    """Why it could not be started; None: it was, or that is not known yet."""
+async def _refuse_dead(api: Api, node: NodeId) -> None:
+    """A start sent to a frozen worker would be carried out when it thaws: it must answer first."""
+    assert api.workers is not None, "these routes are served where there is a gateway"
+    if not await api.workers.answers(node):
+        raise Unavailable("the worker does not answer")
+
+
+async def _cancel(api: Api, job: JobId, caller: Caller) -> None:
+    if not await api.engine.read(lambda mirror: _is_over(mirror, job)):
+        await api.engine.ask("apiserver", lambda view, now: admit_wishes.cancel(view, job, {}, caller, now))
+
+
+async def _begin(api: Api, job: JobId) -> None:
+    """Returns when the worker has begun the job, or is about to; raises with the reason if it does not."""
+    await _until(api, job, lambda mirror: _is_decided(mirror, job))
+    placed = await api.engine.read(lambda mirror: _attempt(mirror, job))
+    status = None if placed is None else placed.status
+    if status is not None and status.started_at_ms:
+        return
+    if placed is None or status is None or status.state != AttemptState.ACCEPTED:
+        raise Unavailable((status and status.reason) or "the worker did not take the job")
+    await _refuse_dead(api, placed.node)  # a worker that is merely slow will start it
+
+
+async def _until(api: Api, job: JobId, is_so: Callable[[Mirror], bool]) -> bool:
+    """Whether it came to be so within SETTLE_SECONDS."""
     try:
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(SETTLE_SECONDS):
             with api.changes.following(job) as news:
-                while True:
-                    shown = await api.engine.read(lambda mirror: _first_task(mirror, job))
-                    if shown is None or shown["started_at_ms"] is not None:
-                        return None
-                    if shown["ended_at_ms"] is not None:
-                        return str(shown["reason"] or shown["state"])
+                while not await api.engine.read(is_so):
                     await news.wait()
     except TimeoutError:
-        return None
+        return False
+    return True
 
 
-def _first_task(mirror: Mirror, job: JobId) -> dict[str, Any] | None:
+def _is_over(mirror: Mirror, job: JobId) -> bool:
     entry = mirror.jobs.get(job)
-    return None if entry is None else show_tasks.task_line(mirror, entry, 0)
+    return entry is None or has_ended(entry)
+
+
+def _is_decided(mirror: Mirror, job: JobId) -> bool:
+    placed = _attempt(mirror, job)
+    return _is_over(mirror, job) or (placed is not None and placed.state not in UNDECIDED)
+
+
+def _attempt(mirror: Mirror, job: JobId) -> Placed | None:
+    """The attempt by which a start is judged: the one the worker refused, else the last."""
+    entry = mirror.jobs.get(job)
+    placed = [] if entry is None else show_tasks.attempts_of(entry, 0)
+    refused = [one for one in placed if one.state == AttemptState.REFUSED]
+    return next(iter((*refused, *reversed(placed))), None)
 
 
 def _queried(entry: JobEntry) -> dict[str, Any]:
-    status = entry.status if has_ended(entry) else None
-    error = status is not None and status.state.value != "succeeded"
-    text = (status.reason or status.state.value) if status is not None and error else ""
-    return {"done": status is not None, "error": error, "error_text": text}
+    """What the worker said of its end; where it said nothing, what became of the job."""
+    if entry.status is None or not has_ended(entry):
+        return {"done": False, "error": False, "error_text": ""}
+    attempts = show_tasks.attempts_of(entry, 0)
+    said = attempts[-1].status if attempts else None
+    if said is not None and said.exit_code != NO_EXIT_CODE:
+        return {"done": True, "error": said.exit_code != 0, "error_text": said.reason or ""}
+    error = entry.status.state is not JobState.SUCCEEDED
+    text = entry.status.reason or entry.status.state.value
+    return {"done": True, "error": error, "error_text": text if error else ""}
 
 
 ROUTES = [

@@ -1,47 +1,56 @@
 """Routes by which a machine becomes a node: join tokens and enrolment. [I/O]"""
 
 import asyncio
+import secrets
 from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admission, answers, fields
+from rota.apiserver import access, admission, answers, fields, show
 from rota.apiserver.access import Action
-from rota.apiserver.admit_clusters import check_cluster
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.admit_clusters import check_join
+from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api, host_of, wall_ms
 from rota.apiserver.finding import find_node
 from rota.engine.mirror import Mirror
 from rota.identity import tokens
 from rota.identity.errors import JoinRefused, Refused
-from rota.identity.tokens import JoinLine, JoinToken
+from rota.identity.tokens import JoinLine, JoinRole, JoinToken, Watcher
 from rota.identity.vault import DAY_MS, JOIN_TOKEN_LIFE_MS
 from rota.model.amounts import parse_seconds
 from rota.model.cluster import DEFAULT
-from rota.model.errors import BadField, Conflict, NotAllowed, Rejected
+from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
 from rota.model.node import NodeSpec
 
 CSR_BYTES_MAX = 16_384  # as the authority accepts
 HTTPS_PORT = 443
+_COMMANDS = {JoinRole.NODE: "agent", JoinRole.WATCHER: "watcher"}
+_NEW_WATCHER_TOKEN = "make a new one: rota watcher token"
 
 
 async def make_join_token(request: Request) -> Response:
     api = api_of(request)
     access.require_everywhere(caller_of(request), Action.ADD_NODES)
-    known = ("labels", "cluster", "valid_seconds", "local")
+    known = ("labels", "cluster", "valid_seconds", "local", "role")
     said = fields.known_fields(await json_body(request), known)
     labels = fields.labels("labels", said.get("labels", {}))
     cluster = fields.name("cluster", said.get("cluster", DEFAULT))
     own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
     valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
+    role = _role(said.get("role"))
     if api.addresses.loopback_only and said.get("local") is not True:
         raise Conflict(
             "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
         )
     now_ms = wall_ms()
     secret = await asyncio.to_thread(
-        api.vault.make_join_token, now_ms, labels={**own, **labels}, cluster=cluster, valid_ms=valid_ms
+        api.vault.make_join_token,
+        now_ms,
+        labels={**own, **labels},
+        cluster=cluster,
+        valid_ms=valid_ms,
+        role=role,
     )
     address = api.addresses.http
     line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
@@ -50,7 +59,7 @@ async def make_join_token(request: Request) -> Response:
         "token": secret,
         "ca": api.authority.fingerprint,
         "address": address,
-        "line": f"rota agent --join '{line.render()}'",
+        "line": f"rota {_COMMANDS[role]} --join '{line.render()}'",
         "expires_at_ms": now_ms + valid_ms,
     }
     return answer(made, 201)
@@ -58,7 +67,7 @@ async def make_join_token(request: Request) -> Response:
 
 def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
     """What its cluster says of every node; of one that is not there a node cannot be."""
-    check_cluster(mirror, cluster)
+    check_join(mirror, cluster)
     wish = mirror.cluster_wishes.get(cluster)
     return {} if wish is None else wish.node_labels
 
@@ -71,13 +80,23 @@ async def show_ca(request: Request) -> Response:
 async def enroll(request: Request) -> Response:
     """The token is spent last, so that a node which could not be made costs none."""
     api = api_of(request)
-    known = ("token", "csr", "name", "machine_id", "labels")
+    known = ("token", "csr", "name", "machine_id", "labels", "role")
     said = fields.known_fields(await json_body(request), known)
     secret = fields.text("token", said.get("token"))
     csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
     name = fields.name("name", said.get("name"))
     fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
     token = await asyncio.to_thread(_usable, api, secret)
+    role = _role(said.get("role"))
+    if role is not token.role:
+        hint = f"this one is for `rota {_COMMANDS[token.role]}`"
+        raise NotAllowed(f"join token is not for a {role}", field="token", hint=hint)
+    if role is JoinRole.WATCHER:
+        watcher = Watcher(id=secrets.token_hex(8), name=name, joined_at_ms=wall_ms())
+        noted(request, f"watcher {watcher.id} {watcher.name}")
+        certificate = await asyncio.to_thread(_certify_watcher, api, watcher, csr, secret)
+        # It attaches to servers, of which the leader tells it; not to other watchers.
+        return answer(_enrolled(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
     spec: NodeSpec = await api.engine.ask(
         "apiserver", lambda view, now: admission.enroll(view, name, token.labels, token.cluster, now)
     )
@@ -87,15 +106,19 @@ async def enroll(request: Request) -> Response:
     except Rejected:
         await _take_back(api, spec)
         raise
-    made = {
-        "node_id": spec.id,
-        "name": spec.name,
+    addresses = list(dict.fromkeys((*api.agent_addresses(), api.addresses.agent)))
+    return answer(_enrolled(api, spec.id, spec.name, certificate, addresses), 201)
+
+
+def _enrolled(api: Api, own_id: str, name: str, certificate: bytes, addresses: list[str]) -> show.Json:
+    return {
+        "node_id": own_id,
+        "name": name,
         "certificate": certificate.decode(),
         "ca": api.authority.ca_pem.decode(),
         "agent_address": api.addresses.agent,
-        "agent_addresses": list(dict.fromkeys((api.addresses.agent, *api.agent_addresses()))),
+        "agent_addresses": addresses,
     }
-    return answer(made, 201)
 
 
 def _usable(api: Api, secret: str) -> JoinToken:
@@ -122,9 +145,51 @@ def _certify(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
     return certificate
 
 
+def _certify_watcher(api: Api, watcher: Watcher, csr: bytes, secret: str) -> bytes:
+    try:
+        certificate = api.authority.sign_watcher(csr, watcher.id, datetime.now(UTC))
+        api.vault.use_join_token(secret, watcher.id, wall_ms())
+        api.vault.add_watcher(watcher)
+    except JoinRefused as refusal:
+        raise NotAllowed(str(refusal), field="token", hint=_NEW_WATCHER_TOKEN) from None
+    except Refused as refusal:
+        raise BadField("csr", str(refusal), "send a PEM certificate request") from None
+    return certificate
+
+
 async def _take_back(api: Api, spec: NodeSpec) -> None:
     why = f"node {spec.name} could not be enrolled"
     await api.engine.ask("apiserver", lambda view, _: admission.forget_node(find_node(view, spec.id), why))
+
+
+def _role(value: object) -> JoinRole:
+    try:
+        return JoinRole.NODE if value is None else JoinRole(str(value))
+    except ValueError:
+        raise BadField(
+            "role", f"'{fields.printable(str(value))}' is no role", "write node or watcher"
+        ) from None
+
+
+async def list_watchers(request: Request) -> Response:
+    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    found = sorted(api_of(request).vault.list_watchers(), key=lambda one: one.joined_at_ms)
+    return answer({"watchers": [_shown(one) for one in found]})
+
+
+def _shown(watcher: Watcher) -> show.Json:
+    return {"id": watcher.id, "name": watcher.name, "joined_at_ms": watcher.joined_at_ms}
+
+
+async def remove_watcher(request: Request) -> Response:
+    """Its certificate is good for nothing from now on; its agents call elsewhere."""
+    api = api_of(request)
+    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    ref = request.path_params["ref"]
+    noted(request, f"watcher {ref}")
+    if not await asyncio.to_thread(api.vault.remove_watcher, ref):
+        raise NotFound(f"no watcher is called '{fields.printable(ref)}'", hint="see GET /v1/watchers")
+    return nothing()
 
 
 def _valid_ms(value: object) -> int:
@@ -143,4 +208,6 @@ ROUTES = [
     answers.route("POST", "/v1/join-tokens", make_join_token),
     answers.route("GET", "/v1/ca", show_ca),
     answers.route("POST", "/v1/enroll", enroll),
+    answers.route("GET", "/v1/watchers", list_watchers),
+    answers.route("DELETE", "/v1/watchers/{ref}", remove_watcher),
 ]

@@ -1,7 +1,6 @@
 """The route of plans: what would become of a job, asked of the scheduler's own code on a copy. [I/O]"""
 
 import asyncio
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -9,29 +8,17 @@ from starlette.responses import Response
 
 from rota.apiserver import answers
 from rota.apiserver.access import Caller, sees
-from rota.apiserver.admit_plan import Asked, AskedDrain, drained, planned
+from rota.apiserver.admit_plan import AskedDrain, drained
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.planning import foreseen
 from rota.engine.mirror import Mirror
 from rota.engine.shadow import Shadow, Taken
-from rota.model.outlook import Displaced, Evicted, Outlook
-from rota.model.why import Why
+from rota.model.outlook import Displaced
 
 
 async def plan_job(request: Request) -> Response:
-    """Nothing is written. The copy is taken at once; the rest is done in a thread, beside the server."""
-    api, caller, body = api_of(request), caller_of(request), await json_body(request)
     noted(request, "plan")
-
-    async with api.planning:
-        now = api.now()
-
-        def look(mirror: Mirror) -> tuple[Asked, Taken]:
-            return planned(mirror, body, caller, now), Shadow.take(mirror)
-
-        (spec, what_if, before), taken = await api.engine.read(look)
-        foresee = partial(api.foresee, taken, spec, what_if, now)
-        outlook = before if before is not None else await asyncio.to_thread(foresee)
-    return answer(_shown(outlook, spec.count, caller))
+    return answer(await foreseen(api_of(request), caller_of(request), await json_body(request)))
 
 
 async def plan_drain(request: Request) -> Response:
@@ -63,32 +50,6 @@ def _displaced(one: Displaced, caller: Caller) -> dict[str, Any]:
         "reasons": () if one.why is None else one.why.reasons,
         "changes": () if one.why is None else one.why.changes,
     }
-
-
-def _shown(outlook: Outlook, count: int, caller: Caller) -> dict[str, Any]:
-    why = outlook.why or Why(waits=False, sentence="")
-    return {
-        "outcome": outlook.outcome.value,
-        "sentence": outlook.sentence,
-        "count": count,
-        "starts": outlook.starts,
-        "places": outlook.places,
-        "evicts": [_evicted(one, caller) for one in outlook.evicts],
-        "reasons": why.reasons,
-        "changes": why.changes,
-        "misses": why.misses,
-        "position": why.position,
-        "starts_at_ms": why.starts_at_ms,
-        "grows": outlook.grows,
-    }
-
-
-def _evicted(one: Evicted, caller: Caller) -> dict[str, Any]:
-    """Of a job that the caller may not see only how many tasks."""
-    tasks = sum(last - first + 1 for first, last in one.indices)
-    if not sees(caller, one.namespace):
-        return {"job": None, "tasks": tasks, "indices": None}
-    return {"job": one.job, "tasks": tasks, "indices": one.indices}
 
 
 ROUTES = [

@@ -1,30 +1,48 @@
 """Routes by which an attempt reports what came of it, and others read that. [I/O]"""
 
+import asyncio
+import contextlib
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import admit_results, answers
 from rota.apiserver.admit_results import Name, Reported
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.api import Api, Unauthenticated
 from rota.apiserver.finding import task_index
 from rota.apiserver.routes_jobs import asked
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
+from rota.model.ids import JobId
 from rota.model.result import Result
 
 PATH = "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result"
+BEGIN_SECONDS = 1.0  # for the start of an attempt to be known, before its result is taken all the same
 
 
 async def report_result(request: Request) -> Response:
     """201 the first time, 200 when it is repeated in the same words."""
     api, caller = api_of(request), caller_of(request)
     path, body = request.path_params, await json_body(request)
+    if caller.node is not None and not request.state.signed.is_of(await request.body()):
+        raise Unauthenticated("the body is not the one that the node has signed")
     name = Name(path["ref"], path["index"], path["attempt"])
+    await _until_begun(api, name)
     done: Reported = await api.engine.ask(
         "apiserver", lambda view, now: admit_results.report(view, name, body, caller, now)
     )
     noted(request, f"job {done.result.job}")
     return answer(admit_results.shown(done.result), 201 if done.is_new else 200)
+
+
+async def _until_begun(api: Api, name: Name) -> None:
+    """A node tells a start on its own stream, and a result can be faster: `task.started` is to come first."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BEGIN_SECONDS):
+            with api.changes.following(JobId(name.job)) as news:
+                while await api.engine.read(lambda mirror: admit_results.is_unbegun(mirror, name)):
+                    await news.wait()
 
 
 async def show_result(request: Request) -> Response:

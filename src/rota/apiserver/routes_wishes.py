@@ -14,6 +14,7 @@ from rota.apiserver import (
     etags,
     show,
 )
+from rota.apiserver.admit_move import mover
 from rota.apiserver.admit_once import once
 from rota.apiserver.admit_update import Update, Updated
 from rota.apiserver.admit_wishes import Admit
@@ -34,6 +35,10 @@ async def kill_job(request: Request) -> Response:
 
 async def restart_tasks(request: Request) -> Response:
     return await _wish(request, admit_restart.restart)
+
+
+async def move_tasks(request: Request) -> Response:
+    return await _wish(request, mover(api_of(request).why_not_moved))
 
 
 async def release_tasks(request: Request) -> Response:
@@ -100,6 +105,7 @@ ROUTES = [
     answers.route("POST", "/v1/jobs/{ref}/cancel", cancel_job),
     answers.route("POST", "/v1/jobs/{ref}/kill", kill_job),
     answers.route("POST", "/v1/jobs/{ref}/restart", restart_tasks),
+    answers.route("POST", "/v1/jobs/{ref}/move", move_tasks),
     answers.route("POST", "/v1/jobs/{ref}/release", release_tasks),
     answers.route("POST", "/v1/jobs/{ref}/rollback", rollback_job),
     answers.route("POST", "/v1/jobs/{ref}/resolve", resolve_tasks),

@@ -1,13 +1,14 @@
 """The gRPC face: what outside controllers may ask, with the same rules as HTTP. [I/O]"""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
 import structlog
 
-from rota.apiserver import access, admission, admit_update, fields, state
+from rota.apiserver import access, admission, admit_update, fields, rpc_orders, state
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admit_loss import Said, resolve
 from rota.apiserver.admit_pace import set_pace
@@ -16,6 +17,8 @@ from rota.apiserver.api import Api, wall_ms, who_calls
 from rota.apiserver.bulk import Bulk, stop, submit
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
+from rota.apiserver.rpc_orders import JobOrder
+from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
 from rota.apiserver.wanted import STREAMS, Wanted
 from rota.identity.audit import AuditEntry
@@ -27,10 +30,12 @@ from rota.model.plan import Plan
 from rota.model.subscriber import Subscriber
 from rota.wire import bounds
 from rota.wire.controller import event_to_wire, indices_from_wire
+from rota.wire.forwarding import origin
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerServicer
 
 Context = grpc.aio.ServicerContext[Any, Any]
+WriteBatch = Callable[[pb.EventBatch], Awaitable[None]]
 Code = grpc.StatusCode
 STATUS_OF_CODE = {
     "bad_request": Code.INVALID_ARGUMENT,
@@ -102,23 +107,66 @@ class ControllerDoor(ControllerServicer):
             self._note(context, caller.name, "delete", f"job {job}", "ok")
             return pb.DeleteReply()
 
+    async def Pause(self, request: pb.PauseRequest, context: Context) -> pb.OrderReply:
+        return await self._order("pause", request, context)
+
+    async def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.OrderReply:
+        return await self._order("resume", request, context)
+
+    async def Restart(self, request: pb.RestartRequest, context: Context) -> pb.OrderReply:
+        return await self._order("restart", request, context)
+
+    async def Move(self, request: pb.MoveRequest, context: Context) -> pb.OrderReply:
+        return await self._order("move", request, context)
+
+    async def _order(self, action: str, request: JobOrder, context: Context) -> pb.OrderReply:
+        async with self._entered(context, action, request.job, request) as caller:
+            reply = await rpc_orders.order(self._api, caller, request)
+            self._note(context, caller.name, action, f"job {reply.job}", "ok")
+            return reply
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        async with self._entered(context, "drain", request.node, request) as caller:
+            reply = await rpc_orders.drain(self._api, caller, request)
+            self._note(context, caller.name, "drain", f"node {reply.node}", "ok")
+            return reply
+
+    async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanReply:
+        async with self._entered(context, "plan", "job", request) as caller:
+            return await rpc_orders.plan(self._api, caller, request)
+
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
         async with self._entered(context, "watch", request.job, request) as caller:
-            engine = self._api.engine
+            if request.statistics_interval_ms:
+                access.require_role(caller, Action.LOOK)
             job = request.job and await self._find(request.job, caller)
             position = await self._position(request, caller)
-            pages = self._api.changes.events_after(position)
-            async with aclosing(pages):
-                with self._present(caller, request.subscriber):
-                    async for page in pages:
-                        events = [
-                            event_to_wire(str(happened.at), happened.wall_ms, happened.event)
-                            for happened in page
-                            if (not job or happened.event.job == job)
-                            and may_hear(engine.mirror, caller, happened.event.job)
-                        ]
-                        if events:
-                            await context.write(pb.EventBatch(events=events))
+            writing = asyncio.Lock()  # a stream takes one message at a time
+
+            async def write(batch: pb.EventBatch) -> None:
+                async with writing:
+                    await context.write(batch)
+
+            with self._present(caller, request.subscriber):
+                await context.send_initial_metadata(())  # tells the caller that it counts as connected
+                async with asyncio.TaskGroup() as tasks:
+                    if request.statistics_interval_ms:
+                        summaries = Summaries(self._api, caller, request.statistics_interval_ms)
+                        tasks.create_task(summaries.run(lambda one: write(pb.EventBatch(summary=one))))
+                    await self._tell_events(write, position, job, caller)
+
+    async def _tell_events(self, write: WriteBatch, position: Position, job: str, caller: Caller) -> None:
+        """Until the stream ends; events of one job only, if one is given."""
+        async with aclosing(self._api.changes.events_after(position)) as pages:
+            async for page in pages:
+                mirror = self._api.engine.mirror  # another one, when everything was read again
+                events = [
+                    event_to_wire(str(happened.at), happened.wall_ms, happened.event)
+                    for happened in page
+                    if (not job or happened.event.job == job) and may_hear(mirror, caller, happened.event.job)
+                ]
+                if events:
+                    await write(pb.EventBatch(events=events))
 
     async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Context) -> pb.AcknowledgeReply:
         async with self._entered(context, "acknowledge", request.subscriber, request) as caller:
@@ -227,7 +275,7 @@ class ControllerDoor(ControllerServicer):
 
     def _note(self, context: Context, who: str, action: str, target: str, outcome: str) -> None:
         entry = AuditEntry(
-            at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=context.peer()
+            at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=origin(context)
         )
         self._api.audit.write(entry)
 

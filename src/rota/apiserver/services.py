@@ -58,7 +58,7 @@ def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
             _refuse(field, "a service runs until it is canceled, however often it has to be started", field)
     if spec.recovery is not Recovery.SCHEDULER:
         _refuse("recovery", "a service is always wanted again", "recovery")
-    if spec.when_unschedulable is not Unschedulable.QUEUE:
+    if spec.when_unschedulable is Unschedulable.REJECT:
         _refuse("when_unschedulable", "a service waits until there is room", "when_unschedulable")
 
 

@@ -2,22 +2,26 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from rota.apiserver import show_service
-from rota.apiserver.pages import Wish
+from rota.apiserver.pages import Wish, pick
 from rota.apiserver.show_spec import devices, needs, node_name, placement, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
+from rota.model.adoption import JobAdoption
 from rota.model.brake import Silence
+from rota.model.columns import count_filled
 from rota.model.ids import JobId
 from rota.model.job import Kind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility, Link
-from rota.model.phase import Phase
+from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import Event
 from rota.model.shape import RunMode
 from rota.model.why import Why
@@ -41,7 +45,9 @@ _ONE_PHASE = tuple(  # plain numbers: a list of jobs asks for them a million tim
         *(Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELED, Phase.TIMED_OUT, Phase.LOST),
     )
 )
-_ACCEPTED, _STOPPING = int(Phase.ACCEPTED), int(Phase.STOPPING)
+_PENDING, _ACCEPTED, _RUNNING, _STOPPING, _FIRST_END, _HELD = map(
+    int, (Phase.PENDING, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, FIRST_END, Phase.HELD)
+)
 _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
 
 
@@ -58,30 +64,37 @@ def job(mirror: Mirror, entry: JobEntry) -> Json:
     return {**shown, "versions": versions(entry), **({} if rollout is None else {"rollout": rollout})}
 
 
-def job_line(entry: JobEntry) -> Json:
-    """A job without its spec and how it was placed."""
-    status, wanted, numbers = entry.status, entry.spec, counts(entry)
-    return {
-        "id": wanted.id,
-        "name": wanted.name,
-        "namespace": wanted.namespace,
-        "kind": wanted.kind.value,
-        "state": state_of(entry).value,
-        "reason": status.reason if status else None,
-        "sentence": sentence(entry, numbers),
-        "version": wanted.version,
-        "count": wanted.size if wanted.stays else wanted.count,
-        "priority": wanted.priority,
-        "counts": numbers,
-        "submitted_at_ms": wanted.submitted_at_ms,
-        "started_at_ms": entry.started_at_ms,
-        "ended_at_ms": status.ended_at_ms if status else None,
-        "exit_code": status.exit_code if status else None,
-        "signal": status.signal if status else None,
-        "user": wanted.user,
-        "cluster": entry.cluster.cluster if entry.cluster else None,
-        **(show_service.totals(entry) if wanted.stays else {}),
-    }
+def job_line(entry: JobEntry, only: frozenset[str] | None = None) -> Json:
+    """A job without its spec and how it was placed; `only`: just these fields, and no work for others."""
+    line = {name: value(entry) for name, value in _line_fields(only)}
+    if entry.spec.stays:
+        line |= pick(show_service.totals(entry), only)
+    if entry.adoption is not None and (only is None or "adopted" in only):
+        line["adopted"] = _adopted(entry, entry.adoption)
+    return line
+
+
+@lru_cache(maxsize=64)
+def _line_fields(only: frozenset[str] | None) -> tuple[tuple[str, Callable[[JobEntry], Any]], ...]:
+    return tuple(pick(_LINE, only).items())
+
+
+def _adopted(entry: JobEntry, adoption: JobAdoption) -> Json:
+    """When nodes brought the job back to a restarted server, and how many tasks none has brought."""
+    spec, missing = entry.spec, 0
+    for block in range((spec.size + BLOCK_TASKS - 1) // BLOCK_TASKS):
+        attempts, size = entry.attempts.get(block), min(BLOCK_TASKS, spec.size - block * BLOCK_TASKS)
+        missing += size - (0 if attempts is None else count_filled(attempts, "number", size))
+    carried = sum(last - first + 1 for first, last in spec.carried)
+    return {"at_ms": adoption.at_ms, "missing": max(0, missing - carried)}
+
+
+def _reason_of_job(entry: JobEntry) -> str | None:
+    """Why it ended as it did; of an active job, why no node can take its tasks."""
+    status = entry.status
+    if status is None or status.reason is not None or status.state is not JobState.ACTIVE:
+        return None if status is None else status.reason
+    return (entry.unplaceable.reason or None) if entry.unplaceable is not None else None
 
 
 def state_of(entry: JobEntry) -> JobState:
@@ -102,6 +115,17 @@ def counts(entry: JobEntry) -> dict[str, int]:
     return numbers
 
 
+def done(entry: JobEntry) -> int | None:
+    """How many of its tasks have ended; of a service that goes on how many run; None: of a system job."""
+    tasks, ended = entry.tally.by_phase, has_ended(entry)
+    if entry.spec.kind is Kind.SYSTEM:
+        return None
+    if entry.spec.stays and not ended:
+        return tasks[_RUNNING] + tasks[_STOPPING] - int(show_service.totals(entry)["down"])
+    never_began = tasks[_PENDING] + tasks[_HELD] if ended else 0
+    return sum(tasks[_FIRST_END:_HELD]) + never_began
+
+
 def folded(tasks: Sequence[int]) -> dict[str, int]:
     """Numbers of tasks by phase -> by state; some phases share one."""
     numbers = {name: tasks[phase] for name, phase in _ONE_PHASE}
@@ -110,12 +134,27 @@ def folded(tasks: Sequence[int]) -> dict[str, int]:
     return numbers
 
 
-def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
+def sentence(entry: JobEntry) -> str:
     """The job's status as a person would say it."""
-    status, count = entry.status, entry.spec.count
+    said = _sentence(entry)
+    if entry.adoption is None:
+        return said
+    missing = _adopted(entry, entry.adoption)["missing"]
+    without = f", without {missing} of its {entry.spec.size} tasks" if missing else ""
+    return f"{said} It was adopted from its nodes after a restart of the server{without}."
+
+
+def _sentence(entry: JobEntry) -> str:
+    status = entry.status
     if status is not None and status.ended:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
-        return f"{_what_became(status.state, numbers, count)}{_took(entry)}{_because(reason)}."
+        return f"{_what_became(entry, status.state)}{_took(entry)}{_because(reason)}."
+    said = _under_way(entry)
+    return f"{said.removesuffix('.')}{_because(_reason_of_job(entry))}." if entry.unplaceable else said
+
+
+def _under_way(entry: JobEntry) -> str:
+    count, numbers = entry.spec.count, counts(entry)
     canceling = _UNDER_WAY.get(state_of(entry), "")
     if state_of(entry) is JobState.WAITING:
         others = entry.spec.after
@@ -138,10 +177,11 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     return f"{canceling}of {count} tasks {said}."
 
 
-def _what_became(state: JobState, numbers: dict[str, int], count: int) -> str:
-    became = _ENDED_SENTENCE[state]
+def _what_became(entry: JobEntry, state: JobState) -> str:
+    became, count = _ENDED_SENTENCE[state], entry.spec.count
     if count == 1 or state is JobState.REJECTED:
         return became
+    numbers = counts(entry)
     if numbers["succeeded"] == count:
         return f"{became}, all {count} tasks"
     ends = ("succeeded", "failed", "timed_out", "lost", "canceled")
@@ -164,17 +204,17 @@ def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) ->
     """Those behind the number `after` that fit, in their order, and where to go on."""
     near = _chosen(mirror, _near(mirror, wanted), wanted, fits)
     if len(near) > (wanted.limit or 0) > 0:
-        return _page(near[: wanted.limit])
+        return _page(near[: wanted.limit], wanted.only)
     some, more = _numbers(list(mirror.jobs), wanted)
     found = _chosen(mirror, some, wanted, fits)
     if wanted.limit is not None and len(found) > wanted.limit:
-        return _page(found[: wanted.limit])
-    return {"jobs": [job_line(entry) for entry in found], "next": more}
+        return _page(found[: wanted.limit], wanted.only)
+    return {"jobs": [job_line(entry, wanted.only) for entry in found], "next": more}
 
 
-def _page(full: list[JobEntry]) -> Json:
+def _page(full: list[JobEntry], only: frozenset[str] | None) -> Json:
     """A page behind which there is more."""
-    return {"jobs": [job_line(entry) for entry in full], "next": full[-1].spec.id}
+    return {"jobs": [job_line(entry, only) for entry in full], "next": full[-1].spec.id}
 
 
 def _chosen(
@@ -357,5 +397,29 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
         "cluster": happened.cluster,
         "step": happened.step,
         "result": None if happened.result is None else msgspec.Raw(happened.result.encode()),
+        "counts": happened.counts or None,
         "why": happened.why,
     }
+
+
+_LINE: dict[str, Callable[[JobEntry], Any]] = {
+    "id": lambda entry: entry.spec.id,
+    "name": lambda entry: entry.spec.name,
+    "namespace": lambda entry: entry.spec.namespace,
+    "kind": lambda entry: entry.spec.kind.value,
+    "state": lambda entry: state_of(entry).value,
+    "reason": _reason_of_job,
+    "sentence": sentence,
+    "version": lambda entry: entry.spec.version,
+    "count": lambda entry: entry.spec.size if entry.spec.stays else entry.spec.count,
+    "done": done,
+    "priority": lambda entry: entry.spec.priority,
+    "counts": counts,
+    "submitted_at_ms": lambda entry: entry.spec.submitted_at_ms,
+    "started_at_ms": lambda entry: entry.started_at_ms,
+    "ended_at_ms": lambda entry: entry.status.ended_at_ms if entry.status else None,
+    "exit_code": lambda entry: entry.status.exit_code if entry.status else None,
+    "signal": lambda entry: entry.status.signal if entry.status else None,
+    "user": lambda entry: entry.spec.user,
+    "cluster": lambda entry: entry.cluster.cluster if entry.cluster else None,
+}

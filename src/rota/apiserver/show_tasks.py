@@ -8,6 +8,7 @@ from rota.apiserver.show import Json, has_ended
 from rota.apiserver.show_spec import node_name
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
+from rota.model.adoption import GONE, MISSING
 from rota.model.attempt import EVICTED, NO_EXIT_CODE, AttemptBlock, OldStatus, StatusBlock
 from rota.model.columns import column
 from rota.model.ids import NodeId
@@ -151,7 +152,11 @@ class _Rows:
         self._status = _lists(status) if status else None
         self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
         self._lives = status.lives if status else {}
-        self._carried = f"succeeded in job {entry.spec.rerun_of}" if entry.spec.carried else None
+        self._without_attempt: dict[int, str] = {}  # by phase: why a task is in it that has none
+        if entry.spec.carried:
+            self._without_attempt[Phase.SUCCEEDED] = f"succeeded in job {entry.spec.rerun_of}"
+        if entry.adoption is not None:
+            self._without_attempt |= {Phase.HELD: MISSING, Phase.LOST: GONE}
         self._reasons = {**(status.reasons if status else {}), **(task_block.reasons if task_block else {})}
 
     def node(self, position: int) -> str | None:
@@ -183,10 +188,10 @@ class _Rows:
         return shown
 
     def _why_done(self, position: int, number: int) -> str | None:
-        """Of what has succeeded without an attempt, or is more than is wanted."""
+        """Of what has succeeded or was lost without an attempt, or is more than is wanted."""
         if self._phases[position] == Phase.CANCELED and self._spec.is_beyond(self._first + position):
             return f"its job has {self._spec.size} task{'s' if self._spec.size > 1 else ''} now"
-        return self._carried if not number and self._phases[position] == Phase.SUCCEEDED else None
+        return None if number else self._without_attempt.get(self._phases[position])
 
 
 _UNKNOWN: Json = dict.fromkeys(

@@ -34,6 +34,7 @@ from rota.model.amounts import (
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, Kind, Unschedulable
+from rota.model.result import Reporter
 from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
@@ -175,10 +176,19 @@ def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
         sandbox=sandbox(said.get("sandbox")),
         limits=task_limits("limits", said.get("limits", {})),
         kind=kind,
-        results=fields.flag("results", said.get("results", False)),
+        results=_results(said.get("results", False)),
         after=afters("after", said.get("after", [])),
         **service_fields(said),
     )
+
+
+def _results(value: object) -> bool | Reporter:
+    if isinstance(value, bool):
+        return value
+    if value != Reporter.AGENT:
+        hint = 'write true, where tasks report themselves, or "agent", where the node\'s agent does'
+        raise BadField("results", f"{str(value)[:40]!r} is no reporter", hint)
+    return Reporter.AGENT
 
 
 def _count(said: Mapping[str, Any]) -> int:

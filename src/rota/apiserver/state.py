@@ -8,6 +8,7 @@ from rota.apiserver import show
 from rota.apiserver.access import Caller, sees
 from rota.apiserver.admit_loss import unresolved
 from rota.apiserver.api import Api
+from rota.apiserver.statistics import parted, queue, statistics_of
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
@@ -21,24 +22,22 @@ T = TypeVar("T")
 async def pages(api: Api, caller: Caller) -> AsyncGenerator[pb.StatePage, None]:
     """Each as of its moment, none older than the sequence number that the first one tells."""
     sequence, read = str(api.changes.now()), api.engine.read
-    yield pb.StatePage(sequence=sequence, queue=await read(partial(_queue, caller=caller)))
+    yield pb.StatePage(sequence=sequence, queue=await read(partial(queue, caller=caller)))
     for nodes in _parts(await read(lambda mirror: list(mirror.nodes))):
-        yield await read(partial(_nodes, names=nodes, now_ms=api.engine.now_ms()))
+        lines = await read(partial(_nodes, names=nodes, now_ms=api.engine.now_ms()))
+        for part in parted(lines):
+            yield pb.StatePage(nodes=part)
     for jobs in _parts(await read(lambda mirror: list(mirror.jobs))):
         page = await read(partial(_jobs, caller=caller, names=jobs))
         if page.jobs:
             yield page
 
 
-def _queue(mirror: Mirror, caller: Caller) -> pb.QueueState:
-    waiting = [mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.waiting() for turn in turns]
-    seen = [job for job in waiting if sees(caller, job.spec.namespace)]
-    return pb.QueueState(jobs=len(seen), tasks=sum(job.tally.pending for job in seen))
-
-
-def _nodes(mirror: Mirror, names: list[NodeId], now_ms: int) -> pb.StatePage:
+def _nodes(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.NodeLine]:
     found = [mirror.nodes[name] for name in names if name in mirror.nodes]
-    return pb.StatePage(nodes=[node_to_wire(show.node(mirror, node, now_ms)) for node in found])
+    return [
+        node_to_wire(show.node(mirror, node, now_ms), statistics_of(mirror, node, now_ms)) for node in found
+    ]
 
 
 def _jobs(mirror: Mirror, caller: Caller, names: list[JobId]) -> pb.StatePage:

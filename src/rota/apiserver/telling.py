@@ -18,7 +18,7 @@ from rota.wire.controller import event_to_wire, output_to_wire, stage_to_wire
 from rota.wire.generated import controller_pb2 as pb
 
 Write = Callable[[pb.Stage], Awaitable[None]]
-TASKS = "task."  # kinds of events that are about tasks
+TOLD = ("task.", "placement.")  # kinds of events that are about tasks of a job
 
 
 class Output(NamedTuple):
@@ -74,7 +74,7 @@ class Telling:
         """What was committed before the job was looked at is told before its stage is."""
         while self.heard is not None and (page := await self.api.changes.page_after(self.heard)):
             for at, wall_ms, event in page:
-                if event.job == self.job and event.kind.startswith(TASKS):
+                if event.job == self.job and event.kind.startswith(TOLD):
                     told = event_to_wire(str(at), wall_ms, event)
                     await self._write(pb.Stage(job=self.job, task=told))
             self.heard = page[-1].at

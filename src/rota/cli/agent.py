@@ -30,7 +30,15 @@ from rota.config import AgentOptions
 @click.option(
     "--drain",
     metavar="DURATION",
-    help="SIGTERM makes it leave; its work has so long to end. [default: SIGTERM leaves the work running]",
+    help="When it is told to leave by SIGTERM, its work has so long to end before it is stopped. "
+    "[default: it is stopped at once]",
+)
+@click.option(
+    "--keep-work",
+    is_flag=True,
+    default=None,
+    help="SIGTERM ends the agent alone: its work goes on, and the next agent takes it up. For a service that "
+    "is restarted or upgraded. [default: SIGTERM makes the node leave and stops its work]",
 )
 @click.option(
     "--notice",

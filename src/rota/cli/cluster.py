@@ -91,6 +91,11 @@ def show(cluster: Cluster, name: str, output: str) -> None:
 @click.option("--pause", metavar="DURATION", help="After its provider's first failure. [default: 5s]")
 @click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
 @click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made. [default: 60s]")
+@click.option(
+    "--fail-after",
+    metavar="DURATION",
+    help="With all nodes lost, or never; only if they join by hand. [default: 60s]",
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: Any) -> None:
@@ -116,10 +121,13 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
 @click.option("--pause", metavar="DURATION", help="After its provider's first failure; doubled each time.")
 @click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
 @click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made.")
+@click.option(
+    "--fail-after", metavar="DURATION", help="With all nodes lost, or never; only if they join by hand."
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def resize(cluster: Cluster, name: str, output: str, **said: Any) -> None:
-    """Change how many nodes a cluster has, or may have; none that works is ended for it."""
+    """Change how many nodes a cluster has, or may have, or when it fails; no node that works is ended."""
     if not _given(said):
         raise click.UsageError("nothing is to change; write --nodes 3, or --min 0 --max 8")
     changed = cluster.clusters.change(name, **_sizes(said))
@@ -197,6 +205,8 @@ def _lines(one: ClusterStatus) -> Iterator[str]:
     yield f"nodes     {one.open_nodes} of {one.nodes} take work; {_limits(one)}"
     yield f"tasks     {one.running} run, {one.waiting} wait"
     if not one.makes_nodes:
+        after = one.fail_after_seconds
+        yield "fails     " + ("never" if after is None else f"{duration(after)} after its last node is lost")
         return
     amounts = {key: size(value) if key in SIZES else number(value) for key, value in one.capacity.items()}
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())

@@ -6,13 +6,13 @@ from rota.cli import cancel, job_update, kill, ls, pause, resume, show
 from rota.cli.arguments import indices, job_refs
 from rota.cli.output import tell
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import split_ref
+from rota.cli.words import clean, split_ref
 from rota.client.cluster import Cluster
 
 
 @click.group("job")
 def command() -> None:
-    """List, show, change, restart, release, end and delete jobs."""
+    """List, show, change, restart, move, release, end and delete jobs."""
 
 
 command.add_command(ls.command)
@@ -39,6 +39,28 @@ def restart(cluster: Cluster, job: str, index: str | None) -> None:
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.restart(*chosen)
     tell(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
+
+
+@command.command("move")
+@click.argument("job")
+@click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all on a node]")
+@click.option("--to", metavar="NODE", help="The node to move to.")
+@click.option("--away", is_flag=True, help="To any node but the one it is on. [default]")
+@with_cluster(WORKING_SECONDS)
+def move(cluster: Cluster, job: str, index: str | None, to: str | None, away: bool) -> None:
+    """Stop tasks where they are and start them on another node; no retry is spent.
+
+    Refused, with the reasons, when there is no room for them now. JOB is an id, a name or `last`; 12.3 is
+    task 3 of job 12.
+    """
+    if to is not None and away:
+        raise click.UsageError("--to and --away exclude each other")
+    ref, task_index = split_ref(job)
+    found = cluster.job(ref)
+    chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
+    found.move(*chosen, to=to)
+    what = "all its tasks" if not chosen else "these tasks"
+    tell(f"job {found.id}: {what} move {'to another node' if to is None else f'to {clean(to)}'}")
 
 
 @command.command("release")

@@ -15,7 +15,7 @@ from rota.client.context import setting
 from rota.client.views import JobStatus
 
 SHOWN = 20
-ASKED = "id,name,state,kind,count,counts,down,submitted_at_ms,sentence,reason"  # for the columns below
+ASKED = "id,name,state,count,done,submitted_at_ms,sentence"  # for the columns below
 ASKED_WIDE = f"{ASKED},namespace,user,priority,exit_code"
 
 JOBS: Listing[JobStatus] = Listing(
@@ -30,7 +30,7 @@ JOBS: Listing[JobStatus] = Listing(
         Column("USER", lambda job: job.user or "-", wide=True),
         Column("PRIORITY", lambda job: job.priority, wide=True, right=True),
         Column("EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True),
-        Column("STATUS", lambda job: job.sentence or job.reason or ""),
+        Column("STATUS", lambda job: job.sentence),
     ],
     lambda job: job.id,
 )

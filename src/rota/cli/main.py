@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rerun": "Run an ended job once more, as a new one; do not wait.",
         "pause": "Let nothing new of jobs start.",
         "resume": "Let paused jobs go on.",
-        "job": "List, show, change, restart, release, end and delete jobs.",
+        "job": "List, show, change, restart, move, release, end and delete jobs.",
         "cron": "Submit jobs again and again, at planned instants.",
     },
     "Cluster": {
@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "dev": "Start a whole cluster on this machine.",
         "server": "Start the control plane, or show how it is.",
         "agent": "Make this machine a node.",
+        "watcher": "Hold connections of agents for the leader, or show watchers.",
     },
     "Other": {
         "config": "Show and check settings.",
@@ -129,8 +130,20 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def nearest(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """What was meant, most likely. Dashes do not count: all options have the same ones."""
+    bare = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), list(bare), n=1, cutoff=0.5)
+    return f"; did you mean {bare[near[0]]!r}?" if near else ""
+
+
+def _no_option(name: str, context: click.Context | None) -> str:
+    """A command that takes NAME=VALUE is often given --name value."""
+    parameters = [] if context is None else context.command.params
+    takes_pairs = any("=" in (one.metavar or "") for one in parameters if isinstance(one, click.Argument))
+    meant = nearest(name, [flag for option in parameters for flag in option.opts if flag.startswith("-")])
+    if takes_pairs and not meant:
+        meant = f"; did you mean '{name.lstrip('-')}=...'?"
+    return f"there is no option {name!r}{meant}"
 
 
 def tell_error(code: str, message: str, hint: str | None = None) -> None:
@@ -147,10 +160,7 @@ def _explain_usage(error: click.ClickException) -> int:
     hint = f"{context.command_path} --help" if context is not None else None
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
-        known = (
-            [flag for option in context.command.params for flag in option.opts] if context is not None else []
-        )
-        message = f"there is no option {error.option_name!r}{nearest(error.option_name, known)}"
+        message = _no_option(error.option_name, context)
     tell_error("usage", message, hint)
     return error.exit_code
 

@@ -108,7 +108,12 @@ def _lines(plan: DrainPlan, waiting: int) -> Iterator[str]:
         yield from _job_lines(job)
 
 
-FATES = {"moves": "{} would move", "stays": "{} may end there", "ends": "{} would be ended for good"}
+FATES = {
+    "moves": "{} would move",
+    "stays": "{} may end there",
+    "ends": "{} would be ended for good",
+    "asks": "{} would be stopped and wait for a controller",
+}
 
 
 def _job_lines(job: Mapping[str, Any]) -> Iterator[str]:
@@ -118,7 +123,9 @@ def _job_lines(job: Mapping[str, Any]) -> Iterator[str]:
         case "stays":
             yield f"  {whose}: {tasks} started only once: left to end"
         case "ends":
-            yield f"  {whose}: {tasks} started only once: stopped, and not started again"
+            yield f"  {whose}: {tasks} stopped, and not started again"
+        case "asks":
+            yield f"  {whose}: {tasks} stopped; its controller says what becomes of them"
         case _:
             yield f"  {whose}: {tasks}" + _where(job)
             for reason in job.get("reasons", ()):

@@ -30,6 +30,7 @@ COLOURS = {
     "timed_out": "red",
     "rejected": "red",
     "suspect": "yellow",
+    "unavailable": "yellow",
     "canceling": "yellow",
     "canceled": "yellow",
     "draining": "yellow",

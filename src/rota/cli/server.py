@@ -30,7 +30,9 @@ from rota.config import STORES, ServerOptions
 @click.option("--grpc-addr", metavar="HOST:PORT", help="For controllers. [default: 127.0.0.1:50000]")
 @click.option("--agent-addr", metavar="HOST:PORT", help="For agents. [default: 127.0.0.1:50001]")
 @click.option(
-    "--never-lead", is_flag=True, help="With etcd: stand by always; answer reads, hand on the rest."
+    "--never-lead",
+    is_flag=True,
+    help="With etcd: stand by always; answer reads, forward all else, calls and agents too.",
 )
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> int:
@@ -64,6 +66,9 @@ def _lines(server: Server) -> Iterator[str]:
     yield f"revision  {server.revision}"
     yield f"store     {_store(server)}"
     yield f"holds     {plural(server.jobs, 'job')}, {plural(server.nodes, 'node')}"
+    if server.store == "memory":
+        yield "memory    a restart loses jobs that wait; what runs is brought back by its nodes"
+        yield f"adopted   {plural(server.adopted_jobs, 'job')} since the last restart"
     if server.certificates:
         yield f"certs     {', '.join(map(_certificate, server.certificates))}"
     for sentence in server.certificate_warnings:

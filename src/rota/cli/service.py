@@ -50,11 +50,7 @@ def _what(check: Mapping[str, Any]) -> str:
 
 def done(job: JobStatus) -> str:
     """Of a service how many run, of anything else how many have ended; of what is on every node neither."""
-    if job.kind == "system":
-        return "-"
-    if job.kind != "service" or job.is_final:
-        return f"{job.tasks_ended}/{job.count}"
-    return f"{job.counts.get('running', 0) - (job.down or 0)}/{job.count}"
+    return "-" if job.done is None else f"{job.done}/{job.count}"
 
 
 def columns() -> list[Column[Task]]:

@@ -142,6 +142,7 @@ _OPTIONS = (
         "--log-bytes", metavar="SIZE", help="Output kept of each stream. [default: as its node says]"
     ),
     click.option("--results", is_flag=True, help="Give its tasks a token to report their results by."),
+    click.option("--results-by-agent", is_flag=True, help="Let the agents report the results of its tasks."),
     click.option("--keep", metavar="DURATION", help="How long it is remembered after its end."),
     click.option("--run-mode", metavar="MODE", help="at_least_once, one_at_a_time or at_most_once."),
     click.option(
@@ -149,7 +150,9 @@ _OPTIONS = (
         metavar="DURATION",
         help="one_at_a_time: how long a task runs on without the server. [default: 20s]",
     ),
-    click.option("--when-unschedulable", metavar="WHAT", help="queue or reject, when no node fits now."),
+    click.option(
+        "--when-unschedulable", metavar="WHAT", help="queue, reject or scale, when no node fits now."
+    ),
     click.option(
         "--recovery",
         metavar="OWNER",
@@ -202,6 +205,7 @@ _SWITCHES: dict[str, dict[str, Any]] = {
     "every_node": {"kind": "system"},
     "gang": {"gang": True},
     "results": {"results": True},
+    "results_by_agent": {"results": "agent"},
     "service": {"kind": "service"},
     "pack": {"policy": "pack"},
     "not_preemptible": {"preemptible": False},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token
+from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token, Watcher
 from rota.client.transport import Request, Transport, matching, new_key, segment
 from rota.client.views import listed, read
 
@@ -30,7 +30,7 @@ class Access:
         self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
 
     def join_token(self, **wishes: Any) -> JoinToken:
-        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
+        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`, `role`."""
         said = {name: value for name, value in wishes.items() if value is not None}
         return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
 
@@ -42,6 +42,15 @@ class Access:
         """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""
         body = {"token": join_token, "csr": csr, "name": name}
         return read(Enrolled, self.transport.call(Request("POST", "/v1/enroll", body=body)))
+
+    def watchers(self) -> list[Watcher]:
+        """Processes that hold connections of agents for the leader."""
+        answer = self.transport.call(Request("GET", "/v1/watchers"))
+        return [read(Watcher, item) for item in listed(answer, "watchers")]
+
+    def remove_watcher(self, watcher: str) -> None:
+        """By its id or name: it is refused from then on."""
+        self.transport.call(Request("DELETE", f"/v1/watchers/{segment(watcher)}"))
 
     def namespaces(self, **query: str | int | None) -> list[Namespace]:
         """Those for which something is set, and those whose jobs hold something or wait."""

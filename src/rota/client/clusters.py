@@ -28,6 +28,7 @@ class ClusterStatus:
     min_clusters: int = 1
     max_clusters: int = 1
     wait_seconds: float = 0.0
+    fail_after_seconds: float | None = None  # with all nodes lost until it fails; None: it never does
     like: str | None = None
     nodes: int = 0
     open_nodes: int = 0
@@ -64,8 +65,9 @@ class Clusters:
         return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
 
     def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
-        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, and how
-        many clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, how many
+        clusters there may be of it: `min_clusters`, `max_clusters`, `wait`; and `fail_after` (a duration or
+        "never") of one whose nodes join by hand."""
         request = Request("PATCH", _path(name), body=said, headers=matching(if_etag))
         return read(ClusterStatus, self._transport.call(request))
 

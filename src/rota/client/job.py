@@ -207,6 +207,13 @@ class Job:
         """Stop these tasks, or all that run, and try them again; no retry is spent."""
         return self._wish("restart", {"indices": list(indices) or None})
 
+    def move(self, *indices: int, to: str | None = None) -> JobStatus:
+        """Stop these tasks, or all on a node, and start them on node `to`, or on any but their own.
+
+        No retry is spent. Conflict when there is no room for them there now, with the reasons.
+        """
+        return self._wish("move", {"indices": list(indices) or None, "to": to})
+
     def update(
         self,
         changes: Mapping[str, Any],

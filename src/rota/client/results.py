@@ -1,5 +1,6 @@
 """How an attempt lives, and what it says came of its work: as others read it, and said from within."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,10 +45,15 @@ def report(
     patience_seconds: float = PATIENCE_SECONDS,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """From within a task of a job with `results = true`: what came of it. The same may be said again.
+    """From within a task of a job with `results`: what came of it. The same may be said again.
 
-    Each server is tried until one answers, for as long as there is patience.
+    Where the agent reports, it is left in a file for it, and the last one counts. Else each server is tried
+    until one answers, for as long as there is patience.
     """
+    said = {"results": dict(results or {}), "failure": failure}
+    if (left := environ.get("ROTA_RESULT_FILE")) is not None:
+        _leave(Path(left), said)
+        return
     urls, file = (
         environ.get("ROTA_RESULT_URLS", environ.get("ROTA_RESULT_URL")),
         environ.get("ROTA_TOKEN_FILE"),
@@ -58,8 +64,14 @@ def report(
     addresses, token = [urlsplit(url) for url in urls.split()], Path(file).read_text().strip()
     servers = ",".join(f"{address.scheme}://{address.netloc}" for address in addresses)
     transport = Transport(Endpoint(servers, token, environ.get("ROTA_CA_FILE")), patience_seconds)
-    said = {"results": dict(results or {}), "failure": failure}
     try:
         transport.call(Request("POST", addresses[0].path, body=said))
     finally:
         transport.close()
+
+
+def _leave(path: Path, said: dict[str, Any]) -> None:
+    """In one step: the agent never reads a part."""
+    partial = path.with_suffix(".new")
+    partial.write_text(json.dumps(said))
+    partial.replace(path)

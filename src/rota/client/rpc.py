@@ -12,6 +12,7 @@ import grpc
 from rota.client.cluster import connect
 from rota.client.context import resolve
 from rota.client.errors import Broken, Conflict, NotAllowed, NotFound, Rejected, RotaError, Unavailable
+from rota.client.transport import new_key
 from rota.model.addresses import is_loopback
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerStub
@@ -105,6 +106,17 @@ class Controller:
                 after = event.sequence
                 yield event
 
+    def statistics(self, interval_ms: int) -> Iterator[pb.Summary]:
+        """The queue and the statistics of nodes, at once and then at this interval, in parts."""
+
+        def call() -> Any:
+            wanted = pb.WatchRequest(statistics_interval_ms=interval_ms)
+            return self._stub.Watch(wanted, metadata=self._said, wait_for_ready=True)
+
+        for batch in _again_and_again(call):
+            if batch.HasField("summary"):
+                yield batch.summary
+
     def acknowledge(self, sequence: str) -> None:
         """Everything up to this event was dealt with."""
         self._ask("Acknowledge", pb.AcknowledgeRequest(subscriber=self.name, sequence=sequence))
@@ -124,6 +136,39 @@ class Controller:
     def stop(self, job: str, reason: str = "") -> str:
         """The state of the job since."""
         return str(self._ask("Stop", pb.StopRequest(job=job, reason=reason)).state)
+
+    def pause(self, job: str, *, stop: bool = False) -> str:
+        """Start nothing new of the job; with `stop` its running tasks are stopped, too. Returns its state."""
+        return str(self._ask("Pause", pb.PauseRequest(job=job, stop=stop, idempotency_key=new_key())).state)
+
+    def resume(self, job: str) -> str:
+        """Let a paused job go on. Returns its state."""
+        return str(self._ask("Resume", pb.ResumeRequest(job=job, idempotency_key=new_key())).state)
+
+    def restart(self, job: str, *indices: int) -> str:
+        """Stop these tasks, or all that run, and try them again. Returns the job's state."""
+        wanted = pb.RestartRequest(job=job, indices=indices, idempotency_key=new_key())
+        return str(self._ask("Restart", wanted).state)
+
+    def move(self, job: str, *indices: int, to: str = "") -> str:
+        """Stop these tasks, or all on a node, and start them on node `to`, or on any but their own.
+
+        Returns the job's state. Conflict when there is no room for them there now, with the reasons.
+        """
+        wanted = pb.MoveRequest(job=job, indices=indices, to=to, idempotency_key=new_key())
+        return str(self._ask("Move", wanted).state)
+
+    def drain(self, node: str, *, deadline_seconds: float | None = None, force: bool = False) -> str:
+        """Give a node no new tasks, and move what still runs at the deadline. Returns its eligibility."""
+        wanted = pb.DrainRequest(node=node, force=force)
+        if deadline_seconds is not None:
+            wanted.deadline_ms = round(deadline_seconds * 1000)
+        return str(self._ask("Drain", wanted).eligibility)
+
+    def plan(self, spec: Mapping[str, Any]) -> pb.PlanReply:
+        """What would become of a job if it were submitted now; nothing is written."""
+        reply: pb.PlanReply = self._ask("Plan", pb.PlanRequest(spec_json=json.dumps(dict(spec))))
+        return reply
 
     def delete(self, job: str) -> None:
         self._ask("Delete", pb.DeleteRequest(job=job))

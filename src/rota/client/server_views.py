@@ -131,6 +131,16 @@ class Authority:
 
 
 @dataclass(frozen=True)
+class Watcher:
+    """A process that holds connections of agents for the leader."""
+
+    id: str
+    name: str
+    joined_at_ms: int | None = None
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
 class Enrolled:
     """What a machine that became a node needs to call the server."""
 
@@ -154,6 +164,7 @@ class Server:
     started_at_ms: int | None = None
     jobs: int = 0
     nodes: int = 0
+    adopted_jobs: int = 0  # brought back by nodes after a restart of a server that keeps none on disk
     role: str = "leader"
     leader: str | None = None
     lag_ms: int | None = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class SpecFields(TypedDict, total=False):
@@ -42,7 +42,7 @@ class SpecFields(TypedDict, total=False):
     expect: str | float | None
     deadline: str | float | datetime | None
     log_bytes: str | int | None
-    results: bool
+    results: bool | Literal["agent"]
     keep: str | float | None
     priority: int
     retries: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rota.client.errors import Broken
@@ -57,6 +57,7 @@ class JobStatus:
     rollout: Mapping[str, Any] | None = None  # of a service: how far its newest version is
     changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
     count: int = 1
+    done: int | None = None  # tasks that have ended; of a service those that run
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)
     submitted_at_ms: int | None = None
@@ -73,6 +74,7 @@ class JobStatus:
     healthy: int | None = None  # tasks of a service that its checks find well
     down: int | None = None  # between two starts
     restarts: int | None = None  # on their nodes
+    adopted: Mapping[str, int] | None = None  # from nodes by a restarted server: `at_ms`, tasks `missing`
     etag: str | None = None
     raw: Mapping[str, Any] = raw_field()
 
@@ -179,6 +181,7 @@ class Event:
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None
     result: Mapping[str, Any] | None = None  # of task.reported
+    counts: Mapping[str, int] | None = None  # of queue.changed and leader.elected
     why: str = ""
     raw: Mapping[str, Any] = raw_field()
 
@@ -224,56 +227,74 @@ _INNER: dict[type, dict[str, type]] = {
     Task: {"life": Life, "result": Result},
     JobStatus: {"placement": Placement},
 }
+_INNER_LISTS: dict[type, dict[str, type]] = {Task: {"steps": Step}, JobStatus: {"warnings": Warned}}
 
 
 def read(view: type[View], answer: Any) -> View:
     """JSON -> a view."""
     if not isinstance(answer, dict):
         raise Broken("internal", f"expected a {view.__name__}, the server sent something else")
-    shape = _shape(view)  # type: ignore[arg-type]  # a class is hashable
-    said = {
-        name: _frozen(value) if type(value) is list else value
-        for name, value in answer.items()
-        if name in shape.names
-    }
-    if view is Task and "attempts" in said:
-        said["attempts"] = tuple(
-            read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
-        )
-    if view is Task and "steps" in said:
-        said["steps"] = tuple(read(Step, one) for one in listed(answer, "steps"))
-    for name, kind in _INNER.get(view, {}).items():
-        if said.get(name) is not None:
-            said[name] = read(kind, answer[name])
-    if view is JobStatus and "warnings" in said:
-        said["warnings"] = tuple(read(Warned, one) for one in listed(answer, "warnings"))
-    if not said.keys() >= shape.needed:
+    shape = _shape(view, tuple(answer))  # type: ignore[arg-type]  # a class is hashable
+    if shape.lacks:
         raise Broken("internal", f"the server's {view.__name__} lacks a field")
     # Lists are long: the constructor of a frozen dataclass sets field by field, and takes ten times as long.
     made = object.__new__(view)
-    made.__dict__.update(shape.defaults)
-    made.__dict__.update((name, make()) for name, make in shape.factories if name not in said)
-    made.__dict__.update(said)
-    made.__dict__["raw"] = answer
+    said = made.__dict__
+    said.update(shape.defaults)
+    said.update(answer)
+    for name in shape.unknown:
+        del said[name]
+    for name, make in shape.factories:
+        said[name] = make()
+    for name, value in answer.items():
+        if type(value) is list and name in said:
+            said[name] = _frozen(value)
+    if shape.nested:
+        said.update(_inner(view, answer))
+    said["raw"] = answer
     return made
 
 
+def _inner(view: type[Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of it that are views themselves."""
+    found: dict[str, Any] = {}
+    for name, kind in _INNER.get(view, {}).items():
+        if answer.get(name) is not None:
+            found[name] = read(kind, answer[name])
+    for name, kind in _INNER_LISTS.get(view, {}).items():
+        if name in answer:
+            found[name] = tuple(read(kind, one) for one in listed(answer, name))
+    if view is Task and "attempts" in answer:
+        found["attempts"] = tuple(
+            read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
+        )
+    return found
+
+
 class _Shape(NamedTuple):
-    """The fields of a view."""
+    """What is made of an answer with some fields."""
 
-    names: frozenset[str]
-    needed: frozenset[str]
+    lacks: bool  # a field without which there is no such view
+    unknown: tuple[str, ...]  # fields that the view does not have
     defaults: dict[str, Any]
-    factories: tuple[tuple[str, Callable[[], Any]], ...]
+    factories: tuple[tuple[str, Callable[[], Any]], ...]  # of fields that the answer does not have
+    nested: bool  # some fields are views themselves
 
 
-@cache
-def _shape(view: type[Any]) -> _Shape:
+@lru_cache(maxsize=256)  # servers of a few versions, asked for a few fields
+def _shape(view: type[Any], given: tuple[str, ...]) -> _Shape:
     known = [item for item in fields(view) if item.name != "raw"]
     plain = {item.name: item.default for item in known if item.default is not MISSING}
     made = {item.name: item.default_factory for item in known if item.default_factory is not MISSING}
-    names = frozenset(item.name for item in known)
-    return _Shape(names, names - plain.keys() - made.keys(), plain, tuple(made.items()))
+    names = {item.name for item in known}
+    inside = {*_INNER.get(view, {}), *_INNER_LISTS.get(view, {}), *(("attempts",) if view is Task else ())}
+    return _Shape(
+        lacks=not names - plain.keys() - made.keys() <= set(given),
+        unknown=tuple(name for name in given if name not in names),
+        defaults=plain,
+        factories=tuple((name, make) for name, make in made.items() if name not in given),
+        nested=not inside.isdisjoint(given),
+    )
 
 
 def with_needed(view: type[View], chosen: str | None) -> str | None:

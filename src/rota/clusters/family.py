@@ -165,11 +165,7 @@ def _queue(view: View, cluster: Cluster, now: Instant) -> Queue:
 def _is_idle(view: View, name: str) -> bool:
     """No unfinished job is assigned to it, and nothing of it is about to change."""
     moves = any(one.cluster == name and (one.comes or one.goes) for one in view.machines.values())
-    return not moves and not any(
-        job.cluster is not None and job.cluster.cluster == name
-        for job in view.jobs.values()
-        if job.status is None or not job.status.ended
-    )
+    return not moves and name not in view.jobs_by_cluster
 
 
 def _closed(cluster: Cluster, reason: str) -> Plan:

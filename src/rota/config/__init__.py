@@ -14,6 +14,7 @@ from rota.config.keys import Key as Key
 from rota.config.keys import Sourced as Sourced
 from rota.config.keys import at_its_line as at_its_line
 from rota.config.keys import build as build
+from rota.config.keys import keys_in as keys_in
 from rota.config.keys import read_toml as read_toml
 from rota.config.keys import schema as schema
 from rota.config.keys import sources as sources
@@ -43,6 +44,10 @@ from rota.model.names import NAME_HINT, is_label, is_name, is_resource
 STORES = ("sqlite", "memory")
 HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
 GPU_MODEL = "gpu_model"  # the label
+CONTRACT_KEYS = frozenset(  # of a configuration file as the worker contract defines it
+    {"grpc_server.addr", "grpc_server.use_tls", "grpc_server.crt_file", "grpc_server.key_file"}
+    | {"http_server.addr"}
+)
 
 T = TypeVar("T")
 
@@ -76,9 +81,12 @@ class AgentServer:
 
 @dataclass(frozen=True)
 class WorkerGateway:
-    """Workers written by others: they register at `grpc_server`, and are dialled. `ca_file` vouches."""
+    """Workers written by others: they register at `grpc_server`, and are dialled. `ca_file` vouches.
 
-    enabled: bool = False
+    `enabled` unset: on if the file has nothing but what that contract has, and both addresses are loopback.
+    """
+
+    enabled: bool | None = None
     ca_file: str | None = None
 
 
@@ -147,7 +155,8 @@ class ServerConfig:
 class AgentConfig:
     """All an agent is told; `join` is needed once, the amounts replace what the machine has.
 
-    With `drain` SIGTERM means leave: what runs has so long to end. Without it the work goes on.
+    On SIGTERM the node leaves and its work is stopped; with `drain` that has so long to end before. With
+    `keep_work` the agent alone ends, and the next one takes up the work.
     `notice` is a command that ends with 0 when the machine is about to be taken away.
     """
 
@@ -164,6 +173,7 @@ class AgentConfig:
     mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
     container_root: bool = False
     drain: str | None = None
+    keep_work: bool = False
     notice: str | None = None
     log_bytes: str = "256m"
     logs_bytes: str = "10g"
@@ -239,6 +249,7 @@ class AgentOptions:
     memory: str | None = None
     gpu_model: str | None = None
     drain: str | None = None
+    keep_work: bool | None = None
     notice: str | None = None
     run_as: str | None = None
     pids_max: int | None = None
@@ -254,7 +265,12 @@ def server_config(options: ServerOptions, environ: Mapping[str, str] = os.enviro
     with at_its_line(options.config_file, options.flags, environ):
         config = build(ServerConfig, sources(ServerConfig, options.config_file, options.flags, environ))
         check_server(config)
-    return replace(config, data_dir=config.data_dir or default_data_dir("server", environ))
+    gateway = config.worker_gateway
+    if gateway.enabled is None:
+        is_contracts = _is_contract_file(keys_in(ServerConfig, options.config_file))
+        gateway = replace(gateway, enabled=is_contracts and _is_loopback_only(config))
+    data_dir = config.data_dir or default_data_dir("server", environ)
+    return replace(config, worker_gateway=gateway, data_dir=data_dir)
 
 
 def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ) -> AgentConfig:
@@ -263,6 +279,17 @@ def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ)
         config = build(AgentConfig, sources(AgentConfig, options.config_file, options.flags, environ))
         check_agent(config)
     return replace(config, data_dir=config.data_dir or default_data_dir("agent", environ))
+
+
+def _is_contract_file(keys: frozenset[str]) -> bool:
+    """True if a file has both sections of the worker contract's own configuration and no other key."""
+    sections = {key.rpartition(".")[0] for key in keys}
+    return sections == {"grpc_server", "http_server"} and keys <= CONTRACT_KEYS
+
+
+def _is_loopback_only(config: ServerConfig) -> bool:
+    addresses = (config.http_server.addr, config.grpc_server.addr)
+    return all(is_loopback(addr.rpartition(":")[0].strip("[]")) for addr in addresses)
 
 
 def check_server(config: ServerConfig) -> None:
@@ -295,19 +322,23 @@ def renewal_window(said: Certificates) -> timedelta:
 
 def check_door(name: str, door: HttpServer | GrpcServer) -> None:
     host = check_address(f"{name}.addr", door.addr)
-    if (door.crt_file is None) != (door.key_file is None) or (door.use_tls and door.crt_file is None):
-        lacking = "crt_file" if door.crt_file is None else "key_file"
-        raise ConfigError(
-            f"{name}.{lacking}", "is missing", "use_tls, crt_file and key_file come together, or not at all"
-        )
-    for part, path in (("crt_file", door.crt_file), ("key_file", door.key_file)):
-        check_file(f"{name}.{part}", path)
-    if door.use_tls is False and not is_loopback(host):
+    if door.use_tls is not False:  # plain text needs no certificate: files that are named are not read
+        check_certificate_files(name, door)
+    elif not is_loopback(host):
         raise ConfigError(
             f"{name}.use_tls",
             f"plain text is refused off loopback ({door.addr})",
             "remove use_tls = false",
         )
+
+
+def check_certificate_files(name: str, door: HttpServer | GrpcServer) -> None:
+    if (door.crt_file is None) != (door.key_file is None) or (door.use_tls and door.crt_file is None):
+        lacking = "crt_file" if door.crt_file is None else "key_file"
+        hint = "name both crt_file and key_file, or set use_tls = false"
+        raise ConfigError(f"{name}.{lacking}", "is missing", hint)
+    for part, path in (("crt_file", door.crt_file), ("key_file", door.key_file)):
+        check_file(f"{name}.{part}", path)
 
 
 def check_file(key: str, path: str | None) -> None:
@@ -422,9 +453,11 @@ def check_mounts(mounts: list[str]) -> None:
 
 
 def drain_seconds(config: AgentConfig) -> float | None:
-    """How long the work has to end when the agent is told to go; None: it is not told to end."""
+    """How long the work has to end by itself when the node is told to leave; None: it is stopped at once."""
     if config.drain is None:
         return None
+    if config.keep_work:
+        raise ConfigError("drain", "counts for nothing with keep_work", "leave out drain, or keep_work")
     return usable("drain", partial(parse_seconds, high=DRAIN_SECONDS_MAX), config.drain)
 
 

@@ -47,6 +47,11 @@ def sources(
     return [_source(key, known[key], flags, environ, (path, said_in_file)) for key in known]
 
 
+def keys_in(kind: type[Any], path: str | None) -> frozenset[str]:
+    """The keys that a file sets, whether or not a flag or the environment overrides them."""
+    return frozenset(_flat(read_toml(path), schema(kind))) if path else frozenset()
+
+
 def build(kind: type[Config], values: list[Sourced]) -> Config:
     """Values by key -> the configuration."""
     tree: dict[str, Any] = {}

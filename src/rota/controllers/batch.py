@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable
 
-from rota.controllers import hold, service
+from rota.controllers import adopted, hold, service
 from rota.controllers.carried import carried
 from rota.controllers.ending import ending
 from rota.controllers.owner import Block, ask_owner
 from rota.controllers.retry import fault_pause_ms, judge, pause_ms
-from rota.controllers.verdict import End, Verdict
+from rota.controllers.verdict import End, Verdict, end_of
 from rota.controllers.wishes import is_canceled, is_nothing_left, pause, stop_late, unwant, unwant_tasks
 from rota.engine.reconciler import Reconciler, Wakes, own_id
-from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
+from rota.model.adoption import JobAdoption
+from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind
@@ -52,12 +53,18 @@ _BEGUN = step(JOB, _ASSIGNED, JobEvent.TASKS_WANTED)
 
 
 WAKES: Wakes = {
-    **dict.fromkeys((JobCluster, JobWish, JobStatus, JobVerdict), own_id),
-    JobSpec: lambda spec: (spec.id,) if spec.kept is not None else (),  # what is left may all have ended
+    **dict.fromkeys((JobCluster, JobWish, JobStatus, JobVerdict, JobAdoption), own_id),
+    JobSpec: lambda spec: _updated(spec) if spec.version > 1 else (),
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
     JobAnswers: lambda answers: {f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words},
 }
+
+
+def _updated(spec: JobSpec) -> Iterable[str]:
+    """What is left of it may all have ended, and others may have to say what becomes of lost tasks."""
+    yield spec.id
+    yield from (f"{spec.id}/{block}" for block in range(spec.blocks))
 
 
 def start(view: View) -> Iterable[str]:
@@ -72,7 +79,9 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(job_id))
     if job is None or (job.status is not None and job.status.ended):
         return NOTHING
-    return settle(view, job, int(block), now) if block else look(job, now)
+    if not block:
+        return look(job, now)
+    return settle(view, job, int(block), now) if int(block) in job.statuses else NOTHING
 
 
 def look(job: JobView, now: Instant) -> Plan:
@@ -91,7 +100,9 @@ def look(job: JobView, now: Instant) -> Plan:
         return unwant(job)
     if job.verdict is not None and job.verdict.ends:
         return stop_late(job, job.verdict)
-    return unwant_tasks(job) or pause(job, now) or (hold.tend(job, now) if job.tally.held else NOTHING)
+    if (plan := unwant_tasks(job) or pause(job, now) or adopted.close(job, now)) is not None:
+        return plan
+    return hold.tend(job, now) if job.tally.held else NOTHING
 
 
 def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
@@ -117,12 +128,12 @@ def settle(view: View, job: JobView, block: int, now: Instant) -> Plan:
     draft.fill("failures", lasted, [0] * len(lasted))
     for position in sorted(set(positions).difference(done)):
         index = block * BLOCK_TASKS + position
-        end = blame.on(_end_of(job.spec, attempt, status, position), position)
+        end = blame.on(end_of(job.spec, attempt, status, position), position)
         _count_fault(faults, draft, position, end, now)
         word = asked.words.get(position)
         verdict = Verdict(word) if word is not None else _judge(job.spec, draft, index, end)
         settled = _settle_one(job, draft, index, verdict, now, faults=faults.get(position, 0))
-        reason = settled.reason or status.reasons.get(position)
+        reason = settled.reason or status.reasons.get(position) or end.reason
         if settled.event is TaskEvent.AGAIN:
             again += [] if job.spec.is_beyond(index) else [index]
         elif settled.event is TaskEvent.SUSPECTED:
@@ -184,22 +195,6 @@ def _lasted(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
     ran_us = ints(status, "ran_us")
     least_us = SERVICE_LASTED_US if spec.stays else RETRY_LAST_MS * 1000
     return [at for at in positions if ran_us[at] >= least_us]
-
-
-def _end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
-    """What had to give way was stopped, even if its node never knew of it."""
-    state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
-    evicted = bool(attempt.flags[position] & EVICTED)
-    if evicted and state is AttemptState.LOST:
-        return End(AttemptState.STOPPED, is_evicted=True)
-    return End(
-        state,
-        code,
-        status.signal[position],
-        status.causes.get(position),
-        is_outdated=status.versions.get(position, 1) < spec.version,
-        is_evicted=evicted and state is AttemptState.STOPPED,
-    )
 
 
 def _count_fault(

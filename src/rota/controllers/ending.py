@@ -1,6 +1,7 @@
 """A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
 
 from rota.controllers.wishes import cluster_failed
+from rota.model.adoption import GONE
 from rota.model.attempt import NO_EXIT_CODE
 from rota.model.columns import Ranges, column
 from rota.model.job import JobStatus
@@ -8,7 +9,7 @@ from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
-from rota.model.view import JobView
+from rota.model.view import JobView, is_placed
 
 _BAD = (int(Phase.FAILED), int(Phase.LOST), int(Phase.TIMED_OUT))
 _NAMED = 8  # indices named in a sentence
@@ -85,6 +86,8 @@ def describe(job: JobView, index: int) -> str:
     status, task = job.statuses.get(block), job.tasks.get(block)
     if task is not None and position in task.reasons:
         return task.reasons[position]
+    if job.adoption is not None and not is_placed(job, index):
+        return GONE
     if status is None:
         return "never started"
     code, signal = _code(job, index)

@@ -1,16 +1,17 @@
-"""Attempts lost with their node + what their job's owner says -> what becomes of the tasks, or a wait."""
+"""Attempts that ended with their node + the word of their job's owner -> what becomes of the tasks."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
+from rota.controllers.verdict import is_loss
+from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import Ranges, ints
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent, TaskState
-from rota.model.limits import BLOCK_TASKS, TICK_MS, TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
+from rota.model.limits import BLOCK_TASKS, TICK_MS
 from rota.model.plan import Event, Instant
-from rota.model.recovery import Absence, Loss, Word
+from rota.model.recovery import Absence, Loss, Word, told_again_at_ms
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -65,13 +66,7 @@ def _owned(spec: JobSpec, block: Block, ended: Iterable[int]) -> list[int]:
     if spec.owner is None or spec.run is RunMode.AT_MOST_ONCE:
         return []
     task, attempt, status = block
-    return [
-        at
-        for at in ended
-        if task.state[at] == TaskState.WANTED
-        and status.state[at] == AttemptState.LOST
-        and not attempt.flags[at] & EVICTED  # that had to give way, and is placed again
-    ]
+    return [at for at in ended if task.state[at] == TaskState.WANTED and is_loss(attempt, status, at)]
 
 
 def _what_becomes(word: Word) -> TaskEvent:
@@ -100,17 +95,12 @@ def _taken_over_at(view: View, spec: JobSpec, loss: Loss) -> int | None:
 
 
 def _told(loss: Loss, now: Instant) -> Loss:
-    due = loss.times == 0 or now.ms >= _told_again_at(loss)
+    due = loss.times == 0 or now.ms >= told_again_at_ms(loss.told_ms, loss.times)
     return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
 
 
-def _told_again_at(loss: Loss) -> int:
-    pause_ms: int = min(TOLD_AGAIN_LAST_MS, TOLD_AGAIN_FIRST_MS * 2 ** min(loss.times - 1, 16))
-    return loss.told_ms + pause_ms
-
-
 def _look_again_at(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
-    times = [_told_again_at(loss) for loss in losses.values()]
+    times = [told_again_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
     if spec.when_no_controller is Absence.SCHEDULER:
         # Whoever is there now may go: not before this, then, would anybody act for it.
         later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
@@ -125,13 +115,13 @@ def _wait_ms(spec: JobSpec) -> int:
 def _reports(
     view: View, job: JobView, block: Block, losses: dict[int, Loss], news: list[int]
 ) -> Iterable[Event]:
-    """One for each node and number of attempt: by these its owner answers."""
-    places = ints(block.attempt, "node")
-    groups: dict[tuple[int, NodeId, int], list[int]] = {}
+    """One event for each node, attempt number and way it ended: its owner answers by attempt."""
+    places, state = ints(block.attempt, "node"), block.status.state
+    groups: dict[tuple[int, NodeId, int, int], list[int]] = {}
     for at in news:
-        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times)
+        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times, state[at])
         groups.setdefault(kind, []).append(block.task.block * BLOCK_TASKS + at)
-    for (attempt, node, times), indices in groups.items():
+    for (attempt, node, times, ended), indices in groups.items():
         ranges = Ranges(indices)
         name = view.nodes[node].spec.name if node in view.nodes else node
         was = "tasks {} of job {} were" if len(indices) > 1 else "task {} of job {} was"
@@ -139,7 +129,7 @@ def _reports(
         asks = f"{job.spec.owner} is to say again, fail, cancel or lost"
         yield Event(
             "task.unresolved",
-            f"{was.format(ranges, job.spec.id)} lost on {name}: {asks}{again}",
+            f"{was.format(ranges, job.spec.id)} {AttemptState(ended).name.lower()} on {name}: {asks}{again}",
             job=job.spec.id,
             node=node,
             indices=tuple(ranges.pairs),

@@ -16,7 +16,9 @@ _BY_ITSELF = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OU
 
 
 def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
-    """What is kept running is started again however it ended, after a pause."""
+    """Losses go to the recovery owner; a system job is started again however it ended, after a pause."""
+    if wanted and end.is_loss:
+        return Verdict(_after_loss(spec, end))
     if spec.kind is Kind.SYSTEM and wanted and end.state in _BY_ITSELF:
         return Verdict(TaskEvent.AGAIN, spends_a_retry=True)
     return _judge(spec, end, failures, wanted)
@@ -34,10 +36,10 @@ def _judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
             return Verdict(TaskEvent.SPENT)
         case AttemptState.TIMED_OUT:
             return Verdict(TaskEvent.OVERTIME)
-        case AttemptState.STOPPED:
+        case AttemptState.STOPPED:  # by request, or preempted
             return Verdict(TaskEvent.AGAIN if again else TaskEvent.GONE if wanted else TaskEvent.STOPPED)
-        case AttemptState.LOST:
-            return Verdict(_after_loss(spec.recovery, end) if again else TaskEvent.GONE)
+        case AttemptState.LOST:  # unwanted
+            return Verdict(TaskEvent.GONE)
         case _ if end.state in NOT_A_TRY and not wanted:
             return Verdict(TaskEvent.STOPPED)
         case _:
@@ -84,8 +86,11 @@ def _told(end: End) -> str:
     return f"killed by signal {end.signal}" if end.signal else f"exit {end.exit_code}"
 
 
-def _after_loss(recovery: Recovery, end: End) -> TaskEvent:
-    match recovery:
+def _after_loss(spec: JobSpec, end: End) -> TaskEvent:
+    """What the owner says of a lost task that may be started again; a controller was asked before."""
+    if spec.run is RunMode.AT_MOST_ONCE:
+        return TaskEvent.GONE
+    match spec.recovery:
         case Recovery.SCHEDULER:
             return TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN
         case Recovery.CANCEL:

@@ -62,11 +62,11 @@ def _making_way(job: JobView) -> Iterator[tuple[int, int]]:
 
 
 def _is_replaced(job: JobView, index: int, number: int) -> bool:
-    """By a later attempt, which runs; or its task has ended."""
+    """By a later attempt that runs (not one that was evicted before it ran), or its task has ended."""
     block, position = divmod(index, BLOCK_TASKS)
     phase = job.phases[block][position]
     later = ints(job.attempts[block], "number")[position] > number
-    return phase >= FIRST_END or (later and phase >= _RUNNING)
+    return phase >= FIRST_END or (later and phase == _RUNNING)
 
 
 def _outdated(job: JobView, wish: JobWish, under_way: dict[int, int], most: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import Machine
 from rota.model.columns import Draft, Ranges
-from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
+from rota.model.job import JobStatus
+from rota.model.lifecycle import TASK, JobState, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeWish
 from rota.model.phase import Phase
@@ -17,9 +18,12 @@ _NODES = "nodes"
 _REASON = "its node was deleted"
 
 
-WAKES: Wakes = {  # the last that is written of a node
-    NodeWish: lambda _: (_NODES,),
+WAKES: Wakes = {
+    NodeWish: lambda _: (_NODES,),  # the last record written when a node is deleted
     Machine: lambda record: (_NODES,) if record.goes else (),
+    # A task may become pending again after its node was deleted: its job resumes, or its loss is resolved.
+    JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
+    TaskBlock: lambda block: (block.job,),
 }
 
 
@@ -28,10 +32,12 @@ def start(view: View) -> Iterable[str]:
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
-    del key, now
+    del now
     puts: list[Record] = []
     events: list[Event] = []
     for job_id in view.systems:
+        if key not in (_NODES, job_id):
+            continue
         job = view.jobs[job_id]
         gone = [index for node, index in job.pinned.items() if node not in view.nodes and _pends(job, index)]
         if gone:

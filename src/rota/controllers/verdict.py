@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
-from rota.model.attempt import NO_EXIT_CODE
+from rota.model.attempt import DRAINED, EVICTED, NO_EXIT_CODE, AttemptBlock, StatusBlock
+from rota.model.columns import ints
+from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
+from rota.model.retry import Cause
 
 
 class End(NamedTuple):
@@ -14,14 +17,62 @@ class End(NamedTuple):
     is_suspect: bool = False  # too many nodes went down while its task ran on them
     is_outdated: bool = False  # a newer version of its job's spec takes its place
     is_evicted: bool = False  # the scheduler made it give way
+    left_with_node: bool = False  # its node is gone, leaves or is emptied
+
+    @property
+    def is_loss(self) -> bool:
+        """It ended with its node: the recovery owner of its job decides what becomes of the task."""
+        return self.state is AttemptState.LOST or self.left_with_node
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended, where its node has given no reason."""
+        return "its node was drained" if self.left_with_node and self.is_evicted else None
 
     @property
     def is_fault(self) -> bool:
         """The cluster is to blame, not the work and not a user's request."""
-        return self.state is AttemptState.LOST or self.is_evicted
+        return self.is_loss or self.is_evicted
 
 
 class Verdict(NamedTuple):
     event: TaskEvent
     spends_a_retry: bool = False
     reason: str | None = None  # why it is not tried again, though retries are left
+
+
+def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
+    """Whether an ended attempt ended with its node, so that the recovery owner of its job decides.
+
+    Its node was lost, was deleted, restarted or left, its keeper died, its lease ended, or a drain moved it.
+    No loss is an end of its own, a stop by request (cancel, restart, pause, update) and a preemption, after
+    which the scheduler places the task again: the node is there, and the job may be preempted.
+    """
+    flags = attempt.flags[position]
+    if flags & EVICTED and not flags & DRAINED:
+        return False
+    match AttemptState(status.state[position]):
+        case AttemptState.LOST:
+            return True
+        case AttemptState.STOPPED:
+            return bool(flags & DRAINED) or status.causes.get(position) == Cause.NODE_LEFT
+        case _:
+            return False
+
+
+def end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
+    """How the attempt at this position ended; a preempted one was stopped, even if its node was lost."""
+    state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
+    lost = is_loss(attempt, status, position)
+    evicted = bool(attempt.flags[position] & EVICTED)
+    if evicted and not lost and state is AttemptState.LOST:
+        return End(AttemptState.STOPPED, is_evicted=True)
+    return End(
+        state,
+        code,
+        status.signal[position],
+        status.causes.get(position),
+        is_outdated=status.versions.get(position, 1) < spec.version,
+        is_evicted=evicted and state is AttemptState.STOPPED,
+        left_with_node=lost,
+    )

@@ -1,17 +1,20 @@
 """What the mirror holds of a job and of a node: its records, and what is derived from them."""
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from rota.engine.pins import Pins
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import changes, differing, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, at_home
-from rota.model.lifecycle import NodeState
-from rota.model.limits import BLOCK_TASKS
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Unplaceable, at_home
+from rota.model.lifecycle import NODE_IS_THERE, NodeState
+from rota.model.limits import BLOCK_TASKS, SHORT_RUN_US
+from rota.model.move import MoveOrder
+from rota.model.move_wait import wait_of
 from rota.model.neighbours import NOWHERE
 from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
 from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
@@ -20,14 +23,16 @@ from rota.model.plan import Record
 from rota.model.recovery import JobAnswers
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
-from rota.model.shape import Line
+from rota.model.serve import Group
+from rota.model.shape import Line, RunMode
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
-_PHASES, _PENDING, _OFFERED, _STOPPING = (
+_PHASES, _PENDING, _OFFERED, _RUNNING, _STOPPING = (
     len(Phase),
     int(Phase.PENDING),
     int(Phase.OFFERED),
+    int(Phase.RUNNING),
     int(Phase.STOPPING),
 )
 _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
@@ -116,11 +121,13 @@ class JobEntry:
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None
         self.verdict: JobVerdict | None = None
+        self.unplaceable: Unplaceable | None = None
         self.answers: JobAnswers | None = None
         self.results: dict[tuple[int, int], Result] = {}  # by index and attempt
         self.results_bytes = 0
         self.former: JobFormer | None = None
         self.rollout: JobRollout | None = None
+        self.adoption: JobAdoption | None = None
         self.tasks: dict[int, TaskBlock] = {}
         self.attempts: dict[int, AttemptBlock] = {}
         self.statuses: dict[int, StatusBlock] = {}
@@ -128,7 +135,7 @@ class JobEntry:
         self.holds: dict[int, bytes] = {}
         self._pins = Pins()
         self.tally = JobTally(spec.count)
-        self.run_us: float | None = None
+        self.run_us: float | None = None  # how long its tasks run, a moving mean
         self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.fresh = 0  # the lowest index that was never placed
         self.has_gaps = False  # some tasks have ended and were never placed
@@ -137,9 +144,11 @@ class JobEntry:
         # A heap of (not before, index); an entry is void if `again` says otherwise.
         self._pauses: list[tuple[int, int]] = []
         self.in_line: Line | None = None  # the line it waits in
+        self.in_group: tuple[str, Group] | None = None  # of the index of unfinished jobs by cluster
         self.resumes_ms: int | None = None  # when a pause ends after which its line is to be tried
         self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
         self.on: dict[NodeId, int] = {}  # live attempts by node
+        self.moving: dict[int, MoveOrder] = {}  # by index: moves that are not carried out yet
         self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
         self.counted = NOWHERE
         self.counted_version = -1  # of the neighbours when `counted` was made
@@ -156,9 +165,15 @@ class JobEntry:
     def parts(self) -> Iterator[Record]:
         """Its records that are not blocks of tasks."""
         yield self.spec
-        parts = (self.wish, self.cluster, self.status, self.verdict, self.answers, self.former, self.rollout)
+        decided = (self.cluster, self.status, self.verdict, self.unplaceable)
+        parts = (self.wish, *decided, self.answers, self.former, self.rollout, self.adoption)
         yield from (part for part in parts if part is not None)
         yield from self.pins.values()
+
+    def adopt(self, record: JobAdoption) -> None:
+        """Of an adopted job any task may have been placed or not, whatever its index."""
+        self.adoption = record
+        self.has_gaps = True
 
     def report(self, result: Result) -> None:
         self.results[result.index, result.attempt] = result
@@ -181,9 +196,8 @@ class JobEntry:
         """Of what is pending: a pause may have been cut short."""
         again = self.again.get(new.block)
         if again:
-            not_before = ints(new, "not_before")
             for index, before_ms in list(again.items()):
-                now_ms = not_before[index % BLOCK_TASKS]
+                now_ms = self._not_before_ms(index, new)
                 if now_ms != before_ms:
                     self._pause(again, index, now_ms)
 
@@ -249,21 +263,60 @@ class JobEntry:
         first = attempt.block * BLOCK_TASKS
         number = ints(attempt, "number")
         task = self.tasks.get(attempt.block)
-        not_before = None if task is None else ints(task, "not_before")
         again = self.again.setdefault(attempt.block, {})
         for position in positions:
             index = first + position
             if not number[position]:
                 self.has_gaps |= phase[position] != _PENDING
                 continue
-            self.fresh = max(self.fresh, index + 1)
+            if self.adoption is None:
+                self.fresh = max(self.fresh, index + 1)
             if phase[position] == _PENDING:
                 self._again_count += index not in again
-                self._pause(again, index, 0 if not_before is None else not_before[position])
+                self._pause(again, index, self._not_before_ms(index, task))
             else:
                 self._again_count -= again.pop(index, None) is not None
         if not again:
             del self.again[attempt.block]
+
+    def _not_before_ms(self, index: int, task: TaskBlock | None) -> int:
+        """Cluster time from which a pending task may be placed on any node.
+
+        Until the wait of its move is over a moved task is in no line: the scheduler places it apart from the
+        others, where its move says. So a line holds only tasks that may go to the same nodes.
+        """
+        position = index % BLOCK_TASKS
+        move = self.moving.get(index)
+        wait = None if move is None else wait_of(move, task, position)
+        if wait is not None:
+            return wait.until_ms
+        return 0 if task is None else ints(task, "not_before")[position]
+
+    def note_moves(self, moves: Mapping[int, MoveOrder]) -> None:
+        """Keep those of these moves that are not carried out yet."""
+        self.moving = {index: move for index, move in moves.items() if self._is_moving(index, move)}
+
+    def move_waits_end_ms(self, now_ms: int) -> list[int]:
+        """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
+        ends = (self.again.get(index // BLOCK_TASKS, {}).get(index, 0) for index in self.moving)
+        return [end_ms for end_ms in ends if end_ms > now_ms]
+
+    def _is_moving(self, index: int, move: MoveOrder) -> bool:
+        """Whether the task has neither ended nor started on another node.
+
+        A refused offer leaves the order in force. While records are loaded the attempt may not be known yet.
+        """
+        block, position = divmod(index, BLOCK_TASKS)
+        attempt = self.attempts.get(block)
+        if attempt is None or block not in self.phases:
+            return True
+        phase = self.phases[block][position]
+        if wait_of(move, self.tasks.get(block), position) is None or _ENDS <= phase < _AFTER_ENDS:
+            return False
+        if phase < _RUNNING or phase > _STOPPING:
+            return True
+        is_stopped = self.spec.run is not RunMode.AT_MOST_ONCE  # that runs on where it has started
+        return is_stopped and ints(attempt, "number")[position] == move.attempt
 
     def _pause(self, again: dict[int, int], index: int, until_ms: int) -> None:
         again[index] = until_ms
@@ -313,7 +366,13 @@ class JobEntry:
             if _PENDING in phases:
                 first = block * BLOCK_TASKS
                 indices = range(max(first, self.fresh), first + len(phases))
-                yield from (index for index in indices if phases[index - first] == _PENDING)
+                placed = self.again.get(block, {})  # they pend again
+                yield from (at for at in indices if phases[at - first] == _PENDING and at not in placed)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
+        return self.run_us is not None and self.run_us <= SHORT_RUN_US
 
     def ready_ms(self) -> int:
         """Cluster time from which one of its pending tasks may be placed; 0: at once."""
@@ -342,7 +401,8 @@ def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> I
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
     sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
-    return sorted({index // BLOCK_TASKS for index in (*now.restart, *now.killed, *now.cancel_tasks, *sent)})
+    named = (*now.restart, *now.killed, *now.moves, *now.cancel_tasks, *sent)
+    return sorted({index // BLOCK_TASKS for index in named})
 
 
 class NodeEntry:
@@ -356,10 +416,14 @@ class NodeEntry:
         self.link = Link.UNKNOWN
         self.heard_at_ms = 0
         self.load: Load | None = None
+        self.measured_at_ms = 0  # cluster time at which `load` was reported
         self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
         self.retires = False  # its machine is about to be ended
         self.refused: Unwelcome | None = None  # it calls, and may not come in
+        self.parting: str | None = None  # why it closed its last connection, as it said itself
+        self.left_at: tuple[int, int] | None = None  # revision and index of the event that told of its leave
+        self.counted: tuple[str, NodeState] | None = None  # its cluster and state, as they were last counted
 
     def records(self) -> Iterator[Record]:
         """All that is on disk about it."""
@@ -368,6 +432,9 @@ class NodeEntry:
 
     def refuse(self, why: Unwelcome | None) -> None:
         self.refused = why
+
+    def part(self, reason: str) -> None:
+        self.parting = reason
 
     def paced(self, report_ms: int) -> None:
         self.report_ms = report_ms
@@ -379,7 +446,14 @@ class NodeEntry:
 
     @property
     def open(self) -> bool:
+        status = self.status
+        ready = status is not None and status.state is NodeState.READY
+        return ready and self.link is Link.UP and self.expected
+
+    @property
+    def expected(self) -> bool:
+        """Whether it takes new work, or would if its connection were up."""
         wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
         status = self.status
-        ready = status is not None and status.state is NodeState.READY and status.welcomes
-        return wished and ready and self.link is Link.UP and not self.retires
+        there = status is not None and status.state in NODE_IS_THERE and status.welcomes
+        return wished and there and not self.retires

@@ -11,7 +11,7 @@ import msgspec
 from rota.engine.entries import JobEntry
 from rota.engine.refusals import Refusals
 from rota.model.ids import JobId
-from rota.model.job import Kind, Turn
+from rota.model.job import Kind, LineChange, Turn
 from rota.model.lifecycle import JobState
 from rota.model.limits import LINE_CHANGES_KEPT
 from rota.model.log import Log
@@ -38,7 +38,7 @@ class Lines:
             Line, dict[JobId, JobEntry]
         ] = {}  # errand -> jobs in the line of all directories
         self._refused: dict[Line, None] = {}  # errands with a line of their own
-        self.changed: Log[Line] = Log(LINE_CHANGES_KEPT)
+        self.changed: Log[LineChange] = Log(LINE_CHANGES_KEPT)
         self.jobs_in: Counter[str] = Counter()  # jobs in lines, by cluster
 
     def all(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
@@ -49,7 +49,7 @@ class Lines:
 
     def put(self, job: JobEntry, now_ms: int) -> None:
         """Move it to where it belongs now."""
-        ready_ms = _ready_at_ms(job)
+        ready_ms = _ready_at_ms(job, now_ms)
         line = None
         if ready_ms is not None and ready_ms <= now_ms:
             line = self._line_of(job)
@@ -68,9 +68,13 @@ class Lines:
         while self._pauses and self._pauses[0][0] <= now_ms:
             at_ms, _, job = heapq.heappop(self._pauses)
             if job.resumes_ms == at_ms:
-                if job.in_line is not None:
-                    self.changed.add(job.in_line)
+                self.note_better(job)
                 self.put(job, now_ms)
+
+    def note_better(self, job: JobEntry) -> None:
+        """If it waits, it may start now although no room has grown."""
+        if job.in_line is not None:
+            self.changed.add(LineChange(job.in_line, is_better=True))
 
     def next_ms(self) -> int | None:
         """When the next pause ends."""
@@ -94,7 +98,7 @@ class Lines:
         job.in_line = None
         turns = self._lines[line]
         del turns[bisect_left(turns, job.spec.order)]
-        self.changed.add(line)
+        self.changed.add(LineChange(line))
         self.jobs_in[line.shape.cluster] -= 1
         if not turns:
             del self._lines[line]
@@ -109,7 +113,7 @@ class Lines:
     def _enter(self, job: JobEntry, line: Line) -> None:
         job.in_line = line
         insort(self._lines.setdefault(line, []), job.spec.order)
-        self.changed.add(line)
+        self.changed.add(LineChange(line, job.spec.order))
         self.jobs_in[line.shape.cluster] += 1
         if job.spec.workdir is not None and line.workdir is None:
             self._by_workdir.setdefault(job.spec.errand, {})[job.spec.id] = job
@@ -122,12 +126,21 @@ class Lines:
         return msgspec.structs.replace(line, gang=job.tally.pending) if job.spec.gang else line
 
 
-def _ready_at_ms(job: JobEntry) -> int | None:
+def _ready_at_ms(job: JobEntry, now_ms: int) -> int | None:
     """Cluster time from which a task of it may be placed; None: not before something else changes."""
     paused = job.wish is not None and job.wish.paused  # counts before its status says so
     active = job.status is not None and job.status.state is _ACTIVE
     if not active or paused or job.is_parked or not job.tally.pending:
         return None
-    if job.spec.parallel is not None and job.tally.live >= job.spec.parallel:
-        return None
-    return job.all_ready_ms() if job.spec.gang else job.ready_ms()
+    if job.spec.parallel is not None:
+        if job.tally.live >= job.spec.parallel:
+            return None
+        # A moved task keeps its place under the limit between its two nodes. When its wait ends it gives that
+        # place up, and waits in line like the others.
+        waits_end_ms = job.move_waits_end_ms(now_ms)
+        if job.tally.live + len(waits_end_ms) >= job.spec.parallel:
+            return min(waits_end_ms)
+    if not job.spec.gang:
+        return job.ready_ms()
+    # A gang that stops starts again as a whole, when the last of it has ended.
+    return None if job.tally.stopping else job.all_ready_ms()

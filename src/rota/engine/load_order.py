@@ -1,9 +1,20 @@
 """A record -> its turn when all are read: what others stand on comes first."""
 
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
-from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import (
+    Counters,
+    JobCluster,
+    JobGone,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    SubmitKey,
+    Unplaceable,
+)
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -50,10 +61,12 @@ def _turn(record: Record) -> int:
             | JobCluster()
             | JobStatus()
             | JobVerdict()
+            | Unplaceable()
             | JobAnswers()
             | Result()
             | JobFormer()
             | JobRollout()
+            | JobAdoption()
             | SubmitKey()
             | JobGone()
             | NodeWish()

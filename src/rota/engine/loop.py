@@ -68,7 +68,7 @@ from rota.model.limits import (
     TURNING_LOOKS_MAX,
     TURNING_RATIO,
 )
-from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record
+from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record, may_write
 
 Packed = TypeVar("Packed")
 EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
@@ -527,7 +527,7 @@ def _checked(owner: str, plan: Plan) -> Plan:
     """The plan, if it writes nothing that is another component's."""
     for record in plan.puts:
         kind = type(record)
-        if OWNERS[kind] != owner:
+        if not may_write(owner, kind):
             raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[kind]}'s")
     return plan
 

@@ -1,8 +1,10 @@
 """The cluster in memory and its indexes; written only by apply() and observations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
+from rota.engine.assigned import Assigned
 from rota.engine.entries import Devices, JobEntry, Move, NodeEntry, touched_by
 from rota.engine.followers import Followers
 from rota.engine.lines import Lines
@@ -11,13 +13,25 @@ from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
 from rota.model.accounts import Accounts
+from rota.model.adoption import JobAdoption
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Machine
 from rota.model.columns import FEW, changes, ints
 from rota.model.ids import JobId, Key, NodeId, subject_of
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Turn, at_home
-from rota.model.lifecycle import AttemptState, JobState
+from rota.model.job import (
+    JobCluster,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    Kind,
+    LineChange,
+    Turn,
+    Unplaceable,
+    at_home,
+)
+from rota.model.lifecycle import AttemptState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.log import Log
 from rota.model.namespace import Namespace
@@ -30,6 +44,7 @@ from rota.model.recovery import JobAnswers, Presence
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
+from rota.model.serve import Group
 from rota.model.shape import Line
 from rota.model.task import TaskBlock
 
@@ -63,7 +78,10 @@ class Mirror(Standing):
         self.presence = Presence()
         self._followers = Followers()
         self.systems: dict[JobId, None] = {}
+        self.moving: dict[JobId, None] = {}  # jobs of which tasks are to run on other nodes, and do not yet
         self.unassigned: dict[JobId, None] = {}  # that have no cluster yet
+        self._assigned = Assigned()
+        self.jobs_by_cluster: Mapping[str, Mapping[Group, Mapping[JobId, None]]] = self._assigned.jobs
         self.aside: frozenset[JobId] = frozenset()  # jobs on disk that could not be loaded
         self.unfinished = 0
         self.now_ms = 0
@@ -78,10 +96,12 @@ class Mirror(Standing):
             JobCluster: self._set_job_cluster,
             JobStatus: self._set_job_status,
             JobVerdict: self._set_job_verdict,
+            Unplaceable: self._set_unplaceable,
             JobAnswers: self._set_job_answers,
             Result: lambda record: self.jobs[record.job].report(record),
             JobFormer: self._set_job_former,
             JobRollout: self._set_job_rollout,
+            JobAdoption: lambda record: self.jobs[record.id].adopt(record),
             TaskBlock: self._set_block,
             AttemptBlock: self._set_block,
             StatusBlock: self._set_block,
@@ -103,11 +123,14 @@ class Mirror(Standing):
         self._lines.wake(self.now_ms)
         return self._lines.jobs_in[cluster]
 
+    def nodes_in(self, cluster: str) -> Mapping[NodeState, int]:
+        return self._assigned.nodes(cluster)
+
     def line(self, line: Line) -> Sequence[Turn]:
         return self._lines.of(line)
 
     @property
-    def line_changes(self) -> Log[Line]:
+    def line_changes(self) -> Log[LineChange]:
         self._lines.wake(self.now_ms)
         return self._lines.changed
 
@@ -175,10 +198,12 @@ class Mirror(Standing):
         entry = self.jobs.get(job)
         if entry is not None:
             entry.is_parked = True
+            self._note_moving(entry)
             self._lines.put(entry, self.now_ms)
 
     def let_back(self, job: JobId) -> None:
         self.jobs[job].is_parked = False
+        self._note_moving(self.jobs[job])
         self._lines.put(self.jobs[job], self.now_ms)
 
     # ---- observing: what is never stored
@@ -193,9 +218,12 @@ class Mirror(Standing):
     def connect(self, node: NodeId, link: Link) -> None:
         entry = self._node(node)
         entry.link = link
+        if link is Link.UP:
+            entry.parting = entry.left_at = None
         self._refit(entry)
 
-    def measure(self, node: NodeId, load: Load) -> None:
+    def measure(self, node: NodeId, load: Load, settled: Mapping[str, int] | None = None) -> None:
+        """`settled` is what was reserved there when the node measured this; None: what is reserved now."""
         entry = self._node(node)
         capacity = entry.status.capacity if entry.status else {}
         free = {"memory": load.memory_free, "disk": load.disk_free}
@@ -203,8 +231,14 @@ class Mirror(Standing):
             self.room.slot[node],
             {resource: amount for resource, amount in free.items() if amount is not None},
             load.cpu_milli / max(1, capacity.get("cpu", 1)),
+            settled,
         )
+        entry.measured_at_ms = self.now_ms
         entry.load = load  # last: a load whose numbers do not fit must not be there to be inherited
+
+    def settled_on(self, node: NodeId) -> Mapping[str, int]:
+        """What was reserved on a node when it measured its load."""
+        return self.room.settled_at(self.room.slot[node])
 
     def resume(self, before: "Mirror") -> None:
         """Take over what was observed, after a mirror that was half-written was read again.
@@ -234,7 +268,8 @@ class Mirror(Standing):
                 self.nodes[node].paced(entry.report_ms)
                 self.nodes[node].refuse(entry.refused)
                 if entry.load is not None:
-                    self.measure(node, entry.load)
+                    self.measure(node, entry.load, before.settled_on(node))
+                    self.nodes[node].measured_at_ms = entry.measured_at_ms
 
     # ---- inside: one setter per kind of record
 
@@ -243,11 +278,21 @@ class Mirror(Standing):
         if job is not None:
             self._revise_job(job, record)
             return
-        self.jobs[record.id] = JobEntry(begun(record))
+        job = JobEntry(begun(record))
+        self._list_job(job)
         self.unassigned[record.id] = None
+        self._assigned.put(job)
         self.unfinished += 1
         self._followers.come(record)
         self._sums.begin(record)
+
+    def _list_job(self, job: JobEntry) -> None:
+        """Jobs are in the order of their numbers: an adopted one may come after jobs with higher numbers."""
+        number = int(job.spec.id)
+        higher = list(takewhile(lambda other: int(other) > number, reversed(self.jobs)))
+        self.jobs[job.spec.id] = job
+        for other in reversed(higher):
+            self.jobs[other] = self.jobs.pop(other)
 
     def _revise_job(self, job: JobEntry, record: JobSpec) -> None:
         """An update: what was counted by the old spec is counted by the new one."""
@@ -256,6 +301,7 @@ class Mirror(Standing):
             self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
+        self._assigned.put(job)
         self._sums.begin(record)
         for block, attempt in job.attempts.items():
             self._shift_holds(job, attempt, bytes(len(job.held(block))), job.held(block))
@@ -265,6 +311,8 @@ class Mirror(Standing):
     def _set_job_wish(self, record: JobWish) -> None:
         job = self.jobs[record.id]
         before, job.wish = job.wish, record
+        job.note_moves(record.moves)
+        self._note_moving(job)
         for block in touched_by(before, record, job.attempts):
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
@@ -278,9 +326,13 @@ class Mirror(Standing):
             job.spec = at_home(job.spec, record.cluster)
         elif job.spec.home != record.cluster:
             self._revise_job(job, job.spec)
+        self._assigned.put(job)
 
     def _set_job_verdict(self, record: JobVerdict) -> None:
         self.jobs[record.id].verdict = record
+
+    def _set_unplaceable(self, record: Unplaceable) -> None:
+        self.jobs[record.id].unplaceable = record
 
     def _set_job_answers(self, record: JobAnswers) -> None:
         self.jobs[record.id].answers = record
@@ -311,6 +363,14 @@ class Mirror(Standing):
             self.systems[record.id] = None
         else:
             self.systems.pop(record.id, None)
+
+    def _note_moving(self, job: JobEntry) -> None:
+        """Parked and ended jobs are not offered to the scheduler."""
+        ended = job.status is not None and job.status.ended
+        if job.moving and not job.is_parked and not ended:
+            self.moving[job.spec.id] = None
+        else:
+            self.moving.pop(job.spec.id, None)
 
     def _set_node_spec(self, record: NodeSpec) -> None:
         self._node(record.id).spec = record
@@ -353,6 +413,9 @@ class Mirror(Standing):
         elif changed:
             job.has_gaps = True
         job.phases[block], job.holds[block] = now.phase, now.hold
+        if job.moving:
+            job.note_moves(job.moving)
+            self._note_moving(job)
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
@@ -410,7 +473,10 @@ class Mirror(Standing):
         ran = [ran_us[at] for at in changed if new.state[at] in _RAN]
         if ran:
             mean_us = sum(ran) / len(ran)
+            was_short = job.is_short
             job.run_us = mean_us if job.run_us is None else 0.7 * job.run_us + 0.3 * mean_us
+            if job.is_short and not was_short:
+                self._lines.note_better(job)
         for at in changed:
             if new.state[at] == _REFUSED:
                 attempt = job.attempts[new.block]
@@ -427,8 +493,10 @@ class Mirror(Standing):
         if job.spec.kind is _SYSTEM:
             self._note_system(record)
         if ended and not before:
+            self._assigned.take_out(job)
             self._sums.end(job.spec)
             self.past.end(job.spec, record)
+        self._note_moving(job)
         if record.state is _CANCELING:
             for block in job.attempts:
                 self._touch_block(job, block)
@@ -462,14 +530,18 @@ class Mirror(Standing):
         taints = entry.wish.taints if entry.wish else ()
         self.room.set_labels(slot, {**declared, **entry.spec.labels, **own}, taints)
         self.room.set_open(slot, entry.open)
+        self.room.expect(slot, entry.expected)
+        self._assigned.count(entry)
 
     def _forget_job(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
         if job is not None:
             self.past.forget(job_id)
             self._lines.take_out(job)
+            self._assigned.take_out(job)
             job.resumes_ms = None
         self.systems.pop(job_id, None)
+        self.moving.pop(job_id, None)
         self.unassigned.pop(job_id, None)
         if job is not None and not (job.status is not None and job.status.ended):
             self.unfinished -= 1
@@ -481,6 +553,7 @@ class Mirror(Standing):
         self.touched.pop(node, None)  # nobody is there to be told
         if entry is not None:
             self.room.remove(node)
+            self._assigned.discount(entry)
 
 
 def _unsorted(records: list[Record]) -> Record:

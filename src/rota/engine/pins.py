@@ -17,13 +17,16 @@ class Pins:
         self.nodes: list[NodeId] = []  # by index
 
     def take(self, record: PinBlock) -> int:
-        """So many tasks have come."""
+        """Apply a block; returns how many tasks have come. An adopted job may learn of a node by it."""
         self.blocks[record.block] = record
-        new = record.nodes[len(self.nodes) - record.block * BLOCK_TASKS :]
-        for node in new:
-            self.index[node] = len(self.nodes)
-            self.nodes.append(node)
-        return len(new)
+        first, before = record.block * BLOCK_TASKS, len(self.nodes)
+        is_named = list(record.nodes[: before - first]) != self.nodes[first : first + len(record.nodes)]
+        self.nodes[first : first + len(record.nodes)] = record.nodes
+        if is_named:
+            self.index = {node: index for index, node in enumerate(self.nodes)}
+        else:
+            self.index.update({self.nodes[index]: index for index in range(before, len(self.nodes))})
+        return len(self.nodes) - before
 
     def pending(self, phases: dict[int, bytes], again: dict[int, dict[int, int]], now_ms: int) -> list[int]:
         """Indices that wait for their nodes, whatever order those came in."""

@@ -1,5 +1,6 @@
 """A mirror -> a second one of what has not ended, on which anything may be tried without touching it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from rota.engine.mirror import Mirror
@@ -14,9 +15,18 @@ class Taken(NamedTuple):
 
     now_ms: int
     records: list[Record]
-    seen: list[tuple[NodeId, Link, Load | None]]  # what was observed of nodes, and is in no record
+    seen: list["Seen"]
     run_us: list[tuple[JobId, float]]
     refusals: Refusals
+
+
+class Seen(NamedTuple):
+    """What was observed of a node, and is in no record."""
+
+    node: NodeId
+    link: Link
+    load: Load | None
+    settled: Mapping[str, int]  # what was reserved there when it measured that load
 
 
 class Shadow(Mirror):
@@ -32,7 +42,7 @@ class Shadow(Mirror):
         records.extend(mirror.namespaces.values())
         for name, node in mirror.nodes.items():
             records.extend(node.records())
-            taken.seen.append((name, node.link, node.load))
+            taken.seen.append(Seen(name, node.link, node.load, mirror.settled_on(name)))
         for job in mirror.jobs.values():
             if job.status is not None and job.status.ended:
                 continue
@@ -46,10 +56,10 @@ class Shadow(Mirror):
         shadow = cls()
         shadow.now_ms = taken.now_ms
         shadow.load(taken.records)
-        for node, link, load in taken.seen:
+        for node, link, load, settled in taken.seen:
             shadow.connect(node, link)
             if load is not None:
-                shadow.measure(node, load)
+                shadow.measure(node, load, settled)
         for job, run_us in taken.run_us:
             shadow.jobs[job].run_us = run_us
         shadow.refusals.adopt(taken.refusals)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from rota.gateway.worker import Away, Refused, Worker
-from rota.wire.agent import BEGUN, DONE
+from rota.wire.agent import BEGUN, DONE, WITHHELD
 from rota.wire.generated import agent_pb2 as pb
 
 _FIRST_SECONDS = 5.0  # a busy worker's before its first word
@@ -30,8 +30,10 @@ async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogCh
         return
     at = 0
     async for data in _read(source, handle, follow=asked.follow):
-        if isinstance(data, str):
-            yield pb.LogChunk(id=asked.id, offset=at, error=f"the worker does not send it: {data}")
+        if isinstance(data, Exception):
+            code = WITHHELD if isinstance(data, Refused) else ""
+            error = f"the worker does not send the output: {data}"
+            yield pb.LogChunk(id=asked.id, offset=at, error=error, code=code)
             return
         fresh = data[max(0, asked.offset - at) :]
         at += len(data)
@@ -45,13 +47,13 @@ async def error_chunk(reading: int, why: str) -> AsyncIterator[pb.LogChunk]:
     yield pb.LogChunk(id=reading, error=why, code="not_found")
 
 
-async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[bytes | str]:
-    """To its end; or, if it ended or is not followed, until nothing comes for a while. Texts are errors."""
+async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[bytes | Away | Refused]:
+    """To its end; or, if it ended or is not followed, until nothing comes for a while."""
     clock = asyncio.get_running_loop()
     until = clock.time() + _READ_SECONDS
     patience = _FIRST_SECONDS
     pieces = aiter(source.worker.stream(handle))
-    reading: asyncio.Task[bytes | str | None] | None = None
+    reading: asyncio.Task[bytes | Away | Refused | None] | None = None
     try:
         while True:
             reading = reading or source.tasks.create_task(_next(pieces))
@@ -70,11 +72,11 @@ async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[b
             reading.cancel()
 
 
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | str | None:
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | Away | Refused | None:
     """None: that was all."""
     try:
         return await anext(pieces)
     except StopAsyncIteration:
         return None
     except (Away, Refused) as error:
-        return str(error)
+        return error

@@ -10,6 +10,7 @@ from rota.gateway import enrolment
 from rota.gateway.standin import NodeDoor, Standin
 from rota.gateway.worker import Worker
 from rota.model.ids import NodeId
+from rota.model.limits import WORKER_START_PROBE_MS
 from rota.model.node import Dialled, NodeSpec
 
 log = structlog.get_logger("rota.gateway")
@@ -19,7 +20,8 @@ _AGAIN_SECONDS = 5.0  # after a stand-in has failed
 
 @dataclass(frozen=True)
 class Attended:
-    worker: Dialled
+    dialled: Dialled
+    worker: Worker
     by: asyncio.Task[None]
 
 
@@ -38,31 +40,37 @@ class Gateway:
                 self._news.clear()
                 wanted = await self._engine.read(enrolment.registered)
                 await self._let_go(wanted)
-                for node, worker in wanted.items():
+                for node, dialled in wanted.items():
                     if node not in self._attended:
-                        task = tasks.create_task(self._attend(node, worker))
-                        self._attended[node] = Attended(worker, task)
+                        worker = Worker(dialled.address, self._trusted)
+                        task = tasks.create_task(self._attend(node, dialled, worker))
+                        self._attended[node] = Attended(dialled, worker, task)
                 await self._news.wait()
+
+    async def answers(self, node: NodeId) -> bool:
+        """Whether the worker of a node answers a call now; True if it registered only a moment ago."""
+        attended = self._attended.get(node)
+        return attended is None or await attended.worker.is_there(WORKER_START_PROBE_MS / 1000)
 
     async def _let_go(self, wanted: dict[NodeId, Dialled]) -> None:
         """Of who said goodbye, or is registered anew."""
-        over = [node for node, one in self._attended.items() if wanted.get(node) != one.worker]
+        over = [node for node, one in self._attended.items() if wanted.get(node) != one.dialled]
         ending = [self._attended.pop(node).by for node in over]
         for task in ending:
             task.cancel()
         if ending:
             await asyncio.wait(ending)
 
-    async def _attend(self, node: NodeId, dialled: Dialled) -> None:
-        while True:
-            worker = Worker(dialled.address, self._trusted)
-            try:
-                await Standin(self._engine, self._door, node, dialled, worker).run()
-            except Exception as error:
-                log.error("a stand-in failed", node=node, exc_info=error)
-            finally:
-                await worker.close()
-            await asyncio.sleep(_AGAIN_SECONDS)
+    async def _attend(self, node: NodeId, dialled: Dialled, worker: Worker) -> None:
+        try:
+            while True:
+                try:
+                    await Standin(self._engine, self._door, node, dialled, worker).run()
+                except Exception as error:
+                    log.error("a stand-in failed", node=node, exc_info=error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+        finally:
+            await worker.close()
 
     def _hear(self, committed: Committed) -> None:
         decided = committed.decided

@@ -133,12 +133,11 @@ class Ward:
             self._end(answer)
 
     def _end(self, answer: Answer) -> None:
-        if self._wish.is_set():
-            self._tell(self._ending)
-        elif answer.error:
-            self._tell(Said.EXITED, _FAILED, answer.text[:1000] or "the worker says that it failed")
+        said = self._ending if self._wish.is_set() else Said.EXITED
+        if answer.error:
+            self._tell(said, _FAILED, answer.text[:1000] or "the worker says that it failed")
         else:
-            self._tell(Said.EXITED, 0)
+            self._tell(said, 0)
 
     def _tell(self, said: Said, exit_code: int = -1, reason: str | None = None) -> None:
         now_ms = time.time_ns() // 1_000_000

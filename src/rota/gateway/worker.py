@@ -49,10 +49,10 @@ class Worker:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def is_there(self) -> bool:
+    async def is_there(self, seconds: float = _ANSWER_SECONDS) -> bool:
         """Whatever a worker says of a job that nobody has: it says something."""
         try:
-            await self.query("")
+            await self.query("", seconds)
         except Away:
             return False
         except Refused:
@@ -67,8 +67,8 @@ class Worker:
     async def stop(self, job: str) -> None:
         await self._call("StopJob", pb.StopJobRequest(jobID=job), _ANSWER_SECONDS)
 
-    async def query(self, job: str) -> Answer:
-        said = await self._call("QueryJob", pb.QueryJobRequest(jobID=job), _ANSWER_SECONDS)
+    async def query(self, job: str, seconds: float = _ANSWER_SECONDS) -> Answer:
+        said = await self._call("QueryJob", pb.QueryJobRequest(jobID=job), seconds)
         return Answer(said.done, said.error, said.errorText)
 
     async def stream(self, job: str) -> AsyncIterator[bytes]:
@@ -77,6 +77,8 @@ class Worker:
             async for piece in call:
                 yield piece.output
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # the rest of the contract it may well know
+                raise Refused("it does not implement StreamJob") from None
             raise _told(error) from None
         finally:
             call.cancel()

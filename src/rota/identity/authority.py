@@ -19,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rota.identity import certificates, files, tokens
 from rota.identity.certificates import Period
 from rota.identity.errors import Refused, Unsafe
+from rota.identity.seals import Seals
 from rota.identity.task_tokens import TaskTokens
 from rota.model.limits import RENEWAL_WINDOW_SECONDS
 
@@ -34,6 +35,10 @@ MAX_REQUEST_BYTES = 16_384  # an RSA 8192 request is 3 kB
 MAX_CA_FILE_BYTES = 65_536
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # above, checking one signature costs the server too much
 MAX_COMMON_NAME = 64  # of X.509
+_SERVER_PURPOSES = [
+    ExtendedKeyUsageOID.SERVER_AUTH,
+    ExtendedKeyUsageOID.CLIENT_AUTH,
+]  # a standby calls the leader
 DNS_NAME = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -82,6 +87,10 @@ class Authority:
         """By a secret that every server with this CA has, and nobody else."""
         return TaskTokens(self._secret(b"rota task tokens"))
 
+    def seals(self) -> Seals:
+        """By a secret that every server with this CA has, and nobody else."""
+        return Seals(self._secret(b"rota seals"))
+
     def api_secret(self, caller: str, key: str) -> str:
         """Of the API token that a caller makes by this key: however often it asks, and whichever server."""
         return tokens.secret_of(self._secret(b"rota api tokens"), f"{caller}\0{key}")
@@ -102,18 +111,39 @@ class Authority:
             raise Refused("name: expected the node's name, got nothing")
         use = self._period(now, NODE_LIFE)
         valid = Period(self._certificate.not_valid_before_utc, use.end + self.renewal_window)
-        leaf = _Leaf(name[:MAX_COMMON_NAME], names, ExtendedKeyUsageOID.CLIENT_AUTH, use, valid)
+        leaf = _Leaf(name[:MAX_COMMON_NAME], names, [ExtendedKeyUsageOID.CLIENT_AUTH], use, valid)
         return self._sign(public_key, leaf)
 
     def server_identity(self, hosts: Sequence[str], now: datetime) -> KeyPair:
         """A fresh key and certificate for `hosts`, this machine and the name that agents check."""
         key = certificates.new_key()
         names = [_host_name(host) for host in dict.fromkeys((SERVER_NAME, *LOCAL_HOSTS, *hosts))]
+        names.append(x509.UniformResourceIdentifier(certificates.SERVER_URI))
         use = self._period(now, SERVER_LIFE)
         valid = Period(use.begin - certificates.CLOCK_SKEW, use.end)
-        leaf = _Leaf(SERVER_NAME, names, ExtendedKeyUsageOID.SERVER_AUTH, use, valid)
+        leaf = _Leaf(SERVER_NAME, names, _SERVER_PURPOSES, use, valid)
         cert_pem = self._sign(key.public_key(), leaf)
         return KeyPair(certificates.key_to_pem(key), cert_pem, self.ca_pem)
+
+    def sign_watcher(self, csr_pem: bytes, watcher_id: str, now: datetime) -> bytes:
+        """A certificate with which a watcher serves agents and calls the leader.
+
+        It vouches for the name that agents check, and for no host: a watcher must not pass for the API.
+        """
+        public_key = _requested_key(csr_pem)
+        uri = x509.UniformResourceIdentifier(certificates.watcher_uri(watcher_id))
+        names = [x509.DNSName(SERVER_NAME), uri]
+        use = self._period(now, SERVER_LIFE)
+        valid = Period(use.begin - certificates.CLOCK_SKEW, use.end)
+        return self._sign(public_key, _Leaf(f"watcher {watcher_id}", names, _SERVER_PURPOSES, use, valid))
+
+    def vouches_for(self, cert_pem: bytes) -> bool:
+        """Whether this authority has signed that certificate."""
+        try:
+            certificates.only_certificate(cert_pem).verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
 
     def _period(self, now: datetime, life: timedelta) -> Period:
         # A clock that is not set yet may be before the authority's own beginning.
@@ -132,7 +162,7 @@ class Authority:
             .not_valid_after(min(leaf.valid.end, self._certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([leaf.purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(leaf.purposes), critical=False)
             .add_extension(x509.SubjectAlternativeName(leaf.names), critical=False)
             .add_extension(_usage_period(leaf.use), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
@@ -146,7 +176,7 @@ class Authority:
 class _Leaf:
     common_name: str
     names: list[x509.GeneralName]
-    purpose: x509.ObjectIdentifier
+    purposes: list[x509.ObjectIdentifier]
     use: Period
     valid: Period  # as TLS checks it
 

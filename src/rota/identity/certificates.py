@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from rota.identity.errors import Refused
 
 NODE_URI = "rota://node/"
+SERVER_URI = "rota://server"
+WATCHER_URI = "rota://watcher/"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLOCK_SKEW = timedelta(hours=2)  # a clock may be behind, or set back an hour
 RENEW_AT = 0.5  # of its life: as much time again is left for trying
@@ -122,11 +124,32 @@ def node_uri(node_id: str) -> str:
 
 def node_id_of(cert_pem: bytes) -> str:
     """The node a certificate speaks for. The CA made it, so the form needs no second check."""
+    for uri in _uris(cert_pem):
+        if uri.startswith(NODE_URI):
+            return uri.removeprefix(NODE_URI)
+    raise Refused(f"not a node's certificate: it has no name beginning with {NODE_URI}")
+
+
+def is_server(cert_pem: bytes) -> bool:
+    """Whether a certificate of the CA is a server's, which may forward calls on behalf of others."""
+    return SERVER_URI in _uris(cert_pem)
+
+
+def watcher_uri(watcher_id: str) -> str:
+    if not NODE_ID.fullmatch(watcher_id):
+        raise Refused("watcher_id: expected 1 to 128 letters, digits, '.', '_' or '-'")
+    return WATCHER_URI + watcher_id
+
+
+def watcher_id_of(cert_pem: bytes) -> str | None:
+    """The watcher a certificate of the CA speaks for; None: it is not a watcher's."""
+    own = (uri for uri in _uris(cert_pem) if uri.startswith(WATCHER_URI))
+    return next((uri.removeprefix(WATCHER_URI) for uri in own), None)
+
+
+def _uris(cert_pem: bytes) -> list[str]:
     try:
         names = only_certificate(cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound as error:
         raise Refused("not a node's certificate: it names nobody") from error
-    for uri in names.value.get_values_for_type(x509.UniformResourceIdentifier):
-        if uri.startswith(NODE_URI):
-            return uri.removeprefix(NODE_URI)
-    raise Refused(f"not a node's certificate: it has no name beginning with {NODE_URI}")
+    return names.value.get_values_for_type(x509.UniformResourceIdentifier)

@@ -48,6 +48,13 @@ class Role(StrEnum):
         return self.rank >= Role(other).rank
 
 
+class JoinRole(StrEnum):
+    """What the holder of a join token becomes."""
+
+    NODE = "node"
+    WATCHER = "watcher"
+
+
 class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     made_at_ms: int
@@ -55,6 +62,15 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     cluster: str
     used_by: str | None = None
+    role: JoinRole = JoinRole.NODE
+
+
+class Watcher(msgspec.Struct, frozen=True, kw_only=True):
+    """A watcher that has joined, until it is removed."""
+
+    id: str
+    name: str
+    joined_at_ms: int
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):

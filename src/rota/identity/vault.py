@@ -12,7 +12,8 @@ import msgspec
 
 from rota.identity import files, tokens
 from rota.identity.errors import JoinRefused, Refused, Taken, Unsafe
-from rota.identity.tokens import ApiToken, JoinToken, Role
+from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
+from rota.model.limits import WATCHERS_MAX
 
 FILE = "vault.json"
 Publish = Callable[[bytes], None]
@@ -32,6 +33,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     api_tokens: tuple[ApiToken, ...] = ()
     join_tokens: tuple[JoinToken, ...] = ()
     revoked: tuple[str, ...] = ()  # digests, the last one last
+    watchers: tuple[Watcher, ...] = ()
 
 
 class Made(NamedTuple):
@@ -63,7 +65,13 @@ class Vault:
         return cls(directory / FILE, publish)
 
     def make_join_token(
-        self, now_ms: int, *, labels: Mapping[str, str], cluster: str, valid_ms: int = JOIN_TOKEN_LIFE_MS
+        self,
+        now_ms: int,
+        *,
+        labels: Mapping[str, str],
+        cluster: str,
+        valid_ms: int = JOIN_TOKEN_LIFE_MS,
+        role: JoinRole = JoinRole.NODE,
     ) -> str:
         secret = tokens.new_secret(tokens.JOIN_PREFIX)
         token = JoinToken(
@@ -72,6 +80,7 @@ class Vault:
             expires_at_ms=now_ms + valid_ms,
             labels=dict(labels),
             cluster=cluster,
+            role=role,
         )
         with self._changing() as change:
             change.drop_old(now_ms)
@@ -90,6 +99,25 @@ class Vault:
             spent = msgspec.structs.replace(token, used_by=node_id)
             change.join_tokens[index] = spent
         return spent
+
+    def add_watcher(self, watcher: Watcher) -> None:
+        with self._changing() as change:
+            change.watchers.append(watcher)
+
+    def remove_watcher(self, ref: str) -> bool:
+        """By its id or name. Was there such a watcher?"""
+        with self._changing() as change:
+            kept = [one for one in change.watchers if ref not in (one.id, one.name)]
+            found = len(kept) < len(change.watchers)
+            change.watchers = kept
+        return found
+
+    def list_watchers(self) -> tuple[Watcher, ...]:
+        return self._current().contents.watchers
+
+    def may_watch(self, watcher_id: str) -> bool:
+        """Whether such a watcher has joined, and was not removed."""
+        return any(one.id == watcher_id for one in self.list_watchers())
 
     def make_api_token(
         self, name: str, role: Role, namespaces: Sequence[str], now_ms: int, expires_at_ms: int | None = None
@@ -147,7 +175,12 @@ class Vault:
         """Read, change, write as one step that nobody gets between; an error inside writes nothing."""
         with files.locked(self._path.parent, "vault"):
             before = _read(self._path).contents
-            change = _Change(list(before.api_tokens), list(before.join_tokens), list(before.revoked))
+            change = _Change(
+                list(before.api_tokens),
+                list(before.join_tokens),
+                list(before.revoked),
+                list(before.watchers),
+            )
             yield change
             after = change.contents()
             if after != before:
@@ -163,6 +196,7 @@ class _Change:
     api_tokens: list[ApiToken]
     join_tokens: list[JoinToken]
     revoked: list[str]
+    watchers: list[Watcher]
 
     def drop_old(self, now_ms: int) -> None:
         long_ago_ms = now_ms - KEPT_AFTER_EXPIRY_MS
@@ -174,10 +208,13 @@ class _Change:
             raise Refused(
                 f"there are {MAX_TOKENS} tokens already; revoke some, or wait until some have expired"
             )
+        if len(self.watchers) > WATCHERS_MAX:
+            raise Refused(f"there are {WATCHERS_MAX} watchers already; remove some")
         return Contents(
             api_tokens=tuple(self.api_tokens),
             join_tokens=tuple(self.join_tokens),
             revoked=tuple(self.revoked[-REVOKED_KEPT:]),
+            watchers=tuple(self.watchers),
         )
 
 

@@ -24,6 +24,7 @@ FIRST_LOOK_NS = 20_000_000
 SHORT_NS = 600 * 10**9  # a node that cannot make a process for so long will not soon
 SHORT_LOOK_NS = 10**9
 SUPERSEDED_GRACE_NS = 5 * 10**9  # of what counts no more: it is dead 10 s after its node is back
+NODE_LEFT = "node_left"  # a cause, as the server knows it
 BLUR_KIB = 1024  # the kernel counts a process's pages in batches, one for each core
 
 
@@ -134,6 +135,7 @@ class Running:
     marks: list[Mark] = field(default_factory=list)  # of its steps that have begun
     step_ns: int = 0  # when the last of them did
     halted: bool = False  # no further step is to start
+    node_leaves: bool = False  # this node stopped it by itself, before any order to
     signaled: int = 0  # the last signal that was delivered by wish, by its number
     waits: bool = False  # to be started again, when this node may have a process to spare
     short_since_ns: int = 0  # since when it had none; 0: it has
@@ -238,6 +240,12 @@ class Running:
             self.kill_at_ns = min(self.kill_at_ns, now_ns + SUPERSEDED_GRACE_NS)
         if how is How.AT_ONCE:
             self.asked, self.kill_at_ns = True, now_ns
+
+    def explain_leave(self) -> None:
+        """Say of a stop that no order asked for it: the server treats the attempt as lost with its node."""
+        if self.node_leaves and self.ending == "stopped" and self.outcome is not None:
+            self.outcome.cause = NODE_LEFT
+            self.outcome.reason = self.outcome.reason or "its node leaves"
 
     def rest_of(self, tree: Sequence[tuple[int, int]]) -> list[int]:
         """Whom its leader has left behind, or who is to go beside it."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from rota.keeper import journal as lines
 from rota.keeper import wire
@@ -121,9 +122,29 @@ class Book:
         versions = [[*key, version] for key, version in memory.versions.items()]
         lives = [[*key, row] for key, row in memory.lives.items()]
         jobs = list(memory.specs)
-        told = {"jobs": jobs, "live": live, "steps": steps, "lives": lives, "versions": versions}
+        known = {str(row[0]) for row in live} | {key[0] for key in memory.ended}
+        told = {
+            "jobs": jobs,
+            "reports": self._reports(known),
+            "records": self._records(known),
+            "live": live,
+            "steps": steps,
+            "lives": lives,
+            "versions": versions,
+        }
         text = wire.encode({**head, **here, **told})
         return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
+
+    def _reports(self, jobs: set[str]) -> dict[str, object]:
+        """Where the agent reports the results of these jobs: it may have been restarted, and not know."""
+        specs = {job: self._memory.specs[job] for job in sorted(jobs) if job in self._memory.specs}
+        doors = {job: spec.reports for job, spec in specs.items() if spec.reports is not None}
+        return {job: asdict(door) for job, door in doors.items() if door.by_agent}
+
+    def _records(self, jobs: set[str]) -> dict[str, str]:
+        """What the control plane may ask for again of these jobs."""
+        specs = self._memory.specs
+        return {job: specs[job].record for job in sorted(jobs) if job in specs and specs[job].record}
 
     def _drop(self, key: Key) -> None:
         self._memory.steps.pop(key, None)

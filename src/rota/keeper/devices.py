@@ -63,6 +63,10 @@ class Devices:
         for name in share.names:
             self._taken[name] -= share.each
 
+    def mask_of(self, share: Share) -> int:
+        """By their places now; a device that the node no longer offers has none."""
+        return sum(1 << place for place, name in enumerate(self._names) if name in share.names)
+
     def _free(self, name: str) -> int:
         return WHOLE - self._taken.get(name, 0)
 

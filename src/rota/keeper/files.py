@@ -30,6 +30,15 @@ def seal(directory: str, path: str, content: bytes) -> None:
         os.close(root_fd)
 
 
+def make_directory(directory: str, name: str) -> None:
+    """A directory in another one, for the owner of that; one that is there stays."""
+    root_fd = os.open(directory, BENEATH)
+    try:
+        os.close(_enter(root_fd, name))
+    finally:
+        os.close(root_fd)
+
+
 def _put(root_fd: int, path: str, content: bytes, mode: int | None) -> None:
     *parents, name = path.split("/")
     with contextlib.ExitStack() as opened:

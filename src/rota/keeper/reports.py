@@ -5,7 +5,7 @@ import hmac
 from dataclasses import dataclass
 
 from rota.keeper import reading
-from rota.keeper.files import seal
+from rota.keeper.files import make_directory, seal
 from rota.keeper.rules import Key
 
 PLACE = ".rota"  # in the job's own directory, which containers and sandboxes see under the same name
@@ -18,6 +18,16 @@ class Reports:
     node: str
     ca: str
     others: tuple[str, ...] = ()
+    by_agent: bool = False  # the agent reports: tasks have no token, and may leave it a file
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The variables that differ between attempts."""
+        return (
+            ("ROTA_RESULT_FILE",)
+            if self.by_agent
+            else ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL", "ROTA_RESULT_URLS")
+        )
 
     def result_urls(self, key: Key) -> list[str]:
         """One for each server; the first led when this was told."""
@@ -34,7 +44,9 @@ def reports_of(raw: object) -> Reports | None:
         reading.text(said.get(name, ""), f"spec.reports.{name}") for name in ("url", "key", "node", "ca")
     )
     others = reading.is_a(said.get("others", []), "spec.reports.others", list, "a list of addresses")
-    return Reports(url, key, node, ca, tuple(reading.text(one, "spec.reports.others") for one in others))
+    by_agent = reading.is_a(said.get("by_agent", False), "spec.reports.by_agent", bool, "true or false")
+    texts = tuple(reading.text(one, "spec.reports.others") for one in others)
+    return Reports(url, key, node, ca, texts, by_agent)
 
 
 def token(reports: Reports, key: Key) -> str:
@@ -46,6 +58,8 @@ def token(reports: Reports, key: Key) -> str:
 
 def told(reports: Reports, key: Key, work: str) -> dict[str, str]:
     """What the attempt finds in its environment."""
+    if reports.by_agent:
+        return {"ROTA_RESULT_FILE": f"{work}/{PLACE}/{key[1]}.{key[2]}.json"}
     urls = reports.result_urls(key)
     ca = {"ROTA_CA_FILE": f"{work}/{PLACE}/ca.pem"} if reports.ca else {}
     file = f"{work}/{PLACE}/{_name(key)}"
@@ -54,6 +68,9 @@ def told(reports: Reports, key: Key, work: str) -> dict[str, str]:
 
 def leave(reports: Reports, key: Key, work: str) -> None:
     """Once for an attempt, however often its processes are started."""
+    if reports.by_agent:
+        make_directory(work, PLACE)
+        return
     seal(work, f"{PLACE}/{_name(key)}", f"{token(reports, key)}\n".encode())
     if reports.ca:
         seal(work, f"{PLACE}/ca.pem", reports.ca.encode())

@@ -112,6 +112,11 @@ class Room:
     def waits(self, key: Key) -> bool:
         return key in self._firm or key in self._lookahead
 
+    def masks(self) -> dict[Key, int]:
+        """Attempt -> the GPUs reserved for it, one bit each, where there are any."""
+        shares = {key: held.share for key, held in self._held.items() if held.share.names}
+        return {key: self._devices.mask_of(share) for key, share in shares.items()}
+
     def reserved(self) -> dict[str, int]:
         total: dict[str, int] = {}
         for held in self._held.values():

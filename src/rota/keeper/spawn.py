@@ -37,7 +37,6 @@ from rota.keeper.wire import Configure, Spec
 PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-REPORTING = ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL", "ROTA_RESULT_URLS")
 A_CHECK = -1  # stands for a step
 OUTSIDE = contextlib.nullcontext()  # of any cell
 
@@ -202,7 +201,7 @@ class Spawner:
             work = f"{self._root}/work/{key[0]}"
             reports.leave(spec.reports, key, work)
             said = reports.told(spec.reports, key, work)
-            for at, name in enumerate(REPORTING):
+            for at, name in enumerate(spec.reports.varying):
                 env[free - at] = os.fsencode(f"{name}={said[name]}")
         return env
 
@@ -301,7 +300,7 @@ class Spawner:
         if spec.restart:
             varying = ["ROTA_RESTART", *varying]
         if spec.reports:
-            varying = [*reversed(REPORTING), *varying]
+            varying = [*reversed(spec.reports.varying), *varying]
             env |= reports.told(spec.reports, (job, 0, 0), work)  # all of it but what differs
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
         encoded += [b""] * len(varying)  # at the end, in this order

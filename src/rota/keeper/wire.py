@@ -62,6 +62,7 @@ class Spec:
     sandbox: Sandbox | None = None
     version: int = 1
     reports: Reports | None = None  # where its tasks say what came of them
+    record: str = ""  # of the control plane, which may ask for it again; unread here
 
     def of_step(self, number: int) -> "Spec":
         """What to start for one of the steps."""
@@ -215,6 +216,7 @@ def parse_spec(raw: object) -> Spec:
         sandbox=_sandbox(fields.get("sandbox")),
         version=reading.number(fields.get("version", 1), "spec.version"),
         reports=reports_of(fields.get("reports")),
+        record=reading.text(fields.get("record", ""), "spec.record"),
     )
 
 

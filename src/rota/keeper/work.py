@@ -139,6 +139,8 @@ class Work:
     def quit(self) -> None:
         with self.lock:
             self.quitting = True
+            for attempt in self.running.values():
+                attempt.node_leaves = not attempt.halted
             for key in [*self._room.waiting(), *self.running]:
                 self._stop(key)
             self._flush()
@@ -149,7 +151,9 @@ class Work:
             self._flush()
             self.outbox.open()
             leases = {key[0]: one.spec.lease_ms for key, one in self.running.items() if one.spec.lease_ms}
-            here = {"shortage": self._outputs.shortage, "labels": self._spawner.labels(), "leases": leases}
+            gpus = [[*key, mask] for key, mask in self._room.masks().items()]
+            machine = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
+            here = {**machine, "leases": leases, "gpus": gpus}
             return self._book.state(here, boxed.live(self._room.waiting(), self.running.values()))
 
     def mail(self) -> bytes:
@@ -377,6 +381,9 @@ class Work:
             return
         self._room.release(attempt.key)
         self._leases.explain(attempt)
+        attempt.explain_leave()
+        if attempt.box is not None:  # it was there until now: its command line ends before it is removed
+            attempt.outcome.ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
         self._book.close(attempt.key, attempt.ending or "exited", attempt.outcome, attempt.started_ms)
 
     def _go_on(self, attempt: Running) -> None:

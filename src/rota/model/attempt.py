@@ -13,6 +13,7 @@ from rota.model.steps import StepMark
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
 EVICTED = 2  # flag: has to give way; its task is placed again
+DRAINED = 4  # flag, beside EVICTED: its node is emptied, and the recovery owner of its job decides
 _FIRST, _NONE = (1).to_bytes(4, byteorder), bytes(2)  # one task's columns of an attempt that is the first
 
 

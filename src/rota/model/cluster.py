@@ -1,5 +1,6 @@
 """Cluster, a named group of nodes; ClusterWish, what is wanted of it; Machine, one that was asked for."""
 
+from collections.abc import Mapping
 from typing import Self
 
 import msgspec
@@ -11,12 +12,14 @@ from rota.model.lifecycle import (
     ClusterState,
     MachineEvent,
     MachineState,
+    NodeState,
     step,
 )
 from rota.model.lifecycle import MACHINE as MACHINE_STEPS
-from rota.model.limits import PROVIDER_PAUSE_LAST_MS
+from rota.model.limits import FAIL_AFTER_SECONDS, PROVIDER_PAUSE_LAST_MS
 
 DEFAULT = "default"  # always there, so that nobody has to know about clusters
+NEVER_FAILS = 0.0  # as `fail_after_seconds` of a ClusterWish
 BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
 MACHINE = "machine"  # label of a node's join record: which of the machines that were asked for it is
 PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings that each needs
@@ -50,6 +53,7 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     min_clusters: int = 1  # of the same kind, itself among them: others are made like it, and ended
     max_clusters: int = 1
     wait_seconds: float = 60.0  # that the first in its queue waits before another cluster is made
+    fail_after_seconds: float | None = None  # as `fails_after_seconds` reads it; None: not set by an operator
 
     @property
     def key(self) -> Key:
@@ -58,6 +62,19 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def by_hand(self) -> bool:
         return self.provider == BY_HAND
+
+    @property
+    def fails_after_seconds(self) -> float | None:
+        """Seconds with all nodes lost after which the cluster fails; None: it never does.
+
+        A provider replaces lost machines, so its cluster fails with the provider instead. The default
+        cluster only fails where an operator has set a time: it is often a single computer that sleeps.
+        """
+        if not self.by_hand or self.fail_after_seconds == NEVER_FAILS:
+            return None
+        if self.fail_after_seconds is None:
+            return None if self.name == DEFAULT else FAIL_AFTER_SECONDS
+        return self.fail_after_seconds
 
     def for_another(self, cluster: "Cluster") -> "ClusterWish":
         """The same, for one that was made like it: it ends with it, or before."""
@@ -82,7 +99,7 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     state: ClusterState = ClusterState.READY
-    reason: str | None = None  # of its provider's last failure, until something has come of it again
+    reason: str | None = None  # of its own or its provider's last failure, until a node joins again
     since_ms: int = 0  # cluster time
     made: int = 0  # machines that were ever asked for: a number is given once
     failures: int = 0  # of its provider, in a row
@@ -110,7 +127,8 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_to_come(self) -> bool:
-        return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING)
+        """Whether it may take jobs later by itself."""
+        return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING, ClusterState.UNAVAILABLE)
 
     def gave(self, machine: str) -> bool:
         """Whether it has ever asked for one of that name."""
@@ -120,6 +138,9 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def turned(self, event: ClusterEvent, now_ms: int) -> Self:
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
+
+    def because(self, reason: str | None) -> Self:
+        return msgspec.structs.replace(self, reason=reason)
 
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
@@ -149,6 +170,14 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     def joined_by(self, labels: dict[str, str]) -> Self:
         """Its provider makes machines, and such ones."""
         return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None, found=labels)
+
+
+def why_no_node(nodes: Mapping[NodeState, int]) -> str:
+    """Why no node of a cluster is there, by how many are in each state."""
+    lost = nodes.get(NodeState.LOST, 0)
+    if lost:
+        return "its only node is lost" if lost == 1 else f"all its {lost} nodes are lost"
+    return "its nodes have left" if nodes.get(NodeState.LEFT) else "no node has joined"
 
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,6 +64,11 @@ def ints(record: Any, name: str) -> "memoryview[int] | bytes":
     return data if code == "B" else memoryview(data).cast(code)
 
 
+def count_filled(record: Any, name: str, size: int) -> int:
+    """How many of the first so many entries of a column are not 0."""
+    return int(np.count_nonzero(column(record, name)[:size]))
+
+
 def changes(before: bytes, now: bytes) -> list[int]:
     """Positions at which two columns of one byte each differ."""
     if before == now:

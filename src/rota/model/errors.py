@@ -71,6 +71,10 @@ class Unavailable(Transient):
     """The store or a peer does not answer now."""
 
 
+class Withheld(Unavailable):
+    """A peer answers, and will never give what was asked for: it is not asked again."""
+
+
 class Outdated(Unavailable):
     """What was decided on is no longer what is on disk: read again, decide anew."""
 
@@ -109,3 +113,10 @@ class Unsettled(Bug):
 
 class WrongOwner(Bug):
     """A component wrote a record that is not its own."""
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions of a group, however deeply groups are nested; of any other exception itself alone."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for one in error.exceptions for leaf in leaves(one)]

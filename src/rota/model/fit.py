@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 
 class Fit(NamedTuple):
-    """Of the open nodes of one cluster."""
+    """Of the nodes of one cluster that take work."""
 
-    able: int  # nodes that could run a task of it, were they empty
+    able: int  # nodes that could run a task of it, were they empty and connected
     free: int  # tasks of it that have room there now
 
 

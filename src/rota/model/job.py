@@ -1,6 +1,7 @@
 """JobSpec, what a user wishes; JobStatus, what became of it."""
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,9 +18,11 @@ from rota.model.limits import (
     LEASE_MARGIN_SHARE,
     LEASE_MS,
 )
+from rota.model.move import MoveOrder
 from rota.model.node import DIALLED
 from rota.model.origin import Origin
 from rota.model.recovery import Absence
+from rota.model.result import Reporter
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SANDBOX, Sandbox
 from rota.model.service import SIGTERM, Check, Restart, Rollout
@@ -41,6 +44,16 @@ from rota.model.shape import (
 from rota.model.steps import Step
 
 Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
+
+
+class LineChange(NamedTuple):
+    """A job joined or left a line, or has other prospects in it than before."""
+
+    line: Line
+    joined: Turn | None = None
+    is_better: bool = False  # it may start now, though nothing else has changed
+
+
 _NO_DEADLINE = 2**62
 
 
@@ -69,6 +82,16 @@ class Unschedulable(StrEnum):
 
     QUEUE = "queue"
     REJECT = "reject"
+    SCALE = "scale"  # it waits, and asks for a node
+
+
+class Cause(StrEnum):
+    """Why no node can take tasks of a job."""
+
+    NONE = ""  # some node can, or may be able to
+    NEVER = "never"  # no node could run it, even if it were empty
+    REFUSED = "refused"  # every node that could run it has refused it
+    WAITS = "waits"  # no node has room now; told only of a job that asks for nodes
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
@@ -131,7 +154,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     when_no_controller: Absence = Absence.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
     cluster: str | None = None  # the only one it may run in; None: any that can serve it
-    results: bool = False  # its tasks are given a token by which they report what came of them
+    results: bool | Reporter = False  # true: its tasks are given a token by which they report themselves
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
     kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
     origins: dict[str, Origin] = {}  # by whose word it asks for so much; empty: nobody noted it
@@ -290,6 +313,22 @@ def assessed(spec: JobSpec) -> JobSpec:
     return msgspec.structs.replace(spec, needs=spec.needs | spec.observed) if spec.observed else spec
 
 
+def asking_only(
+    spec: JobSpec, *, where: Constraint | None = None, needs: dict[str, int] | None = None
+) -> JobSpec:
+    """The same job, asking for one thing only of a node that takes it: a label, an amount, or nothing."""
+    return msgspec.structs.replace(
+        spec,
+        where=() if where is None else (where,),
+        needs=needs or {},
+        observed={},
+        container=None,
+        sandbox=None,
+        run=RunMode.AT_LEAST_ONCE,
+        near=(),
+    )
+
+
 def packed(spec: JobSpec) -> JobSpec:
     """The same job, which wants to be where it is fullest."""
     return msgspec.structs.replace(spec, policy=Policy.PACK)
@@ -313,6 +352,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
     restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
     killed: dict[int, int] = {}  # the same without grace, of what is kept running
+    moves: dict[int, MoveOrder] = {}  # index -> where its next attempt may go
     release: dict[int, int] = {}  # index -> the try that is held, and may be placed
     kill: bool = False  # canceled without grace
     cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
@@ -381,6 +421,19 @@ class JobVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/verdict")
+
+
+class Unplaceable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why no node can take tasks of a job, as it was last found and told. Written by scheduler."""
+
+    id: JobId
+    cause: Cause = Cause.NONE
+    reason: str = ""
+    begun: int = 0  # tasks that a node had accepted by then: with one more the cause is gone
+
+    @property
+    def key(self) -> Key:
+        return Key(f"job/{self.id}/unplaceable")
 
 
 class SubmitKey(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class TaskState(IntEnum):
     CANCELED = 4
     TIMED_OUT = 5
     LOST = 6
-    HELD = 7  # suspected of taking nodes down: not started until somebody releases it
+    HELD = 7  # not started until released: suspected of taking nodes down, or perhaps run by another node
 
 
 class TaskEvent(StrEnum):
@@ -60,6 +60,8 @@ class TaskEvent(StrEnum):
     SUSPECTED = "suspected"
     RELEASED = "released"
     UNCLAIMED = "held too long"
+    UNSEEN = "brought back by no node yet"
+    MISSED = "brought back by no node in time"
 
 
 class AttemptState(IntEnum):
@@ -114,6 +116,7 @@ class ClusterState(StrEnum):
     PROVISIONING = "provisioning"  # its first machines are on their way
     READY = "ready"
     RESIZING = "resizing"  # ready, and machines come or go
+    UNAVAILABLE = "unavailable"  # its nodes join by hand, and none is there
     DRAINING = "draining"  # no new jobs
     ENDED = "ended"
     FAILED = "failed"
@@ -126,6 +129,8 @@ class ClusterEvent(StrEnum):
     SETTLED = "settled"
     DRAIN_WISHED = "drain wished"
     OPEN_WISHED = "open wished"
+    NO_NODE = "no node is there"
+    NODE_CAME = "a node is there"
     EMPTY = "empty"
     BROKEN = "broken"
 
@@ -189,8 +194,10 @@ TASK: Table[TaskState, TaskEvent] = {  # owner: controllers
     (_T.WANTED, _TE.STOPPED): _T.CANCELED,
     (_T.WANTED, _TE.UNWISHED): _T.UNWANTED,
     (_T.WANTED, _TE.SUSPECTED): _T.HELD,
+    (_T.WANTED, _TE.UNSEEN): _T.HELD,  # of an adopted job: another node may run it
     (_T.HELD, _TE.RELEASED): _T.WANTED,
     (_T.HELD, _TE.UNCLAIMED): _T.FAILED,
+    (_T.HELD, _TE.MISSED): _T.LOST,
     (_T.HELD, _TE.STOPPED): _T.CANCELED,
     (_T.HELD, _TE.OVERTIME): _T.TIMED_OUT,
     (_T.UNWANTED, _TE.DONE): _T.SUCCEEDED,  # it ended before the stop reached it
@@ -253,12 +260,17 @@ NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only one that may g
 }
 
 _C, _CE = ClusterState, ClusterEvent
-_GOING_ON = (_C.REQUESTED, _C.PROVISIONING, _C.READY, _C.RESIZING)
+_GOING_ON = (_C.REQUESTED, _C.PROVISIONING, _C.READY, _C.RESIZING, _C.UNAVAILABLE)
 CLUSTER: Table[ClusterState, ClusterEvent] = {  # owner: clusters
     (_C.REQUESTED, _CE.ASKED_FOR): _C.PROVISIONING,
     (_C.PROVISIONING, _CE.ENOUGH): _C.READY,
     (_C.READY, _CE.MACHINES_MOVE): _C.RESIZING,
     (_C.RESIZING, _CE.SETTLED): _C.READY,
+    (_C.PROVISIONING, _CE.NO_NODE): _C.UNAVAILABLE,
+    (_C.READY, _CE.NO_NODE): _C.UNAVAILABLE,
+    (_C.UNAVAILABLE, _CE.NODE_CAME): _C.READY,
+    **{(state, _CE.ASKED_FOR): _C.PROVISIONING for state in (_C.UNAVAILABLE, _C.FAILED)},  # it got a provider
+    (_C.FAILED, _CE.NODE_CAME): _C.READY,  # only where nodes join by hand
     **{(state, _CE.DRAIN_WISHED): _C.DRAINING for state in (*_GOING_ON, _C.FAILED)},
     (_C.DRAINING, _CE.OPEN_WISHED): _C.PROVISIONING,
     (_C.DRAINING, _CE.EMPTY): _C.ENDED,
@@ -276,6 +288,7 @@ MACHINE: Table[MachineState, MachineEvent] = {  # owner: clusters; its record en
     (_M.DRAINING, _ME.EMPTY): _M.LEAVING,
 }
 
+NODE_IS_THERE = frozenset({_N.READY, _N.SUSPECT})  # a suspect node may come back before it is lost
 JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELED, _J.TIMED_OUT, _J.REJECTED})
 TASK_ENDS = frozenset({_T.SUCCEEDED, _T.FAILED, _T.CANCELED, _T.TIMED_OUT, _T.LOST})
 ATTEMPT_FIRST_END = AttemptState.SUCCEEDED  # this and every higher number is an end

@@ -66,6 +66,19 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.eligibility is Eligibility.DRAINING
 
 
+class LeaveNotice(msgspec.Struct, frozen=True, array_like=True):
+    """The event that told of a node's leave, while a subscriber has not acknowledged it."""
+
+    revision: int  # of its commit
+    index: int  # its place there
+    since_ms: int  # cluster time
+    told_ms: int  # cluster time at which it was told last
+    times: int = 1  # it was told
+
+    def told_again(self, now_ms: int) -> Self:
+        return msgspec.structs.replace(self, told_ms=now_ms, times=self.times + 1)
+
+
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it said of itself, and whether it is there. Written by watcher."""
 
@@ -85,6 +98,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     suspect_at_ms: int | None = None  # cluster time at which it was first suspected, while it is so or lost
     last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
     certificate_expires_at_ms: int | None = None  # wall clock; None: a node that is dialled has none
+    notice: LeaveNotice | None = None  # of a node that left: told again until it is acknowledged
 
     @property
     def key(self) -> Key:
@@ -120,6 +134,9 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether what it refused before may be welcome now."""
         then = (self.boot_id, self.capacity, self.shortage, self.leaving)
         return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
+
+    def noticed(self, notice: LeaveNotice) -> Self:
+        return msgspec.structs.replace(self, notice=notice)
 
     def short_of(self, shortage: str | None) -> Self:
         return msgspec.structs.replace(self, shortage=shortage)

@@ -79,7 +79,8 @@ class Fate(StrEnum):
 
     MOVES = "moves"
     STAYS = "stays"  # it is started once, ever: it may end there
-    ENDS = "ends"  # the same, but everything has to go: it is stopped, and not started again
+    ENDS = "ends"  # it is stopped and not started again: everything has to go, or its recovery says so
+    ASKS = "asks"  # it is stopped, and its controller says what becomes of it
 
 
 class Displaced(msgspec.Struct, frozen=True):

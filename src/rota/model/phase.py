@@ -110,7 +110,7 @@ def _cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status:
             phase = state + _FROM_ATTEMPT
             hold = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
             if attempt.flags[at] & EVICTED:
-                phase, hold = _STOPPING, _FOR_NOW
+                phase, hold = _STOPPING, _FOR_NOW if hold == _ROOM else hold
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
             phase = _RUNNING  # ended, and the controllers have not looked yet
     if task is not None and at in task.losses:
@@ -140,7 +140,8 @@ def _many(
         in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
         hold[live] = np.where(in_line[live], _LINE, _ROOM)
         evicted = live & (column(attempt, "flags") & EVICTED > 0)
-        phase[evicted], hold[evicted] = _STOPPING, _FOR_NOW
+        phase[evicted] = _STOPPING
+        hold[evicted & (hold == _ROOM)] = _FOR_NOW
     if task is not None:
         phase[list(task.losses)] = _UNRESOLVED
         wish = column(task, "state")

@@ -7,7 +7,10 @@ from rota.model.job import JobSpec, Kind
 
 
 class PinBlock(msgspec.Struct, frozen=True):
-    """Written by scheduler. An index is given once to a node and never to another; blocks only grow."""
+    """Written by scheduler. An index is given once to a node and never to another; blocks only grow.
+
+    Of an adopted job an index may be of a node that is not known: then `unknown_node` stands for it.
+    """
 
     job: JobId
     block: int
@@ -16,6 +19,11 @@ class PinBlock(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key(f"pin/{self.job}/{self.block}")
+
+
+def unknown_node(index: int) -> NodeId:
+    """A name that no node has, another one for each index."""
+    return NodeId(f"?{index}")
 
 
 def begun(spec: JobSpec) -> JobSpec:

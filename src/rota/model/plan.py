@@ -4,11 +4,22 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import (
+    Counters,
+    JobCluster,
+    JobGone,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    SubmitKey,
+    Unplaceable,
+)
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -26,9 +37,11 @@ Record = (
     | JobCluster
     | JobStatus
     | JobVerdict
+    | Unplaceable
     | JobAnswers
     | JobFormer
     | JobRollout
+    | JobAdoption
     | SubmitKey
     | JobGone
     | Counters
@@ -74,13 +87,24 @@ OWNERS: dict[type, str] = {  # the only component that may write records of this
     JobStatus: "controllers",
     JobRollout: "controllers",
     JobGone: "controllers",
+    JobAdoption: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
     JobVerdict: "scheduler",
+    Unplaceable: "scheduler",
     PinBlock: "scheduler",
     StatusBlock: "watcher",
     NodeStatus: "watcher",
 }
+
+
+# An adoption writes again what several components had written before the server was started without records.
+ADOPTION = "adoption"
+_ADOPTED = (JobSpec, JobCluster, JobStatus, JobAdoption, TaskBlock, PinBlock, AttemptBlock, StatusBlock)
+
+
+def may_write(owner: str, kind: type) -> bool:
+    return OWNERS[kind] == owner or (owner == ADOPTION and kind in _ADOPTED)
 
 
 class Instant(NamedTuple):
@@ -104,6 +128,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int | None = None  # of the task's steps, from 1
     cluster: str | None = None
     result: str | None = None  # what an attempt reported, as JSON
+    counts: dict[str, int] = {}  # numbers that the kind is about, by name
 
 
 class Plan(msgspec.Struct, frozen=True):

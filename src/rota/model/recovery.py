@@ -1,10 +1,12 @@
 """A task lost with its node whose owner is an outside controller: what is known, and what the owner says."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 from rota.model.ids import JobId, Key
+from rota.model.limits import TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
 
 
 class Word(StrEnum):
@@ -30,6 +32,12 @@ class Loss(msgspec.Struct, frozen=True, array_like=True):
     since_ms: int  # cluster time
     told_ms: int  # cluster time at which its owner was told last
     times: int = 1  # it was told
+
+
+def told_again_at_ms(told_ms: int, times: int) -> int:
+    """When an unanswered notice that was told so often is told again: the pauses double, up to a bound."""
+    pause_ms: int = min(TOLD_AGAIN_LAST_MS, TOLD_AGAIN_FIRST_MS * 2 ** min(times - 1, 16))
+    return told_ms + pause_ms
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -70,6 +78,20 @@ class Presence:
         else:
             self._left_ms[name] = now_ms
 
+    def connected(self, user: str) -> list[str]:
+        """The names under which subscribers of this user are connected."""
+        return names_of(user, self._streams)
+
+    def is_young(self, now_ms: int, wait_ms: int) -> bool:
+        """Whether this process began to look so recently that subscribers may not have reconnected yet."""
+        return now_ms - self._since_ms < wait_ms
+
     def absent_since(self, name: str) -> int | None:
         """Cluster time; None: it is connected. Who was never seen is missed since we look."""
         return None if name in self._streams else self._left_ms.get(name, self._since_ms)
+
+
+def names_of(user: str, subscribers: Iterable[str]) -> list[str]:
+    """The names of this user's subscribers, of those that are given as user:name."""
+    prefix = f"{user}:"
+    return sorted(one.removeprefix(prefix) for one in subscribers if one.startswith(prefix))

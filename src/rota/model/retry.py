@@ -13,6 +13,7 @@ class Cause(StrEnum):
     OOM = "oom"  # it went beyond its memory
     NODE_DOWN = "node_down"  # its node was lost, or restarted, while it ran
     KEEPER_DIED = "keeper_died"  # the keeper of its node died, and with it everything that ran there
+    NODE_LEFT = "node_left"  # its node stopped it without an order, because the node leaves or shuts down
 
 
 class Failure(StrEnum):

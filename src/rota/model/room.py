@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rota.model.amounts import GPU, WHOLE_GPU
+from rota.model.amounts import CPU, GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.ids import NodeId
 from rota.model.lent import Lent
@@ -14,6 +14,9 @@ UNMEASURED = np.iinfo(np.int64).max
 _DEFAULT = "default"  # cluster
 _GROW = 64
 _LOG_MIN = 1024
+# The share of reserved cpu that counts as part of a measured load. Below one, so that among nodes under the
+# same load the one with less reserved is idler, even where tasks do nothing.
+OWN_LOAD = 0.9
 
 
 class Room:
@@ -33,9 +36,11 @@ class Room:
         self.capacity: Array = np.zeros((0, 0), np.int64)
         self.reserved: Array = np.zeros((0, 0), np.int64)
         self.measured: Array = np.zeros((0, 0), np.int64)  # free as the node measured it, or UNMEASURED
+        self.settled: Array = np.zeros((0, 0), np.int64)  # what was reserved when the node measured that
         self.devices: Array = np.zeros((0, 0), np.int64)  # reserved thousandths of each GPU: [slot, device]
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
+        self.expected: Array = np.zeros(0, np.bool_)  # open, or would be if its connection were up
         self.news: Array = np.zeros(
             0, np.int64
         )  # counts changes after which a node may accept what it refused
@@ -50,6 +55,7 @@ class Room:
         self.labels_version = 0
         self.grown = 0
         self.doors = 0  # changes after which a node may be for other jobs than before
+        self.abilities = 0  # the same without the connections of nodes, which come and go
         self.changed: list[int] = []
         self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
 
@@ -70,6 +76,7 @@ class Room:
         """Its slot is used again as soon as no attempt holds anything there."""
         slot = self.slot[node]
         self.set_open(slot, value=False)
+        self.expect(slot, value=False)
         self._removed[slot] = None
         self._release(slot)
 
@@ -84,6 +91,7 @@ class Room:
             row = self.rows[resource] = len(self.rows)
             self.capacity = np.vstack([self.capacity.reshape(row, self.width), self._zeros(1)])
             self.reserved = np.vstack([self.reserved.reshape(row, self.width), self._zeros(1)])
+            self.settled = np.vstack([self.settled.reshape(row, self.width), self._zeros(1)])
             full = np.full((1, self.width), UNMEASURED)
             self.measured = np.vstack([self.measured.reshape(row, self.width), full])
         return row
@@ -96,15 +104,26 @@ class Room:
         self._need_devices(capacity.get(GPU, 0) // WHOLE_GPU)
         self.grown += 1
         self.doors += 1
+        self.abilities += 1
         self._touch(slot)
 
-    def set_measured(self, slot: int, free: Mapping[str, int], load: float) -> None:
-        for resource, amount in free.items():
-            row = self.row(resource)
-            self.grown += amount > self.measured[row, slot]
-            self.measured[row, slot] = amount
+    def set_measured(
+        self, slot: int, free: Mapping[str, int], load: float, settled: Mapping[str, int] | None = None
+    ) -> None:
+        """`settled` is what was reserved when the node measured this; None: what is reserved now."""
+        rows = [self.row(resource) for resource in free]
+        settled_rows = {self.row(resource): amount for resource, amount in (settled or {}).items()}
+        before = self.free_at(slot)
+        self.measured[rows, slot] = list(free.values())
+        self.settled[:, slot] = self.reserved[:, slot]
+        for row, amount in settled_rows.items():
+            self.settled[row, slot] = amount
+        self.grown += bool((self.free_at(slot) > before).any())
         self.load[slot] = load
         self._touch(slot)
+
+    def settled_at(self, slot: int) -> dict[str, int]:
+        return {resource: int(self.settled[row, slot]) for resource, row in self.rows.items()}
 
     def set_labels(self, slot: int, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
         if self.labels[slot] != labels or self.taints[slot] != taints:
@@ -113,7 +132,13 @@ class Room:
             self.labels_version += 1
             self.grown += 1
             self.doors += 1
+            self.abilities += 1
             self.renew(slot)
+
+    def expect(self, slot: int, value: bool) -> None:
+        if bool(self.expected[slot]) != value:
+            self.expected[slot] = value
+            self.abilities += 1
 
     def set_open(self, slot: int, value: bool) -> None:
         if bool(self.open[slot]) != value:
@@ -158,11 +183,29 @@ class Room:
         column[slot] += times
 
     def free(self) -> Array:
-        """min(measured free, capacity - reserved); of cpu no free amount is measured, only a load."""
-        width = self.size
-        free: Array = self.capacity[:, :width] - self.reserved[:, :width]
-        np.minimum(free, self.measured[:, :width], out=free)
+        return self.free_at(slice(self.size))
+
+    def free_at(self, slots: Array | slice | int) -> Array:
+        """min(measured free - reserved since, capacity - reserved), by resource, of some nodes.
+
+        What was placed after the last measurement is in no measurement, and counts fully. What ended since
+        may still be in the measured amount, so its room is not given away before the next one. Of cpu no free
+        amount is measured, only a load.
+        """
+        reserved = self.reserved[:, slots]
+        since = np.maximum(0, reserved - self.settled[:, slots])
+        free: Array = np.minimum(self.measured[:, slots] - since, self.capacity[:, slots] - reserved)
         return free
+
+    def outside_load(self, slots: Array | slice) -> Array:
+        """The share of cpu that others than the reserving tasks used at the last measurement."""
+        row = self.rows.get(CPU)
+        if row is None:
+            unknown: Array = self.load[slots].copy()
+            return unknown
+        own = self.settled[row, slots] * OWN_LOAD / np.maximum(1, self.capacity[row, slots])
+        outside: Array = np.maximum(0.0, self.load[slots] - own)
+        return outside
 
     def free_devices(self) -> Array:
         """Free thousandths of each GPU there is."""
@@ -192,6 +235,7 @@ class Room:
         self.set_labels(slot, {}, ())
         self.capacity[:, slot] = 0
         self.measured[:, slot] = UNMEASURED
+        self.settled[:, slot] = 0
         self.load[slot] = 0.0
         self._unused.append(slot)
         self._touch(slot)
@@ -223,10 +267,12 @@ class Room:
 
         self.capacity = wider(self.capacity, 0)
         self.reserved = wider(self.reserved, 0)
+        self.settled = wider(self.settled, 0)
         self.measured = wider(self.measured, UNMEASURED)
         self.devices = np.vstack([self.devices, np.zeros((more, self.devices.shape[1]), np.int64)])
         self.load = longer(self.load)
         self.open = longer(self.open)
+        self.expected = longer(self.expected)
         self.news = longer(self.news)
         self.queued = longer(self.queued)
         self.cluster = longer(self.cluster)

@@ -81,12 +81,30 @@ def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
     """The first instant later than that; None: there is none in years."""
     today = (after + offset(after)) // DAY_MINUTES
     for day in range(today - 1, today + SEARCHED_DAYS):
-        if _is_planned(schedule, day):
-            # Around midnight a clock may be put back into the day before.
-            found = (*_of_day(schedule, offset, day), *_of_day(schedule, offset, day + 1))
-            later = [at for at in found if at > after]
-            if later:
-                return min(later)
+        if not _is_planned(schedule, day):
+            continue
+        midnight = day * DAY_MINUTES
+        ahead = offset(midnight - 2 * DAY_MINUTES)
+        if ahead == offset(midnight + 3 * DAY_MINUTES):  # no clock change near this day
+            first = _first_of_day(schedule, after + ahead - midnight)
+            if first is not None:
+                return midnight + first - ahead
+            continue
+        # Around midnight a clock may be put back into the day before.
+        found = (*_of_day(schedule, offset, day), *_of_day(schedule, offset, day + 1))
+        later = [at for at in found if at > after]
+        if later:
+            return min(later)
+    return None
+
+
+def _first_of_day(schedule: Schedule, after: int) -> int | None:
+    """The first minute of a day that comes after the given one."""
+    for hour in schedule.hours:
+        if hour * 60 + 59 > after:
+            for minute in schedule.minutes:
+                if hour * 60 + minute > after:
+                    return hour * 60 + minute
     return None
 
 

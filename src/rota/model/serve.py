@@ -1,11 +1,31 @@
 """A cluster + a job -> whether a node of it, there already or yet to be made, could run a task of it."""
 
+from typing import NamedTuple
+
 from rota.model.amounts import DISK, MEMORY
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.fit import Fit
 from rota.model.job import JobSpec
+from rota.model.shape import Shape, Term
 
+UNASSIGNED = ""  # in place of a cluster's name: jobs that have none yet
 _UNSAID = (MEMORY, DISK)  # what a machine has of these is known when it has joined
+
+
+class Group(NamedTuple):
+    """Jobs that the same clusters can serve, and that are bound to theirs alike."""
+
+    shape: Shape
+    cluster: str | None  # that they name; None: any
+    moves: bool  # they may change over to another cluster while they wait
+    near: tuple[Term, ...] = ()
+    namespace: str = ""  # of which jobs are meant by `near`
+
+
+def group_of(spec: JobSpec) -> Group:
+    if not spec.near:
+        return Group(spec.shape, spec.cluster, spec.move_pending)
+    return Group(spec.shape, spec.cluster, spec.move_pending, spec.near, spec.namespace)
 
 
 def serves(cluster: Cluster, wish: ClusterWish | None, fit: Fit, spec: JobSpec) -> bool:

@@ -54,6 +54,9 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     cause: str | None = None  # a Cause, or the word of a newer version
     version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
     handle: str = ""  # what a worker that is dialled calls it itself
+    gpus: int = (
+        0  # devices that it holds, one bit each, where it lived when its node's keeper was attached to
+    )
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
         return msgspec.structs.replace(self, steps=steps)
@@ -66,6 +69,9 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     def with_life(self, life: Life) -> "Claim":
         return msgspec.structs.replace(self, life=life)
+
+    def with_gpus(self, gpus: int) -> "Claim":
+        return msgspec.structs.replace(self, gpus=gpus)
 
 
 class JobClaims(NamedTuple):
@@ -94,6 +100,7 @@ class Hello(msgspec.Struct, frozen=True):
     inventory: list[JobClaims]
     drain: Drain | None = None
     certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
+    session: int = 0  # grows with each connection of a boot; 0: the node is older and does not tell
 
     def with_certificate(self, expires_at_ms: int | None) -> Self:
         return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms)
@@ -134,6 +141,7 @@ class Work(msgspec.Struct, frozen=True):
     lease_ms: int | None = None  # how long it may run without a word of the control plane
     version: int = 1
     reports: ReportDoor | None = None  # where its tasks say what came of them
+    record: bytes = b""  # the job's spec, sealed: what a server that keeps no jobs on disk asks for again
 
     @property
     def waits_for_word(self) -> bool:
@@ -141,7 +149,7 @@ class Work(msgspec.Struct, frozen=True):
         return self.run is not RunMode.AT_LEAST_ONCE
 
 
-def work_of(spec: JobSpec, reports: ReportDoor | None = None) -> Work:
+def work_of(spec: JobSpec, reports: ReportDoor | None = None, record: bytes = b"") -> Work:
     return Work(
         name=spec.name,
         argv=spec.command or (TOO_OLD,),
@@ -164,6 +172,7 @@ def work_of(spec: JobSpec, reports: ReportDoor | None = None) -> Work:
         lease_ms=spec.lease_ms,
         version=spec.version,
         reports=reports,
+        record=record,
     )
 
 

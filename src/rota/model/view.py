@@ -4,13 +4,28 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rota.model.accounts import Accounts
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
+from rota.model.columns import ints
 from rota.model.cron import Cron, CronStatus
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey, Turn
-from rota.model.lifecycle import JobState
+from rota.model.job import (
+    Counters,
+    JobCluster,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    LineChange,
+    SubmitKey,
+    Turn,
+    Unplaceable,
+)
+from rota.model.lifecycle import JobState, NodeState
+from rota.model.limits import BLOCK_TASKS
 from rota.model.log import Log
+from rota.model.move import MoveOrder
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Neighbours
 from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
@@ -21,7 +36,9 @@ from rota.model.restored import Restored
 from rota.model.result import Result
 from rota.model.rollout import JobFormer, JobRollout
 from rota.model.room import Room
+from rota.model.serve import Group
 from rota.model.shape import Line
+from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 
@@ -55,6 +72,8 @@ class JobView(Protocol):
     @property
     def verdict(self) -> JobVerdict | None: ...
     @property
+    def unplaceable(self) -> Unplaceable | None: ...
+    @property
     def answers(self) -> JobAnswers | None: ...
     @property
     def results(self) -> Mapping[tuple[int, int], Result]:
@@ -66,6 +85,10 @@ class JobView(Protocol):
     def former(self) -> JobFormer | None: ...
     @property
     def rollout(self) -> JobRollout | None: ...
+    @property
+    def adoption(self) -> JobAdoption | None:
+        """None: it was submitted to this server, or to one that kept its records."""
+
     @property
     def tasks(self) -> Mapping[int, TaskBlock]: ...
     @property
@@ -89,6 +112,10 @@ class JobView(Protocol):
         """The earliest start of any of its attempts."""
 
     @property
+    def is_short(self) -> bool:
+        """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
+
+    @property
     def run_us(self) -> float | None:
         """Observed run time of its tasks, a moving average."""
 
@@ -99,6 +126,13 @@ class JobView(Protocol):
     @property
     def in_line(self) -> Line | None:
         """The line it waits in; None: no task of it may be placed now."""
+
+    @property
+    def moving(self) -> Mapping[int, MoveOrder]:
+        """By index: orders to move tasks that do not run on another node yet."""
+
+    def move_waits_end_ms(self, now_ms: int) -> list[int]:
+        """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         """Indices of pending tasks that may be placed now, lowest first, at most so many."""
@@ -115,6 +149,14 @@ class NodeView(Protocol):
     def link(self) -> Link: ...
     @property
     def heard_at_ms(self) -> int: ...
+    @property
+    def parting(self) -> str | None:
+        """Why it closed its connection, as it said itself; None: it said nothing."""
+
+    @property
+    def left_at(self) -> tuple[int, int] | None:
+        """Revision and index of the event that told of its leave, if this process has committed it."""
+
     @property
     def load(self) -> Load | None: ...
     @property
@@ -166,6 +208,8 @@ class View(Protocol):
     @property
     def presence(self) -> Presence: ...
     @property
+    def subscribers(self) -> Mapping[str, Subscriber]: ...
+    @property
     def crons(self) -> Mapping[str, Cron]: ...
     @property
     def cron_statuses(self) -> Mapping[str, CronStatus]: ...
@@ -184,8 +228,16 @@ class View(Protocol):
         """Active jobs with a task on every node."""
 
     @property
+    def moving(self) -> Mapping[JobId, None]:
+        """Jobs with tasks that are ordered to run on another node, and do not run there yet."""
+
+    @property
     def unassigned(self) -> Iterable[JobId]:
         """Jobs that have no cluster yet."""
+
+    @property
+    def jobs_by_cluster(self) -> Mapping[str, Mapping[Group, Mapping[JobId, None]]]:
+        """Unfinished jobs by their cluster, UNASSIGNED without one. What is empty has no entry."""
 
     @property
     def unfinished(self) -> int:
@@ -195,6 +247,9 @@ class View(Protocol):
     def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
         """The lines of jobs with tasks that may be placed now, each job as its turn, first in turn first."""
 
+    def nodes_in(self, cluster: str) -> Mapping[NodeState, int]:
+        """How many nodes of a cluster are in each state."""
+
     def waiting_in(self, cluster: str) -> int:
         """How many jobs are in lines for nodes of this cluster."""
 
@@ -202,8 +257,8 @@ class View(Protocol):
         """The same of one line."""
 
     @property
-    def line_changes(self) -> Log[Line]:
-        """Lines that a job joined or left."""
+    def line_changes(self) -> Log[LineChange]:
+        """Lines that a job joined or left, or in which its prospects changed."""
 
     def next_resume_ms(self) -> int | None:
         """When the next job all of whose tasks pause after a failure is in a line again."""
@@ -221,6 +276,13 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
     if job is None:
         return None
     return JobState.SUBMITTED if job.status is None else job.status.state
+
+
+def is_placed(job: JobView, index: int) -> bool:
+    """Whether the task ever had an attempt that is known here."""
+    block, position = divmod(index, BLOCK_TASKS)
+    attempts = job.attempts.get(block)
+    return attempts is not None and ints(attempts, "number")[position] > 0
 
 
 def taken_away(view: View, cluster: str) -> tuple[NodeId, ...]:
@@ -243,7 +305,8 @@ def worker_node(view: View, worker_id: str) -> NodeView | None:
 def keys_of(job: JobView) -> list[Key]:
     """Of all its records but its submit key."""
     name = job.spec.id
-    parts = ("spec", "wish", "cluster", "status", "verdict", "answers", "former", "rollout")
+    decided = ("cluster", "status", "verdict", "unplaceable")
+    parts = ("spec", "wish", *decided, "answers", "former", "rollout", "adoption")
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}
     keys = [f"job/{name}/{part}" for part in parts]
     keys += [f"{kind}/{name}/{block}" for kind, known in blocks.items() for block in known]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,8 @@ class ProcessRuntime:
         self._speaks = _PROTOCOL
         self.shortage: str | None = None
         self.leases: dict[JobId, int] = {}
+        self.doors: dict[JobId, ReportDoor] = {}
+        self.records: dict[JobId, bytes] = {}
 
     @property
     def is_outdated(self) -> bool:
@@ -77,6 +79,8 @@ class ProcessRuntime:
         self._speaks = state["protocol"]
         self._labels = state.get("labels", {})
         self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
+        self.doors = _doors_of(state)
+        self.records = {JobId(job): b64decode(text) for job, text in state.get("records", {}).items()}
         self.shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
@@ -238,13 +242,23 @@ def spec_of(work: Work) -> dict[str, Any]:
         **({} if work.sandbox is None else {"sandbox": _sandbox(work.sandbox)}),
         "stop_signal": work.stop_signal,
         **({} if work.reports is None else {"reports": _reports_of(work.reports)}),
+        **({"record": b64encode(work.record).decode()} if work.record else {}),
         **({} if work.restart is None else {"restart": _restart_of(work.restart)}),
         **({} if work.check is None else {"check": _check_of(work.check)}),
     }
 
 
 def _reports_of(door: ReportDoor) -> dict[str, Any]:
-    return {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca, "others": list(door.others)}
+    said = {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca, "others": list(door.others)}
+    return {**said, **({"by_agent": True} if door.by_agent else {})}
+
+
+def _doors_of(state: dict[str, Any]) -> dict[JobId, ReportDoor]:
+    """Where the agent reports the results of what runs or has ended here, by job."""
+    return {
+        JobId(job): ReportDoor(**{**said, "others": tuple(said["others"])})
+        for job, said in state.get("reports", {}).items()
+    }
 
 
 def _restart_of(restart: Restart) -> dict[str, int]:
@@ -356,9 +370,11 @@ def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[J
     marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
     lives = {(job, at, n): _life(found) for job, at, n, found in beside.get("lives", ())}
     versions = {(job, at, n): version for job, at, n, version in beside.get("versions", ())}
+    gpus = {(job, at, n): held for job, at, n, held in beside.get("gpus", ())}
     for job, claim in rows:
         name = (job, claim.index, claim.attempt)
         told = claim.with_steps(marks[name]) if name in marks else claim
         told = told.of_version(versions[name]) if name in versions else told
+        told = told.with_gpus(gpus[name]) if name in gpus else told
         jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
     return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]

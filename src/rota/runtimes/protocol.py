@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from rota.model.ids import JobId
+from rota.model.result import ReportDoor
 from rota.model.sync import How, JobClaims, Signal, Start, Work
 
 
@@ -49,6 +50,14 @@ class Runtime(Protocol):
     @property
     def leases(self) -> Mapping[JobId, int]:
         """Of jobs that ran here when it was attached: their run leases, in ms."""
+
+    @property
+    def doors(self) -> Mapping[JobId, ReportDoor]:
+        """Of jobs that were here when it was attached, whose results the agent reports: where."""
+
+    @property
+    def records(self) -> Mapping[JobId, bytes]:
+        """Of jobs that were here when it was attached: `Work.record`, where it was not empty."""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from rota.model.columns import Array
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Turn, Unschedulable
+from rota.model.job import JobSpec, Turn
 from rota.model.limits import PROMISES_TRIED_MAX
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import Promise, promise
-from rota.scheduler.order import Head, Shares, Turns, may_start
+from rota.scheduler.order import Head, Shares, Turns, is_impatient, may_start
 from rota.scheduler.place import Seating, barring, refusing
 from rota.scheduler.preempt import Name, find_victims
 
@@ -102,12 +102,12 @@ class Ahead:
         """Says whether the next in its line may do better, as the round does."""
         if is_too_late(job, self._now) or job.verdict is not None or job.pinned:
             return True
-        wanted = may_start(job, self.shares)
+        wanted = may_start(job, self.shares, self._now)
         if wanted <= 0:
             return self.shares.left(job.spec) != 0
         ready = self.ready(job, wanted)
         seated = self._seating.seat(job, len(ready), self._barred(job))
-        impatient = job.spec.when_unschedulable is Unschedulable.REJECT and not job.attempts
+        impatient = is_impatient(job)
         if not takes or (impatient and len(seated.seats) < wanted):
             self._seating.give_back(job, seated.seats)
         else:

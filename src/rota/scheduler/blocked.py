@@ -1,6 +1,6 @@
 """Lines that were tried in vain, as columns: which of them might fit now that room has grown somewhere?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from rota.model.ids import JobId
 from rota.model.job import Turn
 from rota.model.limits import PREEMPT_MARGIN
 from rota.model.namespace import TASKS
+from rota.model.neighbours import Repulsion
 from rota.model.plan import Instant
 from rota.model.shape import Constraint, Line, Shape
 from rota.scheduler.backfill import Promise
@@ -31,6 +32,7 @@ class Try(NamedTuple):
 
     turn: Turn  # of its first job
     behind: bool = False  # some room was held back for the head of the queue
+    kept_away: Set[tuple[Repulsion, ...]] = frozenset()  # by whom each of its jobs was, where all were
     anywhere: bool = (
         False  # amounts alone do not tell whether a change of a node helps: GPUs, filters, bound tasks
     )
@@ -90,8 +92,9 @@ class BlockedLines:
     def __iter__(self) -> Iterator[Line]:
         return iter(self._row)
 
-    def turn(self, line: Line) -> Turn:
-        return self._tries[self._row[line]].turn
+    def how(self, line: Line) -> Try:
+        """How it was tried."""
+        return self._tries[self._row[line]]
 
     def add(self, line: Line, how: Try) -> None:
         self._fit()

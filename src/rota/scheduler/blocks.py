@@ -68,9 +68,9 @@ class Blocks:
         for block, group in groups.items():
             self._draft(placed.job, block).place(group, placed.flags, choice, wall_ms)
 
-    def evict(self, job: JobView, index: int) -> None:
+    def evict(self, job: JobView, index: int, flags: int = EVICTED) -> None:
         block, position = divmod(index, BLOCK_TASKS)
-        self._draft(job, block).evict(position)
+        self._draft(job, block).evict(position, flags)
 
     def _draft(self, job: JobView, block: int) -> "_BlockDraft":
         draft = self._drafts.get((job.spec.id, block))
@@ -87,6 +87,8 @@ class _BlockDraft:
         spec = job.spec
         self._record = job.attempts.get(block) or AttemptBlock.new(spec.id, block, spec.block_size(block))
         self._draft = Draft(self._record)
+        # What an earlier server may have started has a lower number, also where it is not known here.
+        self._least = 0 if job.adoption is None else job.adoption.attempts_before
         self._task = job.tasks.get(block)
         self._wanted = None if self._task is None else np.frombuffer(self._task.wanted, "u2")
         self._nodes = {node: place for place, node in enumerate(self._record.nodes)}
@@ -101,7 +103,7 @@ class _BlockDraft:
             for position, number in zip(group.positions, before, strict=True):
                 if number:
                     self._supersede(position, number)
-        draft["number"][at] += 1
+        draft["number"][at] = np.maximum(draft["number"][at], self._least) + 1
         draft["tries"][at] = 0 if self._wanted is None else self._wanted[at]
         draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
         draft["flags"][at] = flags
@@ -118,8 +120,8 @@ class _BlockDraft:
             else:
                 self._gpus.pop(position, None)
 
-    def evict(self, position: int) -> None:
-        self._draft["flags"][position] |= EVICTED
+    def evict(self, position: int, flags: int) -> None:
+        self._draft["flags"][position] |= flags
 
     def done(self) -> AttemptBlock:
         older = self._record.older + tuple(self._older)

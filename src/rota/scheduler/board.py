@@ -128,6 +128,7 @@ class Board:
         self.idle = self._idle(slice(size))
         self.devices = room.free_devices()
         self.load = room.load[:size].copy()
+        self.outside_load = room.outside_load(slice(size))
         self.queued = room.queued[:size].copy()
         self.noise = {kind: column[:size].copy() for kind, column in room.noise.items()}
         self._forget_log()
@@ -148,14 +149,13 @@ class Board:
         room = self.room
         touched = sorted(set(changed))
         slots = indexer(touched)
-        free = room.capacity[:, slots] - room.reserved[:, slots]
-        np.minimum(free, room.measured[:, slots], out=free)
         self.free[TASKS_ROW, slots] = self._tasks(slots)
-        self.free[1:, slots] = free
+        self.free[1:, slots] = room.free_at(slots)
         self.capacity[1:, slots] = room.capacity[:, slots]
         self.per_capacity[1:, slots] = 1.0 / np.maximum(1, room.capacity[:, slots])
         self.idle[slots] = self._idle(slots)
         self.load[slots] = room.load[slots]
+        self.outside_load[slots] = room.outside_load(slots)
         self.queued[slots] = room.queued[slots]
         if room.devices.shape[1]:
             self.devices = room.free_devices()
@@ -253,6 +253,12 @@ class Nodes:
     def load(self) -> Array:
         """The share of its cpu in use, as the node measured it."""
         found: Array = self._board.load.take(self.slots)
+        return found
+
+    @property
+    def outside_load(self) -> Array:
+        """The share of its cpu in use by others than the tasks that have reserved some."""
+        found: Array = self._board.outside_load.take(self.slots)
         return found
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.attempt import DRAINED, EVICTED
 from rota.model.cluster import Machine
 from rota.model.columns import Ranges
 from rota.model.ids import JobId, NodeId
@@ -88,7 +89,7 @@ def _move(
         going = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
         left |= len(ready) > len(going) or any(_waits_there(job, index) for index in indices)
         for index in going:
-            blocks.evict(job, index)
+            blocks.evict(job, index, EVICTED | DRAINED)
         if going:
             events.append(_event(job, going, node, alone=alone))
     wake_at = now.ms + _AGAIN_MS if left else None

@@ -8,7 +8,7 @@ import numpy as np
 from rota.model.brake import Brake, Level, Silence
 from rota.model.columns import Array, column
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Kind, Unschedulable
+from rota.model.job import Kind
 from rota.model.lifecycle import JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
@@ -17,8 +17,9 @@ from rota.model.view import JobView, View
 from rota.model.why import Miss, Reason, Why
 from rota.scheduler.ahead import Ahead, Known, count_before
 from rota.scheduler.foresee import starts_at_ms
-from rota.scheduler.growing import growing, how_to_get_another, on_the_way
+from rota.scheduler.growing import growing, how_to_get_another, on_the_way, would_help
 from rota.scheduler.obstacles import look
+from rota.scheduler.order import is_impatient
 from rota.scheduler.others_first import waiting_for
 from rota.scheduler.own_reasons import Own, own_reasons
 from rota.scheduler.pinned_words import missing_on
@@ -118,8 +119,7 @@ def in_words(view: View, job: JobView, known: Study, now: Instant) -> Why:
     queue = [Reason("queue", before, before + 1, f"{other_jobs(before)} before it in the queue")]
     queue = queue if before else []
     reasons = (*own.reasons, *nodes, *queue) if own.stuck else (*nodes, *own.reasons, *queue)
-    patient = job.spec.when_unschedulable is Unschedulable.QUEUE or bool(job.attempts)
-    known_when = patient and bool(nodes) and not own.stuck and bool(sight.names)
+    known_when = not is_impatient(job) and bool(nodes) and not own.stuck and bool(sight.names)
     return Why(
         True,
         _sentence(job, sight, reasons),
@@ -194,8 +194,8 @@ def _changes(view: View, job: JobView, known: Study) -> tuple[str, ...]:
 
 
 def _with_another(view: View, job: JobView, what: str) -> tuple[str, ...]:
-    """Nothing, where it comes by itself."""
-    command = how_to_get_another(view, job.spec)
+    """Nothing, where it comes by itself or would not help."""
+    command = how_to_get_another(view, job.spec) if would_help(view, job.spec) else None
     return () if command is None else (f"{what} ({command})",)
 
 

@@ -34,15 +34,15 @@ def admits(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> 
 
 def admitted(room: Room, shape: Shape) -> Array:
     """The same for all nodes of its cluster."""
-    found = _admitted(room, shape)
+    found = admitted_anywhere(room, shape)
     outside = room.outside(shape.cluster)
     if outside is not None:
         found &= ~outside
     return found
 
 
-def _admitted(room: Room, shape: Shape) -> Array:
-    """Nodes of which the same is said are looked at once."""
+def admitted_anywhere(room: Room, shape: Shape) -> Array:
+    """The same for all nodes, whatever their cluster. Nodes with equal labels and taints are tested once."""
     if not shape.where:
         return np.array([not taints or tolerates(shape.tolerate, taints) for taints in room.taints], np.bool_)
     asked = {one.label for one in shape.where}

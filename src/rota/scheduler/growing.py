@@ -3,8 +3,11 @@
 from rota.model.cluster import DEFAULT, Cluster, ClusterWish, Machine
 from rota.model.job import JobSpec
 from rota.model.serve import makes
+from rota.model.shape import Op
 from rota.model.view import View
 from rota.model.why import Reason
+
+_NODE = "node"  # the label that is a node's own name
 
 
 def on_the_way(view: View, name: str) -> list[str]:
@@ -37,6 +40,19 @@ def growing(view: View, name: str) -> list[Reason]:
         words = [f"it has the most nodes that it may have, {wish.max_nodes}"]
     text = f"cluster {name} grows by itself: {'; '.join(words)}"
     return [Reason("cluster", len(machines), wish.max_nodes, text)] if words else []
+
+
+def would_help(view: View, spec: JobSpec) -> bool:
+    """Whether a task of it might run on a node that is not there yet, whatever that node has.
+
+    The name of a node that is there is taken, and on a new node no other job runs that it has to be near to.
+    """
+    taken = {node.spec.name for node in view.nodes.values()} if spec.where else set()
+    named = [one for one in spec.where if one.label == _NODE and one.op in (Op.EQUAL, Op.IN)]
+    if any(set(one.values) <= taken for one in named):
+        return False
+    others = [one for one in spec.near if one.weight is None and one.over == _NODE]
+    return all(one.jobs.holds(spec.known_as) for one in others)
 
 
 def how_to_get_another(view: View, spec: JobSpec) -> str | None:

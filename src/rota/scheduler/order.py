@@ -6,14 +6,21 @@ from collections.abc import Sequence
 import msgspec
 
 from rota.model.accounts import Accounts
+from rota.model.columns import ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Turn
+from rota.model.job import JobSpec, Turn, Unschedulable
 from rota.model.lazy import lazy
+from rota.model.lifecycle import NOT_A_TRY, AttemptState
 from rota.model.namespace import TASKS, Namespace
+from rota.model.phase import Phase
+from rota.model.plan import Instant
 from rota.model.shape import Line, Owner
 from rota.model.view import JobView, View
 
 _NO_QUOTA = Namespace("")
+_UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_A_TRY)))
+_CANCELED = int(Phase.CANCELED)
+_REJECT = Unschedulable.REJECT  # enum members are slow to look up, and this one is asked for at every turn
 
 
 class Head(msgspec.Struct, frozen=True, order=True):
@@ -135,11 +142,73 @@ class Turns:
         return (0.0, 0.0) if self._alone else self._shares.of(owner)
 
 
-def may_start(job: JobView, shares: Shares) -> int:
-    """How many of its tasks may start, whatever the nodes say."""
-    wanted = job.tally.pending
+def count_begun(job: JobView) -> int:
+    """How many of its tasks a node has accepted, as far as they have not to be placed again."""
+    if not job.attempts:
+        return 0
+    tally, by_phase = job.tally, job.tally.as_dict()
+    carried = sum(last - first + 1 for first, last in job.spec.carried)
+    unaccepted = _count_canceled_unaccepted(job) if by_phase["canceled"] else 0
+    return job.spec.count - tally.pending - tally.held - by_phase["offered"] - carried - unaccepted
+
+
+def _count_canceled_unaccepted(job: JobView) -> int:
+    """How many of its tasks were canceled while they waited to be placed, or to be placed again."""
+    blocks = (block for block, phases in job.phases.items() if _CANCELED in phases)
+    return sum(job.phases[block].count(_CANCELED) - _count_canceled_accepted(job, block) for block in blocks)
+
+
+def _count_canceled_accepted(job: JobView, block: int) -> int:
+    attempt, status, task = job.attempts.get(block), job.statuses.get(block), job.tasks.get(block)
+    if attempt is None or status is None or task is None:
+        return 0
+    # The columns differ in length when the job has grown: a task missing in one of them was never accepted.
+    numbers = zip(ints(attempt, "number"), ints(status, "number"), strict=False)
+    tries = zip(ints(attempt, "tries"), ints(task, "wanted"), strict=False)
+    rows = zip(job.phases[block], status.state, numbers, tries, strict=False)
+    return sum(
+        phase == _CANCELED and state not in _UNACCEPTED and placed == told and served == wanted
+        for phase, state, (placed, told), (served, wanted) in rows
+    )
+
+
+def is_impatient(job: JobView) -> bool:
+    """The job is rejected if its tasks cannot all start now: no node has accepted any of them so far.
+
+    Once one has begun, the others and its retries wait like those of any job.
+    """
+    if job.spec.when_unschedulable is not _REJECT:
+        return False
+    if not job.attempts:
+        return True
+    is_retried = any(any(ints(task, "wanted")) for task in job.tasks.values())
+    return not is_retried and count_begun(job) <= 0
+
+
+def may_start(job: JobView, shares: Shares, now: Instant) -> int:
+    """How many of its tasks in line may start, whatever the nodes say.
+
+    A moved task between two nodes is in no line, but keeps its place under `parallel`. It counts the same
+    whether or not this round has placed it.
+    """
+    moved = len(job.move_waits_end_ms(now.ms))
+    wanted = job.tally.pending - moved
     if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.tally.live)
+        wanted = min(wanted, job.spec.parallel - job.tally.live - moved)
+    return _within_quota(job, shares, wanted)
+
+
+def may_move(job: JobView, shares: Shares, wanted: int, placed: int) -> int:
+    """How many of `wanted` moved tasks may start, after this round has placed `placed` others of them.
+
+    There may be fewer places than moved tasks if `parallel` was lowered meanwhile.
+    """
+    if job.spec.parallel is not None:
+        wanted = min(wanted, job.spec.parallel - job.tally.live - placed)
+    return _within_quota(job, shares, wanted)
+
+
+def _within_quota(job: JobView, shares: Shares, wanted: int) -> int:
     quota = shares.left(job.spec)
     if quota is not None and quota < wanted and job.spec.gang:
         return 0

@@ -13,6 +13,7 @@ from rota.model.plan import Instant
 from rota.model.view import JobView, View
 from rota.model.why import Reason
 from rota.scheduler.ahead import is_too_late
+from rota.scheduler.moves import waiting_reasons
 from rota.scheduler.order import Shares, may_start
 from rota.scheduler.words import plain
 
@@ -36,13 +37,14 @@ class _Short(NamedTuple):
 
 
 def own_reasons(view: View, job: JobView, shares: Shares, now: Instant) -> Own:
-    full, pauses = _at_its_limit(job), _pauses(job, now)
-    short = list(_short_of_quota(view, job)) if may_start(job, shares) <= 0 and not full else []
+    full, pauses = _at_its_limit(job, now), _pauses(job, now)
+    none_may_start = may_start(job, shares, now) <= 0
+    short = list(_short_of_quota(view, job)) if none_may_start and not full else []
     late = is_too_late(job, now)
-    stuck = late or may_start(job, shares) <= 0 or not job.ready(now.ms, 1)
+    stuck = late or none_may_start or not job.ready(now.ms, 1)
     if job.spec.gang and len(job.ready(now.ms, job.tally.pending)) < job.tally.pending:
         stuck = True
-    reasons = [*full, *(_quota_reason(job, one) for one in short), *pauses]
+    reasons = [*full, *(_quota_reason(job, one) for one in short), *waiting_reasons(view, job, now), *pauses]
     if late:
         reasons.insert(0, Reason("deadline", 1, 1, "it can no longer be over by its deadline"))
     changes = [f"would start with parallel > {job.spec.parallel}"] if full else []
@@ -51,8 +53,11 @@ def own_reasons(view: View, job: JobView, shares: Shares, now: Instant) -> Own:
     return Own(tuple(reasons), () if late else tuple(changes), stuck, hopeless)
 
 
-def _at_its_limit(job: JobView) -> list[Reason]:
+def _at_its_limit(job: JobView, now: Instant) -> list[Reason]:
     live, parallel = job.tally.live, job.spec.parallel
+    moved = len(job.move_waits_end_ms(now.ms))
+    if job.tally.pending > moved:  # other tasks wait for the places that the moved ones keep
+        live += moved
     if parallel is None or live < parallel:
         return []
     text = f"{live} of its tasks {'is' if live == 1 else 'are'} under way, and parallel allows {parallel}"

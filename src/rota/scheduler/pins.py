@@ -25,10 +25,10 @@ def pin(view: View, seating: Seating, seen: dict[JobId, int]) -> Plan | None:
     puts: list[Record] = []
     events: list[Event] = []
     for job_id in view.systems:
-        if seen.get(job_id) == view.room.doors:
-            continue
-        seen[job_id] = view.room.doors
         job = view.jobs[job_id]
+        if seen.get(job_id) == view.room.doors or (job.adoption is not None and not job.adoption.closed):
+            continue  # a node that is not back yet may have the next index already
+        seen[job_id] = view.room.doors
         new = _new_nodes(view, seating, job)
         if new:
             puts += _blocks(job, new)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus
@@ -10,7 +11,6 @@ from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pins import PinBlock
 from rota.model.plan import NOTHING, Instant, Plan, Record
-from rota.model.room import Room
 from rota.model.task import TaskBlock
 from rota.model.view import View
 from rota.scheduler.ahead import Known
@@ -18,7 +18,17 @@ from rota.scheduler.pins import pin
 from rota.scheduler.round import Memory, Round, Settings
 
 ROUND = "round"
-_WAKING = (JobStatus, TaskBlock, StatusBlock, NodeStatus, NodeWish, NodeSpec, Namespace, PinBlock)
+_WAKING = (
+    JobStatus,
+    JobAdoption,
+    TaskBlock,
+    StatusBlock,
+    NodeStatus,
+    NodeWish,
+    NodeSpec,
+    Namespace,
+    PinBlock,
+)
 
 
 def reconciler(settings: Settings | None = None, scheduler: "Scheduler | None" = None) -> Reconciler:
@@ -52,35 +62,39 @@ class Scheduler:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._room: Room | None = None
+        self.memory: Memory | None = None  # None: it has decided nothing yet
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         del key
-        room, self._room = self._room, None  # a round that raises leaves its memory half-changed: forget it
-        if view.room is not room:  # everything was read again: what is remembered is of other columns
-            self._memory = Memory(view, self._settings)
-        plan = self._decide(view, now)
-        self._room = view.room
+        memory, self.memory = (
+            self.memory,
+            None,
+        )  # a round that raises leaves its memory half-changed: forget it
+        if memory is None or memory.room is not view.room:  # all was read again: it is of other columns
+            memory = Memory(view, self._settings)
+        plan = self._decide(view, memory, now)
+        self.memory = memory
         return plan
 
-    def _decide(self, view: View, now: Instant) -> Plan:
-        self._memory.forget_lapsed(view, now)
+    def _decide(self, view: View, memory: Memory, now: Instant) -> Plan:
+        memory.forget_lapsed(view, now)
         if view.is_short:  # of disk space: what is left is for the ends of what runs
             return NOTHING
-        self._memory.seating.begin(view)
+        memory.seating.begin(view)
         if view.systems:
-            pinned = pin(view, self._memory.seating, self._memory.pinned)
+            pinned = pin(view, memory.seating, memory.pinned)
             if pinned is not None:
                 return pinned  # it wakes the next round, for the new tasks too
-        return Round(view, self._memory, self._settings, now).run()
+        return Round(view, memory, self._settings, now).run()
 
     def known(self) -> Known | None:
         """What it remembers of the queue; None: it has decided nothing yet."""
-        if self._room is None:
+        if self.memory is None:
             return None
-        first = self._memory.first
+        first = self.memory.first
         return Known(None if first is None else first.job)
 
     def room_made_for(self, job: JobId) -> list[int]:
         """Slots that others are leaving for its tasks, one for each."""
-        return [nomination.slot for nomination in self._memory.nominated.get(job, [])]
+        nominated = {} if self.memory is None else self.memory.nominated
+        return [nomination.slot for nomination in nominated.get(job, [])]

@@ -39,7 +39,7 @@ class Eviction(NamedTuple):
     """One task's room: on this node, once these have given way."""
 
     slot: int
-    victims: tuple[Name, ...]
+    victims: tuple[Name, ...]  # with those that wait on the node, which would start in the freed room
 
 
 def find_victims(
@@ -59,7 +59,7 @@ def find_victims(
     if not choices:
         return None
     _, _, slot, tasks = min(choices)
-    return Eviction(slot, tasks)
+    return Eviction(slot, (*tasks, *_in_line(view, slot, job, going)))
 
 
 def _candidates(view: View, seating: Seating, job: JobView, barred: Array | None) -> list[int]:
@@ -194,6 +194,14 @@ def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iter
         yield Victim(other.spec.priority, tasks, amounts, devices)
 
 
+def _in_line(view: View, slot: int, job: JobView, going: Set[Name]) -> Iterator[Name]:
+    """Tasks of lower priority that wait on the node for a free slot."""
+    for name in sorted(view.nodes[view.room.ids[slot]].assigned):
+        other = view.jobs[name[0]]
+        if other.spec.priority < job.spec.priority and _waits_in_line(other, name[1]) and name not in going:
+            yield name
+
+
 def live_tasks(job: JobView) -> tuple[Name, ...]:
     """All its live tasks that nobody stops yet: without one of them the others are of no use."""
     live = (Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNING)
@@ -215,9 +223,14 @@ def _budget(job: JobView, going: Set[Name]) -> int:
 def may_go(job: JobView, index: int) -> bool:
     """It holds room, and nobody has told it to stop."""
     block, position = divmod(index, BLOCK_TASKS)
-    phase = job.phases[block][position]
-    in_line = job.attempts[block].flags[position] & LOOKAHEAD and phase < Phase.ACCEPTED
-    return phase < Phase.STOPPING and not in_line
+    return job.phases[block][position] < Phase.STOPPING and not _waits_in_line(job, index)
+
+
+def _waits_in_line(job: JobView, index: int) -> bool:
+    """It waits on its node for a free slot, and nobody has told it to stop."""
+    block, position = divmod(index, BLOCK_TASKS)
+    is_lookahead = job.attempts[block].flags[position] & LOOKAHEAD > 0
+    return is_lookahead and job.phases[block][position] < Phase.ACCEPTED
 
 
 def _devices(job: JobView, index: int) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Turn
+from rota.model.job import JobSpec, LineChange, Turn
 from rota.model.namespace import Namespace
 from rota.model.neighbours import Repulsion
 from rota.model.plan import Instant
@@ -92,6 +92,11 @@ class Queue:
         self._open.pop(line, None)
         return True
 
+    @property
+    def watches(self) -> bool:
+        """Whether some line waits for something else than room."""
+        return bool(self._watching)
+
     def next_ms(self) -> int | None:
         return self._timers[0][0] if self._timers else None
 
@@ -143,31 +148,38 @@ class Queue:
     # ---- what changed
 
     def _read_lines(self, view: View) -> None:
-        changes = view.line_changes
-        lines = changes.since(self._changes_read) if self._changes_read >= 0 else None
-        if lines is None:
+        log = view.line_changes
+        changes = log.since(self._changes_read) if self._changes_read >= 0 else None
+        if changes is None:
             for line in [*self.blocked, *self._watching]:
                 self._unblock(line)
-            lines = [line for line, _ in view.waiting()]
-        self._changes_read = changes.position
-        for line in lines:
-            turns = view.line(line)
+            changes = [LineChange(line) for line, _ in view.waiting()]
+        self._changes_read = log.position
+        for change in changes:
+            turns = view.line(change.line)
             if not turns:
-                self._unblock(line)
-                self._open.pop(line, None)
-            elif not self._is_no_better(line, turns[0]):
-                self.open(line)
+                self._unblock(change.line)
+                self._open.pop(change.line, None)
+            elif change.is_better or not self._is_no_better(view, change, turns[0]):
+                self.open(change.line)
 
-    def _is_no_better(self, line: Line, turn: Turn) -> bool:
+    def _is_no_better(self, view: View, change: LineChange, turn: Turn) -> bool:
         """It waits already; a job whose turn comes after the one that was tried does no better.
 
         In a line of its own a job may: one of its tasks is ready now that was in a pause when it was tried.
+        So may one that others do not keep away, in a line of jobs that all were.
         """
+        line = change.line
         if line.alone:
             return False
-        if line in self.blocked:
-            return turn >= self.blocked.turn(line)
-        return line in self._watching
+        if line not in self.blocked:
+            return line in self._watching
+        how = self.blocked.how(line)
+        if how.kept_away and change.joined is not None:
+            job = view.jobs.get(JobId(str(change.joined[2])))
+            if job is not None and tuple(view.neighbours.repelled(job.spec)) not in how.kept_away:
+                return False
+        return turn >= how.turn
 
     def _read_neighbours(self, view: View) -> None:
         moved = view.neighbours.moved

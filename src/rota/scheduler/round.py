@@ -1,7 +1,7 @@
 """One round: whoever waits, first in turn first, onto nodes; promised room; or in place of lesser work."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from rota.model.amounts import GPU
 from rota.model.attempt import LOOKAHEAD, Choice
 from rota.model.columns import Array, Ranges, ints
 from rota.model.ids import JobId
-from rota.model.job import JobVerdict, Kind, Turn, Unschedulable
+from rota.model.job import JobVerdict, Kind, Turn
 from rota.model.lifecycle import JobState
 from rota.model.limits import (
     BLOCK_TASKS,
@@ -23,7 +23,6 @@ from rota.model.limits import (
     PROMISE_REST_MS,
     PROMISES_TRIED_MAX,
     PROMISES_TRIED_MS,
-    SHORT_RUN_US,
 )
 from rota.model.neighbours import Repulsion
 from rota.model.plan import NOTHING, Event, Instant, Plan, Record
@@ -34,14 +33,15 @@ from rota.scheduler.backfill import NEVER_MS, Promise, promise
 from rota.scheduler.blocked import Try, asks_for_devices
 from rota.scheduler.blocks import Blocks, Placed
 from rota.scheduler.explain import why
-from rota.scheduler.order import Head, Shares, Turns, may_start
+from rota.scheduler.moves import hold_targets, moved_events, pending_groups
+from rota.scheduler.order import Head, Shares, Turns, is_impatient, may_move, may_start
 from rota.scheduler.place import Seated, Seating, barring, refusing
 from rota.scheduler.preempt import Eviction, Name, find_victims, live_tasks
 from rota.scheduler.queue import Queue, watched
 from rota.scheduler.rows import Plugins
 
 # Enum members are slow to look up, and these are asked for at every placement.
-_SYSTEM, _REJECT, _PACK = Kind.SYSTEM, Unschedulable.REJECT, Policy.PACK
+_SYSTEM, _PACK = Kind.SYSTEM, Policy.PACK
 
 
 class Settings(NamedTuple):
@@ -70,13 +70,14 @@ class Memory:
     """What can be computed again, or lapses: rows of points, lines that wait, room others are leaving."""
 
     def __init__(self, view: View, settings: Settings) -> None:
+        self.room = view.room  # whose slots it speaks of
         self.seating = Seating(view, settings.plugins)
         self.queue = Queue(self.seating.board)
         self.nominated: dict[JobId, list[Nomination]] = {}
         self.first: First | None = None
         self._promises_tried = 0  # in vain, since
         self._promises_tried_since_ms = 0
-        self._resting: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
+        self.resting: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
         self.pinned: dict[JobId, int] = {}  # system job -> Room.doors when its nodes were looked at
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
@@ -88,8 +89,8 @@ class Memory:
                 self.first = None
             elif first.until_ms <= now.ms:
                 self.first = None
-                self._resting = {one: until for one, until in self._resting.items() if until > now.ms}
-                self._resting[first.job] = now.ms + PROMISE_REST_MS
+                self.resting = {one: until for one, until in self.resting.items() if until > now.ms}
+                self.resting[first.job] = now.ms + PROMISE_REST_MS
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
             waits = job is not None and _waits(job)
@@ -112,7 +113,7 @@ class Memory:
         self._promises_tried += 1
 
     def rests_until_ms(self, job: JobId) -> int:
-        return self._resting.get(job, 0)
+        return self.resting.get(job, 0)
 
 
 class Round:
@@ -139,11 +140,13 @@ class Round:
     def run(self) -> Plan:
         first = self._memory.first
         has_news = self._queue.has_news(self._view, None if first is None else first.job, self._now)
-        if not has_news and self._settings.backfill:
+        if not has_news and self._settings.backfill and not self._view.moving:
             return self._plan()
         self._hold_nominated(1)
+        hold_targets(self._view, self._seating.board, self._now, 1)
         before = self._seating.board.free.copy()
         self._renew_promise()
+        self._place_moved()
         turns = Turns(self._shares, self._due())
         while (head := turns.pop()) is not None:
             goes_on = self._queue.may_try(head.line) and self._serve(self._view.jobs[head.job], head.line)
@@ -153,6 +156,7 @@ class Round:
                 break
             turns.done(head, goes_on)
         self._queue.blocked.tried(before, self._promise)
+        hold_targets(self._view, self._seating.board, self._now, -1)
         self._hold_nominated(-1)
         self._queue.end_round()
         for line in self._open_again:
@@ -182,11 +186,29 @@ class Round:
         if self._memory.first is None:
             self._find_first(up_to=None)
 
+    def _place_moved(self) -> None:
+        """Moved tasks go first: they held room already, and are in no line."""
+        for name in self._view.moving:
+            job = self._view.jobs[name]
+            placed = 0
+            for indices, barred in pending_groups(self._view, job, self._now):
+                wanted = may_move(job, self._shares, len(indices), placed)
+                if wanted <= 0:
+                    break
+                held_back = self._held_back(job)
+                self._hold_nominated(-1, job)  # which its placement uses up
+                self._shift(held_back, -1)
+                seated = self._seating.seat(job, wanted, barred)
+                self._shift(held_back, 1)
+                self._enter(job, indices, seated)
+                placed += len(seated.seats)
+                self._hold_nominated(1, job)
+
     def _serve(self, job: JobView, line: Line) -> bool:
         """A job has its turn; says whether the next in its line may do better."""
         if job.verdict is not None or self._is_kept_away(job, line):
             return True
-        wanted = may_start(job, self._shares)
+        wanted = may_start(job, self._shares, self._now)
         if wanted <= 0:
             self._queue.block_by_quota(self._view, line)
             return False
@@ -200,15 +222,16 @@ class Round:
         pinned = self._seat(job, ready, refused)
         ready, seated = pinned.indices, pinned.seated
         self._shift(held_back, 1)
-        impatient = job.spec.when_unschedulable is _REJECT and not job.attempts
-        if impatient and len(seated.seats) < wanted:  # once it has begun, its retries wait like anybody's
-            self._reject(job, seated)
+        if len(seated.seats) < wanted and is_impatient(job):
+            self._reject(job, line, seated)
             return True
         self._enter(job, ready, seated)
         self._hold_nominated(1, job)
         if len(seated.seats) == len(ready):
             return self._place_rest(job, line, truncated=len(ready) == most < wanted)
-        kept_off = barring(self._view, [*refused, *held_back])  # who waits there might take what is promised
+        # Who waits on a node might take what is promised to others, or what others are leaving for them.
+        made = [one.slot for nominations in self._memory.nominated.values() for one in nominations]
+        kept_off = barring(self._view, [*refused, *held_back, *made])
         left = self._look_ahead(job, ready[len(seated.seats) :], kept_off)
         return not left or self._wait(job, line, left, behind=bool(held_back))
 
@@ -235,7 +258,8 @@ class Round:
         """Its last job has had its turn: of those kept away by others, none goes on before these move."""
         if head.line in self._kept_away:
             first = JobId(str(head.jobs[0][2]))
-            self._block(self._view.jobs[first], head.line, behind=False)
+            by = frozenset(repelled for line, repelled in self._kept_away_by if line == head.line)
+            self._block(self._view.jobs[first], head.line, behind=False, kept_away=by)
 
     def _seat(self, job: JobView, ready: list[int], refused: list[int]) -> pins.Pinned:
         barred = barring(self._view, refused) if refused else None
@@ -306,9 +330,8 @@ class Round:
         spec = job.spec
         plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_RULES and GPU not in spec.needs
         plain = plain and spec.kind is Kind.BATCH  # what stays would hold for ever what the next waits for
-        short = job.run_us is not None and job.run_us <= SHORT_RUN_US
         free = self._shares.left(spec) is None and not self._seating.company.repelled(spec)
-        return plain and short and free
+        return plain and job.is_short and free
 
     def _wait(self, job: JobView, line: Line, left: list[int], *, behind: bool) -> bool:
         """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
@@ -363,7 +386,14 @@ class Round:
             until_ms = now.ms + ahead_ms + max(ahead_ms // 2, PROMISE_LATE_MS)
             memory.first, self._promise = First(name, tasks, until_ms), made
 
-    def _block(self, job: JobView, line: Line, *, behind: bool) -> bool:
+    def _block(
+        self,
+        job: JobView,
+        line: Line,
+        *,
+        behind: bool,
+        kept_away: Set[tuple[Repulsion, ...]] = frozenset(),
+    ) -> bool:
         """Nobody of its line can do better until something changes."""
         spec, view = job.spec, self._view
         refused = [until for until, _ in view.refused_by(spec.errand).values() if until > self._now.ms]
@@ -374,12 +404,15 @@ class Round:
         anywhere = (
             asks_for_devices(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
         )
-        self._queue.block(line, Try(spec.order, behind, anywhere), min(refused, default=None), keys)
+        how = Try(spec.order, behind, kept_away, anywhere)
+        self._queue.block(line, how, min(refused, default=None), keys)
         return False
 
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
-        at_once = 1 if job.spec.rules != NO_RULES else len(left)  # rules do not know of room to come
+        at_once = len(left)
+        if job.spec.rules != NO_RULES:  # rules do not know of room to come
+            at_once = 0 if job.spec.id in self._memory.nominated else 1
         barred = barring(self._view, refusing(self._view, job, self._now))
         if job.spec.kind is Kind.SYSTEM:
             made = [one.slot for one in self._memory.nominated.get(job.spec.id, [])]
@@ -416,9 +449,11 @@ class Round:
             for nomination in nominated.get(name, []):
                 self._seating.board.take(self._view.jobs[name].spec.shape, nomination.slot, times)
 
-    def _reject(self, job: JobView, seated: Seated) -> None:
+    def _reject(self, job: JobView, line: Line, seated: Seated) -> None:
+        """End the job, unless others of its tasks are offered: if a node accepts one, the job has begun."""
         self._seating.give_back(job, seated.seats)
-        if job.verdict is not None:
+        if job.tally.live:
+            self._open_again.append(line)
             return
         if seated.seats:
             reason = f"only {len(seated.seats)} of its {job.tally.pending} tasks could start now"
@@ -436,6 +471,7 @@ class Round:
             node = one.nodes[0] if len(set(one.nodes)) == 1 else None
             indices = tuple(Ranges(one.indices).pairs)
             events.append(Event("task.placed", choice.why, job=one.job.spec.id, node=node, indices=indices))
+            events += moved_events(self._view, one)
         for preemptor, eviction in self._evicted:
             events += self._evict(blocks, preemptor, eviction.victims)
         for gang in self._broken_up:  # one of its tasks was lost, and finds no other room
@@ -454,7 +490,9 @@ class Round:
         times = [one.until_ms for nominations in self._memory.nominated.values() for one in nominations]
         times += [] if first is None or not self._settings.backfill else [first.until_ms]
         # When those are placed the job is out of its line; only the next round knows how long it pauses.
-        times += [self._now.ms + 1] if self._some_pause and self._placed else []
+        # So with those that wait for neighbours, which this round may have placed.
+        again = self._some_pause or self._queue.watches
+        times += [self._now.ms + 1] if again and self._placed else []
         times += [at for at in (self._queue.next_ms(), self._view.next_resume_ms()) if at is not None]
         return min(times, default=None)
 

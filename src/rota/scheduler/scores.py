@@ -52,7 +52,7 @@ def points(nodes: Nodes, interference: Interference, gpus: Gpus) -> Array:
     if shape.policy is Policy.PACK:
         found: Array = nodes.idle() * -_HALF
     else:
-        found = np.minimum(nodes.idle() - nodes.wholly_idle, -nodes.load)
+        found = nodes.idle() - nodes.wholly_idle - nodes.outside_load
         found *= _HALF
     if nodes.any_gpu:
         found = _on_gpu_nodes(nodes, found, gpus)
@@ -66,7 +66,7 @@ def merits(board: Board, policy: Policy) -> Array:
     if policy is Policy.PACK:
         packed: Array = board.idle * -_HALF
         return packed
-    found: Array = np.minimum(board.idle - len(board.filling), -board.load)
+    found: Array = board.idle - len(board.filling) - board.outside_load
     return found * _HALF
 
 
@@ -75,8 +75,8 @@ def merit(board: Board, policy: Policy, slot: int) -> float:
     idle: float = board.idle.item(slot)
     if policy is _PACK:
         return idle * -_HALF
-    load: float = board.load.item(slot)
-    return min(idle - len(board.filling), -load) * _HALF
+    outside: float = board.outside_load.item(slot)
+    return (idle - len(board.filling) - outside) * _HALF
 
 
 def _on_gpu_nodes(nodes: Nodes, found: Array, gpus: Gpus) -> Array:

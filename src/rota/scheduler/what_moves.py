@@ -6,7 +6,7 @@ from rota.engine.shadow import Shadow, Taken
 from rota.model.attempt import StatusBlock
 from rota.model.columns import Draft, Ranges, column
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Kind
+from rota.model.job import JobSpec, Kind, Recovery
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility, NodeWish
@@ -41,27 +41,37 @@ def displace(
     going = let_go(shadow, nodes)
     _rounds(scheduler, shadow, now)
     moved = [_moved(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
-    fate = Fate.ENDS if everything else Fate.STAYS
-    fates = {job: Fate.ENDS if shadow.jobs[job].spec.kind is Kind.SYSTEM else fate for job in there}
-    once = [
+    others = [
         Displaced(
             job,
             shadow.jobs[job].spec.namespace,
-            fates[job],
+            _fate(shadow.jobs[job].spec, everything=everything),
             tuple(Ranges(indices).pairs),
         )
         for job, indices in there.items()
         if job not in going
     ]
-    return (*moved, *once)
+    return (*moved, *others)
+
+
+def _fate(spec: JobSpec, *, everything: bool) -> Fate:
+    """What becomes of tasks that the scheduler does not move."""
+    if spec.kind is Kind.SYSTEM:
+        return Fate.ENDS
+    if not spec.movable:
+        return Fate.ENDS if everything else Fate.STAYS
+    return Fate.ASKS if spec.recovery is Recovery.CONTROLLER else Fate.ENDS
 
 
 def let_go(shadow: Shadow, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
-    """What moves of the work on these nodes, which take nothing new: from now on it waits for others."""
+    """What moves of the work on these nodes, which take nothing new: from now on it waits for others.
+
+    Work whose recovery owner is not the scheduler is not placed again without that owner's word.
+    """
     going = {
         job: _indices(shadow, job, nodes)
         for job in _jobs(shadow, nodes)
-        if moves(shadow.jobs[job], everything=False)
+        if moves(shadow.jobs[job], everything=False) and shadow.jobs[job].spec.recovery is Recovery.SCHEDULER
     }
     for job, indices in going.items():
         for status in _stopped(shadow.jobs[job], indices):

@@ -8,14 +8,16 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rota.model.errors import Rejected
 from rota.model.limits import CLUSTER_SECONDS_MAX
 from rota.sim.broken import Broken
 from rota.sim.figures import Figures, figures, ran_in_log, table, timeline
+from rota.sim.forgetful import forgetful
 from rota.sim.load import HOUR_MS, Elastic, Workload
 from rota.sim.plot import over_time, sizes_over_time
 from rota.sim.replay import Replayed, Settings, replay
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.workload:
             return _work_off(options)
         if options.seeds is not None:
-            return _many(options.seeds, options.processes)
+            return _many(options)
         return _one(options)
     except (Rejected, Broken, OSError) as error:
         print(f"rota.sim: {error}", file=sys.stderr)
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one(options: argparse.Namespace) -> int:
-    case = _kept(scenario(options.seed), options.faults_kept, options.jobs_kept)
+    case = _kept(_drawn(options)(options.seed), options.faults_kept, options.jobs_kept)
     found = run(case)
     if options.trace:
         print("\n".join(found.trace))
@@ -67,14 +69,18 @@ def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> S
         raise Rejected(f"seed {case.seed} has {most}, counted from 0") from None
 
 
-def _many(seeds: range, processes: int | None) -> int:
+def _many(options: argparse.Namespace) -> int:
     """Ctrl-C ends it with what was found by then."""
+    seeds, quietly = options.seeds, partial(_quietly, _drawn(options))
     counts: Counter[str] = Counter()
     broken: list[Finding] = []
     began = time.perf_counter()
     virtual_ms = done = 0
-    with multiprocessing.Pool(processes, _ignore_ctrl_c) as pool, contextlib.suppress(KeyboardInterrupt):
-        for found in pool.imap_unordered(_quietly, seeds, chunksize=4):
+    with (
+        multiprocessing.Pool(options.processes, _ignore_ctrl_c) as pool,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        for found in pool.imap_unordered(quietly, seeds, chunksize=4):
             counts.update(found.counts)
             virtual_ms += found.virtual_ms
             done += 1
@@ -96,9 +102,13 @@ def _ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _quietly(seed: int) -> Finding:
+def _drawn(options: argparse.Namespace) -> Callable[[int], Scenario]:
+    return forgetful if options.memory else scenario
+
+
+def _quietly(drawn: Callable[[int], Scenario], seed: int) -> Finding:
     """Its trace is made anew if somebody wants to read it."""
-    return run(scenario(seed), keep_trace=False)
+    return run(drawn(seed), keep_trace=False)
 
 
 def _work_off(options: argparse.Namespace) -> int:
@@ -188,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rota.sim", description=summary)
     add = parser.add_argument
     add("--seed", type=int, default=0, help="what to draw everything from")
+    add("--memory", action="store_true", help="of seeds: the store is in memory, and its server restarts")
     add("--trace", action="store_true", help="print all that happened")
     add("--faults-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
     add("--jobs-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")

@@ -1,6 +1,7 @@
 """Drives the real agent's desk in virtual time: attaches to the keeper, calls a server, obeys, reports."""
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 
 from rota.agent.desk import Desk, stops
@@ -8,9 +9,11 @@ from rota.agent.plan import Facts
 from rota.agent.words import Words
 from rota.keeper import wire
 from rota.keeper.stops import How, Signal
+from rota.keeper.work import Work
 from rota.model.amounts import GPU, WHOLE_GPU
+from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, SUSPECT_MS
-from rota.model.sync import Hello, JobOrders
+from rota.model.sync import Drain, Hello, JobOrders
 from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
 from rota.sim.host import Door, Host
 from rota.sim.keeper import Keeper
@@ -22,6 +25,7 @@ URGENT_MS = 5
 PATIENT_MS = 25
 BACKOFF_MS = (100, 5_000)  # between rounds of calls to all servers
 START_MS = 30  # until a process that was started does something
+DEPARTURE = Drain("it was told to leave", 0)
 Dial = Callable[[], Door | None]
 
 
@@ -76,10 +80,16 @@ class Agent(Process):
         super().thaw()
 
     def leave(self) -> None:
-        """End the work, say so, go."""
+        """Say so, end the work, report that, go."""
         self.leaving = True
-        self.keeper.obey(lambda work: work.quit())
+        if self.stream is not None and self.welcomed:
+            self.stream.say_up(DEPARTURE)
+        self.keeper.obey(self._quit)
         self.after(1000, self._leave_when_done)
+
+    def _quit(self, work: Work) -> None:
+        self.machine.leaves([key for key, one in work.running.items() if not one.halted])
+        work.quit()
 
     def catch_up(self) -> int:
         """The number of its last word: beats are said by arithmetic, when somebody asks."""
@@ -108,7 +118,8 @@ class Agent(Process):
         keeper.mourned = self._mourn(self.life)
         keeper.hears = self._hearing(self.life)
         state = json.loads(keeper.work.state())
-        self.desk.replace_all(claims_of_state(state), state["leases"])
+        records = {JobId(job): b64decode(text) for job, text in state["records"].items()}
+        self.desk.replace_all(claims_of_state(state), state["leases"], records)
         capacity = self.machine.capacity
         gpus = tuple(str(number) for number in range(capacity.get(GPU, 0) // WHOLE_GPU))
         order = wire.Configure(self.name, capacity, gpus)
@@ -155,7 +166,7 @@ class Agent(Process):
         self._said_at_ms = self.clock.boot_ms()
         n = self.words.say(self._said_at_ms)
         self.desk.said(n, hello.inventory)
-        greeting = Greeting(n, self.machine.node, hello, self.catch_up)
+        greeting = Greeting(n, self.machine.node, hello, self.catch_up, self.desk.record_of)
 
         def greet() -> None:
             door.greet(stream, greeting)
@@ -199,6 +210,7 @@ class Agent(Process):
             {**machine.labels, "leases": "pid-namespace"},
             machine.epoch_seen,
             inventory,
+            drain=DEPARTURE if self.leaving else None,
         )
 
     def _hear(self, stream: Stream, word: object) -> None:

@@ -11,6 +11,7 @@ from rota.model.pins import begun
 from rota.model.plan import Record
 from rota.model.shape import Line
 from rota.sim.broken import Broken
+from rota.sim.loaded import loaded
 from rota.sim.server import Server
 
 _HELD = (
@@ -35,9 +36,7 @@ def within_capacity(server: Server, nodes: Iterable[NodeId]) -> None:
 
 
 def equal_disk(server: Server, known: Mapping[str, Record]) -> None:
-    fresh = Mirror()
-    fresh.now_ms = server.mirror.now_ms  # by it jobs whose tasks pause are told from those in line
-    fresh.load(known.values())
+    fresh = loaded(known.values(), server.mirror.now_ms)
     fresh.inherit(server.mirror)
     held = {str(record.key): record for record in _records(server.mirror)}
     disk: dict[str, Record | None] = {key: None for key in known if key.partition("/")[0] in _HELD}
@@ -57,7 +56,7 @@ def _records(mirror: Mirror) -> Iterable[Record]:
     for job in mirror.jobs.values():
         one: tuple[Record | None, ...] = (
             *(begun(job.spec), job.wish, job.cluster, job.status, job.verdict, job.answers),
-            *(job.former, job.rollout),
+            *(job.former, job.rollout, job.adoption, job.unplaceable),
         )
         yield from (record for record in one if record is not None)
         yield from job.pins.values()

@@ -92,11 +92,10 @@ class Checks:
         if begun is not None and not follows:
             raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
         self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
-        block, at = divmod(key[1], BLOCK_TASKS)
-        placed = self.known.get(f"attempt/{key[0]}/{block}")
-        if placed is None or ints(placed, "number")[at] < key[2]:
+        if not self._is_known(key):
             raise Broken(f"{name} was started on {machine.name} and is not on disk")
-        spec = self.known[f"job/{key[0]}/spec"]
+        spec = self.spec_of(key[0])
+        assert spec is not None
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
@@ -136,13 +135,24 @@ class Checks:
             self._twice.pop(task, None)
             if not live:
                 del self._live[task]
-        spec = self.known.get(f"job/{child.key[0]}/spec")
+        spec = self.spec_of(child.key[0])
         for resource, amount in (_uses(spec, child) if spec is not None else {}).items():
             self._used[machine.name, resource] -= amount
         self._witness.died(machine, child)
         self._deadlines.died(child)
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
+
+    def _is_known(self, key: Key) -> bool:
+        """Whether the attempt was ever placed, by a server that may have forgotten it."""
+        block, at = divmod(key[1], BLOCK_TASKS)
+        placed = [known.get(f"attempt/{key[0]}/{block}") for known in (self.known, self._records.forgotten)]
+        return any(one is not None and ints(one, "number")[at] >= key[2] for one in placed)
+
+    def spec_of(self, job: str) -> JobSpec | None:
+        name = f"job/{job}/spec"
+        spec: JobSpec | None = self.known.get(name) or self._records.forgotten.get(name)
+        return spec
 
     def live_tasks(self) -> set[tuple[str, int]]:
         return set(self._live)
@@ -178,10 +188,17 @@ class Checks:
 
     # ---- what is answered
 
+    def leaves(self, keys: Sequence[Key]) -> None:
+        """A node stops these attempts because it leaves, and no order did before."""
+        for key in keys:
+            self._records.left[key] = None
+            if (spec := self.known.get(f"job/{key[0]}/spec")) is not None:
+                self.world.count(f"owner: a node leaves under {spec.recovery}")
+
     def acknowledged(self, key: str, job: JobId, before: JobId | None) -> None:
         if before is not None and before != job:
             raise Broken(f"submit {key} was answered with job {before} and with job {job}")
-        if f"job/{job}/spec" not in self.known:
+        if self.spec_of(job) is None:
             raise Broken(f"submit {key} was answered with job {job}, which is not on disk")
 
     def forgotten(self, keys: Sequence[Key]) -> None:
@@ -210,7 +227,7 @@ class Checks:
         self.known.update(self._records.expired)  # that too had to end as it should
         for job in jobs:
             spec, status = self.known.get(f"job/{job}/spec"), self.known.get(f"job/{job}/status")
-            if spec is None and job in deleted:
+            if spec is None and (job in deleted or f"job/{job}/spec" in self._records.forgotten):
                 continue
             if spec is None:
                 raise Broken(f"job {job} was acknowledged and is gone")

@@ -12,6 +12,7 @@ from rota.model.node import NodeSpec
 from rota.model.plan import Record
 from rota.scheduler.round import Settings
 from rota.sim import shortage
+from rota.sim.adoptions import Adoptions
 from rota.sim.checks import Checks
 from rota.sim.company import home_of
 from rota.sim.election import TTL_MS, Election
@@ -44,6 +45,7 @@ class Size(NamedTuple):
     lost_ms: int = LOST_MS
     placement: Settings | None = None
     elastic: Elastic | None = None  # beside these nodes, or instead of them
+    forgets: bool = False  # its store is in memory: a restart of its only server loses every job
 
 
 class Cluster:
@@ -51,7 +53,7 @@ class Cluster:
         self.world = world
         self.network = Network(world)
         self.medium = Medium(world, self.network)
-        self.checks = Checks(world)
+        self.checks = Adoptions(world) if size.forgets else Checks(world)
         times = Times(size.lost_ms, TTL_MS if size.servers > 1 else 0)
         self.servers = [
             Server(world, f"server-{n}", self.medium, times, size.placement)
@@ -73,6 +75,11 @@ class Cluster:
         self.provider: Provider | None = None
         self.fleets: Fleets | None = None
         self._build(size)
+        if isinstance(self.checks, Adoptions):
+            self.medium.is_memory, self.medium.forgot = True, self.checks.forget
+            self.checks.canceled = self.users.canceled
+            for server in self.servers:
+                server.led = server.seed
 
     def start(self) -> None:
         for server in self.servers:
@@ -87,7 +94,7 @@ class Cluster:
         machine.servers = len(self.servers)
         machine.heartbeat_ms = min(HEARTBEAT_MS, self.lost_ms // 3)
         machine.born, machine.died = self._born, self.checks.died
-        machine.forgets = self.checks.forgotten
+        machine.forgets, machine.leaves = self.checks.forgotten, self.checks.leaves
         machine.agent.dial = self._dialler()
         self.checks.nodes.machines[machine.name] = machine
         self.machines.append(machine)
@@ -101,6 +108,12 @@ class Cluster:
         specs = {one.name: self.checks.known.get(f"node/{one.node}/spec") for one in self.machines}
         ours = [one for one in self.machines if (known := specs[one.name]) is None or known.cluster == home]
         return [*ours, *self.fleets.to_come(home)]
+
+    @property
+    def jobs(self) -> list[JobId]:
+        """All that users were told of, and what was made twice because a restarted server forgot its key."""
+        known = [key.split("/")[1] for key in self.checks.known if key.startswith("job/")]
+        return list(dict.fromkeys([*self.users.acknowledged.values(), *map(JobId, known)]))
 
     def close(self) -> None:
         """What still waits in a server ends with it."""
@@ -144,7 +157,8 @@ class Cluster:
 
     def _born(self, machine: str, child: Child) -> None:
         self.checks.born(machine, child)
-        if self.checks.known[f"job/{child.key[0]}/spec"].results:
+        spec = self.checks.spec_of(child.key[0])
+        if spec is not None and spec.results:
             self._reporters.born(self.checks.nodes.machines[machine], child)
 
     def _provide(self, elastic: Elastic) -> ClusterWish:

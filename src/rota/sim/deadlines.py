@@ -73,6 +73,12 @@ class Deadlines:
         if key in self._living:
             self._stopping.setdefault(key, None)
 
+    def forget_wishes(self) -> None:
+        """Who was to stop them does not know of that any more."""
+        self._unwanted.clear()
+        self._evicted.clear()
+        self._stopping.clear()
+
     def look(self) -> None:
         """Once a second."""
         for key, since_ms in self._limited.items():

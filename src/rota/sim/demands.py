@@ -45,6 +45,7 @@ def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_m
     patience = Random(f"{seed}/patience")
     if patience.random() < SHARE:
         asked = [_has_patience(patience, arrival) for arrival in asked]
+    faults += _departures(seed, arrivals, length_ms)
     return Drawn([_has(luck, group, chosen) for group in groups], asked, faults)
 
 
@@ -54,6 +55,19 @@ def _owned(seed: int, arrivals: list[Arrival]) -> list[Arrival]:
     if luck.random() > SHARE:
         return arrivals
     return [arrival._replace(spec=arrival.spec | _owner(luck)) for arrival in arrivals]
+
+
+def _departures(seed: int, arrivals: list[Arrival], length_ms: int) -> list[Fault]:
+    """Where jobs have owners, nodes leave or are drained in a hurry soon after a job has come."""
+    if not arrivals or Random(f"{seed}/owners").random() > SHARE:
+        return []
+    luck = Random(f"{seed}/departures")
+    found = []
+    for _ in range(luck.randint(1, 4)):
+        at_ms = min(length_ms, luck.choice(arrivals).at_ms + luck.randrange(10_000))
+        kind, how = luck.choice((("node leaves", 0.5), ("node leaves", 0.5), ("operator drains", 0.0)))
+        found.append(Fault(at_ms, kind, luck.randrange(1000), luck.randint(5_000, 60_000), how))
+    return found
 
 
 def _owner(luck: Random) -> Spec:

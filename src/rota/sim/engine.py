@@ -10,6 +10,7 @@ from rota.engine.run import batch_of, prove
 from rota.model.errors import Deposed, RotaError, Transient, Unavailable
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.plan import Instant
+from rota.sim.loaded import loaded
 from rota.sim.medium import Answer, Medium
 from rota.sim.world import Act, Clock, Process, World
 from rota.store import codec
@@ -188,9 +189,8 @@ class Engine(Process):
     def _open(self, snapshot: Snapshot) -> None:
         before, led = self.loop, self.leads
         self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
-        mirror = Mirror()
-        mirror.now_ms = self.now().ms
-        mirror.load(codec.decode(key, value) for key, value in snapshot.records.items())
+        records = (codec.decode(key, value) for key, value in snapshot.records.items())
+        mirror = loaded(records, self.now().ms)
         if self.leads:
             mirror.inherit(before.mirror)
         self.revision = snapshot.revision

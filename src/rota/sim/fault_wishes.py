@@ -1,4 +1,4 @@
-"""What some seeds' users wish of jobs that run: that they pause, change, lose a task, or end at once."""
+"""What some seeds' users wish of jobs that run: that they pause, change, lose a task, move, end at once."""
 
 from collections.abc import Callable
 from random import Random
@@ -73,6 +73,19 @@ def _kills(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
+def _moves(cluster: Cluster, fault: Fault) -> Act:
+    """One task, to a node that is named or away from its own."""
+    job = _any_job(cluster, fault)
+    if job is None:
+        return nothing
+    spec = cluster.checks.known[f"job/{job}/spec"]
+    keys = (key.split("/") for key in cluster.checks.known)
+    nodes = sorted(name for head, name, *part in keys if (head, part) == ("node", ["spec"]))
+    to = nodes[fault.who % len(nodes)] if nodes and fault.how < 0.5 else None
+    cluster.users.move(job, fault.for_ms % max(1, spec.size), to)
+    return nothing
+
+
 def _any_job(cluster: Cluster, fault: Fault) -> JobId | None:
     known, users = cluster.checks.known, cluster.users
     jobs = [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]
@@ -81,4 +94,9 @@ def _any_job(cluster: Cluster, fault: Fault) -> JobId | None:
     return live[fault.who % len(live)] if live else None
 
 
-KINDS: dict[str, Befall] = {"user pauses": _pauses, "user updates": _updates, "user kills": _kills}
+KINDS: dict[str, Befall] = {
+    "user pauses": _pauses,
+    "user updates": _updates,
+    "user kills": _kills,
+    "user moves": _moves,
+}

@@ -46,6 +46,7 @@ class Host:
         self.habits: Habits = lambda *_: Habit(1000)
         self.born: Callable[[str, Child], None] = lambda *_: None
         self.died: Callable[[str, Child], None] = lambda *_: None
+        self.leaves: Callable[[Sequence[Key]], None] = lambda _: None  # attempts that it stops by itself
         self.forgets: Callable[[Sequence[Key]], None] = lambda _: None  # results that are said to be stored
 
     @property

@@ -90,7 +90,7 @@ def create(cluster: Cluster, body: dict[str, Any], luck: Random) -> Act:
 def end_all(cluster: Cluster) -> None:
     """Nobody needs what has no end of its own any more."""
     users, known = cluster.users, cluster.checks.known
-    for job in users.acknowledged.values():
+    for job in cluster.jobs:
         spec = known.get(f"job/{job}/spec")
         if spec is not None and spec.name.startswith(SYSTEM) and job not in users.canceled:
             users.cancel(job)

@@ -8,6 +8,7 @@ from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailab
 from rota.sim.lease import Holder, LeaderKey
 from rota.sim.network import Network
 from rota.sim.world import Process, World
+from rota.store.memory import is_kept
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 NAME = "store"
@@ -42,6 +43,8 @@ class Medium:
         self.revision = 0
         self.time_ms = 0
         self.keeps_events = False  # somebody may ask for them
+        self.is_memory = False  # of the server: with its life all that it knew of jobs ends
+        self.forgot: Callable[[], None] = lambda: None
         self.events: list[tuple[int, EventRow]] = []  # each with the wall clock's time
         self.kill: Callable[[Process], None] = lambda _: None
         self.committed: Callable[[Batch, int], None] = lambda *_: None
@@ -52,6 +55,8 @@ class Medium:
     def lead(self, server: Process, done: Done) -> None:
         def act() -> int:
             self.epoch += 1
+            if self.is_memory:
+                self._forget()
             return self.epoch
 
         self._serve(server, act, done)
@@ -110,6 +115,14 @@ class Medium:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.revision, self.epoch, self.time_ms, dict(self.records))
+
+    def _forget(self) -> None:
+        """As a store in memory does when its process ends; cluster time goes on with what it has kept."""
+        self.world.count("store: its memory was lost")
+        self.records = {key: value for key, value in self.records.items() if is_kept(key)}
+        self.revision = 0
+        self._old = []
+        self.forgot()
 
     def _hearing(self, server: Process, done: Done) -> Done:
         """Only who has asked hears the answer, not who was started in its place."""

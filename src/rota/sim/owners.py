@@ -1,9 +1,10 @@
 """Who deals with what was lost: exactly one, once; and what is written of it is what that one says."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
-from rota.model.attempt import EVICTED, AttemptBlock, StatusBlock
+from rota.keeper.rules import Key
+from rota.model.attempt import DRAINED, EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Kind, Recovery
@@ -15,6 +16,7 @@ from rota.model.task import TaskBlock
 from rota.sim.broken import Broken
 
 Records = Mapping[str, Any]
+Left = Container[Key]  # attempts that the world saw end with their node: it left, or it was emptied
 _ENDS = {Word.FAIL: TaskState.FAILED, Word.CANCEL: TaskState.CANCELED, Word.LOST: TaskState.LOST}
 
 
@@ -26,10 +28,12 @@ def look_at_answers(before: JobAnswers | None, now: JobAnswers) -> None:
             raise Broken(f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}")
 
 
-def look_at_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at: int) -> None:
-    """A task is placed again; if it was lost, by the word of its owner alone."""
+def look_at_next_attempt(
+    known: Records, spec: JobSpec, before: AttemptBlock, at: int, left: Left = ()
+) -> None:
+    """A task is placed again; if it was lost, its owner has said so before."""
     index, number = before.block * BLOCK_TASKS + at, ints(before, "number")[at]
-    if not number or before.flags[at] & EVICTED or not _is_lost(known, before, at):
+    if not number or not _is_lost(known, before, at, left):
         return
     name = f"task {index} of job {spec.id}"
     match spec.recovery:
@@ -44,7 +48,7 @@ def look_at_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at
                 raise Broken(f"{name} was lost and is placed again, and its controller said: {word}")
 
 
-def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
+def look_at_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
     """A task has ended; if it was lost, as its owner says, unless a user or a failed cluster canceled it."""
     spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
     wish, state, index = (
@@ -55,10 +59,10 @@ def look_at_end(known: Records, now: TaskBlock, at: int) -> None:
     assigned = known.get(f"job/{now.job}/cluster")
     was_canceled = wish is not None and (wish.cancel or index in wish.cancel_tasks)
     was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
-    if attempts is None or was_canceled or not _is_lost(known, attempts, at):
+    if attempts is None or was_canceled or not _is_lost(known, attempts, at, left):
         return
     verdict = known.get(f"job/{now.job}/verdict")
-    if attempts.flags[at] & EVICTED or (verdict is not None and verdict.late):
+    if verdict is not None and verdict.late:
         return
     if spec.kind is Kind.SYSTEM and known.get(f"node/{_node(attempts, at)}/spec") is None:
         return  # there is nowhere else where its owner could want it
@@ -96,12 +100,17 @@ def _node(attempts: AttemptBlock, at: int) -> NodeId:
     return attempts.nodes[ints(attempts, "node")[at]]
 
 
-def _is_lost(known: Records, attempts: AttemptBlock, at: int) -> bool:
-    """The attempt that this record names."""
+def _is_lost(known: Records, attempts: AttemptBlock, at: int, left: Left) -> bool:
+    """Whether the attempt that this record names ended with its node; a preempted one did not."""
     status: StatusBlock | None = known.get(f"status/{attempts.job}/{attempts.block}")
     number = ints(attempts, "number")[at]
-    is_known = status is not None and number > 0 and ints(status, "number")[at] == number
-    return is_known and status is not None and status.state[at] == AttemptState.LOST
+    if status is None or number == 0 or ints(status, "number")[at] != number:
+        return False
+    key = (str(attempts.job), attempts.block * BLOCK_TASKS + at, number)
+    is_drained = bool(attempts.flags[at] & DRAINED) or key in left
+    if attempts.flags[at] & EVICTED and not is_drained:
+        return False
+    return status.state[at] == AttemptState.LOST or (status.state[at] == AttemptState.STOPPED and is_drained)
 
 
 def _word(known: Records, spec: JobSpec, index: int, attempt: int) -> Word | None:

@@ -4,6 +4,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
+from rota.keeper.rules import Key
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import changes, column, ints, where, widened
 from rota.model.ids import JobId, NodeId
@@ -34,6 +35,7 @@ from rota.sim.suspects import Suspects
 from rota.sim.witness import Witness
 from rota.sim.world import World
 from rota.store import codec
+from rota.store.memory import is_kept
 from rota.store.protocol import Batch
 
 _WORDS = [state.name.lower() for state in AttemptState]
@@ -59,6 +61,8 @@ class Records:
     def __init__(self, world: World, nodes: Nodes, witness: Witness, deadlines: Deadlines) -> None:
         self.known: dict[str, Any] = {}
         self.expired: dict[str, Any] = {}  # what was known of jobs that ended long ago
+        self.left: dict[Key, None] = {}  # attempts that ended with their node, as the world has seen it
+        self.forgotten: dict[str, Any] = {}  # what was known of jobs before their server was restarted
         self.attempts = 0
         self.epoch = 0
         self._world = world
@@ -68,7 +72,7 @@ class Records:
         self._placements = Placements(self.known, world, self._is_well)
         self._placed: dict[NodeId, None] = {}
         self._gone: dict[str, Any] = {}  # records of nodes that this commit deletes
-        self._made: dict[str, JobId] = {}  # by the name of a job: each is submitted under one key
+        self._made: dict[str, JobId] | None = {}  # by the name of a job: each is submitted under one key
         self.suspects = Suspects(self.known, world)
         self._brakes = Brakes(self.known, world)
 
@@ -101,6 +105,18 @@ class Records:
                 self._count_live(one.job)
         placed, self._placed = self._placed, {}
         return list(placed)
+
+    def forget(self) -> None:
+        """The server was restarted and its store keeps no jobs: what nodes bring back is written anew."""
+        gone = {key: record for key, record in self.known.items() if not is_kept(key)}
+        self.forgotten |= gone
+        for key in gone:
+            del self.known[key]
+        self._placements = Placements(self.known, self._world, self._is_well)
+        self.suspects = Suspects(self.known, self._world)
+        self._made = None  # a submit that was not answered is repeated, and its key is forgotten
+        self._witness.failures.clear()
+        self._deadlines.forget_wishes()
 
     def _widen(self, fresh: dict[str, Any]) -> None:
         """A job may have more tasks by now than when a block of it was written."""
@@ -157,7 +173,7 @@ class Records:
         return gone.state != "deleted"
 
     def _made_once(self, name: str, job: JobId) -> None:
-        if self._made.setdefault(name, job) != job:
+        if self._made is not None and self._made.setdefault(name, job) != job:
             raise Broken(f"one submit made job {self._made[name]} and job {job}")
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
@@ -176,11 +192,12 @@ class Records:
                 raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
             _follows(_TASK, TaskState(was), TaskState(state), name)
             self._placements.touch((now.job, index))
-            self.suspects.turned((now.job, index), TaskState(was), TaskState(state))
+            is_missing = not _is_placed(ChainMap(fresh, self.known), now, at)
+            self.suspects.turned((now.job, index), TaskState(was), TaskState(state), is_missing=is_missing)
             if state == TaskState.UNWANTED:
                 self._deadlines.unwant((now.job, index))
             elif TaskState(state) in TASK_ENDS:
-                owners.look_at_end(ChainMap(self._gone, fresh, self.known), now, at)
+                owners.look_at_end(ChainMap(self._gone, fresh, self.known), now, at, self.left)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
         before = before or StatusBlock.new(now.job, now.block, len(now.state))
@@ -201,7 +218,8 @@ class Records:
                 self._explain_loss(now, at, fresh)
             self._placements.report(key[:2], key[2], AttemptState(state))
             if state >= ATTEMPT_FIRST_END:
-                self._witness.compare(self.known[f"job/{now.job}/spec"], key, AttemptState(state))
+                spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
+                self._witness.compare(spec, key, AttemptState(state))
 
     def _explain_loss(self, now: StatusBlock, at: int, fresh: dict[str, Any]) -> None:
         attempts = self.known.get(f"attempt/{now.job}/{now.block}")
@@ -229,7 +247,7 @@ class Records:
         wish = fresh.get(f"job/{now.job}/wish") or self.known.get(f"job/{now.job}/wish")
         for at in changes(before.flags, now.flags):
             if now.flags[at] & EVICTED:
-                self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number[at]))
+                self._evicted(now, at, fresh)
         for at in _moved(before, now, []):
             old, new = old_number[at], number[at]
             self.attempts += 1
@@ -240,8 +258,10 @@ class Records:
                 raise Broken(f"{name} went back from attempt {old} to {new}")
             known = 0 if status is None else ints(status, "number")[at]
             ended = status is not None and known >= old and status.state[at] >= ATTEMPT_FIRST_END
-            owners.look_at_next_attempt(ChainMap(fresh, self.known), spec, before, at)
-            if old and not ended:
+            owners.look_at_next_attempt(ChainMap(fresh, self.known), spec, before, at, self.left)
+            adoption = fresh.get(f"job/{now.job}/adoption") or self.known.get(f"job/{now.job}/adoption")
+            is_brought = adoption is not None and new <= adoption.attempts_before
+            if old and not ended and not is_brought:
                 raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
             node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
             self.suspects.placed(task, fresh)
@@ -249,6 +269,15 @@ class Records:
             self._placements.place(Seat(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
             if not waits:
                 self._placed[node] = None
+
+    def _evicted(self, now: AttemptBlock, at: int, fresh: dict[str, Any]) -> None:
+        """An eviction from a node that an operator drains is a loss, any other one is not."""
+        key = (now.job, now.block * BLOCK_TASKS + at, ints(now, "number")[at])
+        self._deadlines.evict(key)
+        name = f"node/{now.nodes[ints(now, 'node')[at]]}/wish"
+        wish = fresh.get(name) or self.known.get(name)
+        if wish is not None and wish.drains:
+            self.left[key] = None
 
     def _count_live(self, job: JobId) -> None:
         """Something of this job was placed."""
@@ -271,6 +300,13 @@ class Records:
                     live -= int((over & (number > 0)).sum())
         if live > spec.parallel:
             raise Broken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
+
+
+def _is_placed(records: Mapping[str, Any], now: TaskBlock, at: int) -> bool:
+    """Of an adopted job a task may be known of which no attempt is."""
+    attempts = records.get(f"attempt/{now.job}/{now.block}")
+    is_adopted = f"job/{now.job}/adoption" in records
+    return not is_adopted or (attempts is not None and ints(attempts, "number")[at] > 0)
 
 
 def _placed_first(key: str) -> bool:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT, AttemptState
 from rota.model.recovery import Word
 from rota.sim.faults import KINDS
@@ -25,6 +26,7 @@ BRANCHES = (
     "operator: said that nodes are gone",
     "owner: came too late, or contradicted itself",
     *(f"owner: said {word}" for word in Word),
+    *(f"owner: a node leaves under {recovery}" for recovery in Recovery),
     "owner: was asked",
     "placed: apart from others",
     "placed: in a gang",
@@ -57,6 +59,8 @@ BRANCHES = (
     "subscriber: lost the rest of a page",
     "subscriber: was too far behind",
     "task: held as suspect",
+    "server: adopted a job from a node",
+    "store: its memory was lost",
     "task: its report was refused",
     "task: reports what came of it",
     "task: two attempts alive at once",
@@ -101,6 +105,7 @@ def failure(found: Finding, shrunk: Finding) -> str:
     jobs, faults = _count(case.arrivals, "job"), _count(case.faults, "fault")
     kept = f"--jobs-kept {_places(case.arrivals, whole.arrivals)}"
     kept += f" --faults-kept {_places(case.faults, whole.faults)}"
+    memory = " --memory" if case.size.forgets else ""
     lines = [
         f"seed {case.seed}: {found.broken}",
         f"the shortest case found: {jobs} of {len(whole.arrivals)}, {faults} of {len(whole.faults)}",
@@ -108,7 +113,7 @@ def failure(found: Finding, shrunk: Finding) -> str:
         "",
         *story(shrunk),
         "",
-        f"see it again: python -m rota.sim --seed {case.seed} --trace {kept}",
+        f"see it again: python -m rota.sim --seed {case.seed}{memory} --trace {kept}",
     ]
     return "\n".join(lines)
 

@@ -137,7 +137,8 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
 def _play(cluster: Cluster, case: Scenario) -> None:
     world = cluster.world
     cluster.start()
-    cluster.add_subscribers()
+    if not case.size.forgets:  # they would have to begin anew
+        cluster.add_subscribers()
     for n, arrival in enumerate(case.arrivals):
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
     luck = Random(f"{case.seed}/crons")

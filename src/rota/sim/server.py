@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 from rota.clusters import assign, family, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.loop import Decided
+from rota.model.adoption import jobs_before
 from rota.model.ids import JobId, NodeId
+from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import NodeState
 from rota.model.node import Link
-from rota.model.plan import Instant
+from rota.model.plan import ADOPTION, Instant, Plan
 from rota.model.schedule import Offset
-from rota.model.sync import Report
-from rota.scheduler import deadline, drain
+from rota.model.sync import Drain, Report
+from rota.scheduler import deadline, drain, unplaceable
 from rota.scheduler import plan as scheduler
 from rota.scheduler.growth import foresee_growth
 from rota.scheduler.round import Settings
@@ -26,7 +28,9 @@ from rota.sim.session import Session
 from rota.sim.watching import Watching
 from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Watch, Welcome
 from rota.sim.world import World
-from rota.watcher import ages, brake, liveness, sessions
+from rota.store import codec
+from rota.watcher import adoption, ages, brake, departures, liveness, sessions
+from rota.watcher.told import unsealed
 
 FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
@@ -65,11 +69,13 @@ class Server(Engine):
             rollback.RECONCILER,
             expire.reconciler(),
             scheduler.reconciler(placement),
+            unplaceable.reconciler(placement.plugins if placement is not None else None),
             deadline.RECONCILER,
             drain.RECONCILER,
             liveness.reconciler(times.lost_ms, times.ttl_ms),
             brake.reconciler(),
             ages.reconciler(),
+            departures.RECONCILER,
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)
@@ -111,6 +117,11 @@ class Server(Engine):
 
     def told(self, decided: Decided) -> None:
         self._watching.hear(decided)
+        for node, index in departures.told(decided.events):
+            if node in self.mirror.nodes:
+                self.mirror.nodes[node].left_at = (self.revision, index)
+                self.loop.wake(departures.NAME, node)
+                self.poke()
         specs = [key.split("/") for key in decided.deletes if key.endswith("/spec")]
         self._tell_nodes([JobId(name) for kind, name, _ in specs if kind == "job"])
         self._dismiss([NodeId(name) for kind, name, _ in specs if kind == "node"])
@@ -158,7 +169,8 @@ class Server(Engine):
         if before is not None:
             self.world.count("server: a node called again before its stream had broken")
             self._drop(before, "it has called again")
-        session = self._sessions[node] = Session(stream, greeting)
+        sealed = codec.encode if self.medium.is_memory else unsealed
+        session = self._sessions[node] = Session(stream, greeting, sealed)
         stream.up.hear = lambda word: self._hear(session, word)
         stream.up.broke = lambda _: self._part(session)
         stream.heeds = lambda hears: self._heed(session, hears=hears)
@@ -183,8 +195,28 @@ class Server(Engine):
         def command(view: Any, now: Instant) -> Any:
             return sessions.hello(view, node, hello, now)
 
+        self._adopt(session, greeting)
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
         stream.look()
+
+    def _adopt(self, session: Session, greeting: Greeting) -> None:
+        """What it brings back is known before its hello is heard, in the same commit or an earlier one."""
+        if not self.medium.is_memory:
+            return
+        for one in adoption.unknown(self.mirror, session.node, greeting.hello.inventory, self.epoch):
+            record = greeting.record_of(one.job)
+            if not record:
+                continue
+            spec = codec.decode(f"job/{one.job}/spec", record)
+            assert isinstance(spec, JobSpec)
+            brought = adoption.Brought(session.node, spec, one.claims, self.epoch)
+            self.world.count("server: adopted a job from a node")
+            self.ask(ADOPTION, brought.adopt, lambda _: None, lambda error: self._drop(session, str(error)))
+
+    def seed(self) -> None:
+        """Numbers go on from where no earlier life can have come."""
+        first = jobs_before(self.epoch)
+        self.ask("apiserver", lambda *_: Plan((Counters(first, first),)), lambda _: None, lambda _: None)
 
     def _answers(self, session: Session, boot_id: str) -> bool:
         """Whether another machine, or boot, than this one has the session and is heard."""
@@ -239,6 +271,13 @@ class Server(Engine):
                 session.echo_due = True
                 self._speak_to(session)
                 self._next_word(session)
+            case Drain():
+                self.ask(
+                    "watcher",
+                    lambda view, now: sessions.drain(view, node, word, now),
+                    lambda _: self._heard_out(session),
+                    lambda error: self._drop(session, str(error)),
+                )
             case Leave():
                 self.ask(
                     "watcher",
@@ -246,6 +285,10 @@ class Server(Engine):
                     lambda _: self._drop(session, "it has left"),
                     lambda error: self._drop(session, str(error)),
                 )
+
+    def _heard_out(self, session: Session) -> None:
+        session.busy = False
+        self._next_word(session)
 
     def _heed(self, session: Session, *, hears: bool) -> None:
         """Beats are not events: from here on they come, or do not."""

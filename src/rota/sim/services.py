@@ -67,7 +67,7 @@ def _beyond(cluster: Cluster) -> list[tuple[str, int]]:
 def _wanted(cluster: Cluster) -> list[JobSpec]:
     users, known = cluster.users, cluster.checks.known
     found = []
-    for job in users.acknowledged.values():
+    for job in cluster.jobs:
         spec, status = known.get(f"job/{job}/spec"), known.get(f"job/{job}/status")
         if spec is None or not spec.stays or job in users.canceled:
             continue

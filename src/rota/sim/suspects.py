@@ -26,8 +26,11 @@ class Suspects:
         losses = self._lost_on.setdefault(task, {})
         losses[node] = losses.get(node, 0) + 1
 
-    def turned(self, task: Task, was: TaskState, state: TaskState) -> None:
+    def turned(self, task: Task, was: TaskState, state: TaskState, *, is_missing: bool) -> None:
+        """`is_missing`: it is no suspect, but waits for its node to bring it back."""
         name = f"task {task[1]} of job {task[0]}"
+        if is_missing:
+            return
         if state is TaskState.HELD:
             self._world.count("task: held as suspect")
             losses = self._lost_on.get(task, {})
@@ -36,7 +39,7 @@ class Suspects:
                 raise Broken(f"{name} is held, and was lost on {list(losses)} only")
             self._held[task] = None
         elif was is TaskState.HELD:
-            del self._held[task]
+            self._held.pop(task, None)
             self._lost_on.pop(task, None)
 
     def placed(self, task: Task, fresh: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ from rota.apiserver import (
     admit_wishes,
 )
 from rota.apiserver.access import Caller
+from rota.apiserver.admit_move import mover
+from rota.apiserver.admit_once import once
 from rota.apiserver.admit_update import Update
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -25,6 +27,7 @@ from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import View
+from rota.scheduler.move_check import why_not_moved
 from rota.sim.broken import Broken
 from rota.sim.keeping import Habit
 from rota.sim.load import BAD, VERSION, Arrival, Behaviour
@@ -103,6 +106,16 @@ class Users(Process):
         if signal is None and ends:
             self.canceled[job] = None
         self.insist(lambda view, now: admit_wishes.kill(view, job, body, ADMIN, now), lambda _: None)
+
+    def move(self, job: JobId, index: int, to: str | None) -> None:
+        """One task, to a node or away from its own; a request that is repeated is carried out once."""
+        body = {"indices": [index], "to": to}
+        admit = once(mover(why_not_moved), f"move-{self.world.now_ms}")
+        self.insist(lambda view, now: admit(view, job, body, ADMIN, now), self._hear_move)
+
+    def _hear_move(self, answer: Any) -> None:
+        refused = isinstance(answer, RotaError)
+        self.world.count("user: a move was refused" if refused else "user: moved a task")
 
     def pause(self, job: JobId, *, stop: bool) -> None:
         """As with nodes: whichever of his calls gets through says what he wishes by then."""

@@ -13,6 +13,7 @@ class Greeting(NamedTuple):
     node: NodeId  # as its certificate says
     hello: Hello
     last_n: Callable[[], int]  # the number of its last word by now: beats are not sent one by one
+    record_of: Callable[[JobId], bytes] = lambda _: b""  # its answer to Resubmit, of each job
 
 
 class Reported(NamedTuple):

@@ -5,10 +5,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import Cluster, ClusterWish, Machine
 from rota.model.cron import Cron, CronStatus
-from rota.model.job import Counters, JobCluster, JobGone, JobSpec, JobStatus, JobVerdict, JobWish, SubmitKey
+from rota.model.job import (
+    Counters,
+    JobCluster,
+    JobGone,
+    JobSpec,
+    JobStatus,
+    JobVerdict,
+    JobWish,
+    SubmitKey,
+    Unplaceable,
+)
 from rota.model.namespace import Namespace
 from rota.model.node import NodeSpec, NodeStatus, NodeWish
 from rota.model.pace import ReportPace
@@ -27,9 +38,11 @@ _KINDS: dict[tuple[str, str], type] = {
     ("job", "cluster"): JobCluster,
     ("job", "status"): JobStatus,
     ("job", "verdict"): JobVerdict,
+    ("job", "unplaceable"): Unplaceable,
     ("job", "answers"): JobAnswers,
     ("job", "former"): JobFormer,
     ("job", "rollout"): JobRollout,
+    ("job", "adoption"): JobAdoption,
     ("node", "spec"): NodeSpec,
     ("node", "wish"): NodeWish,
     ("node", "status"): NodeStatus,

@@ -1,12 +1,36 @@
-"""A store that keeps records in memory; only the epoch is on disk, so that it never goes back."""
+"""A store that keeps work in memory: after a restart it knows nodes and settings, and no job.
+
+The epoch is on disk, so that it never goes back, and so are the records that operators and nodes would have
+to make again: who the nodes are, clusters and their machines, namespaces, crons. Jobs, tasks and attempts are
+not; a server asks its nodes for those that run (`rota.watcher.adoption`).
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rota.model.errors import Deposed, Outdated
 from rota.store.codec import decode_events
+from rota.store.kept import KeptRecords
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
+
+KEPT = frozenset(  # kinds of records that are on disk, by how their keys begin
+    (
+        "node",
+        "cluster",
+        "cluster_wish",
+        "machine",
+        "namespace",
+        "cron",
+        "cron_status",
+        "pace",
+        "restored",
+    )
+)
+
+
+def is_kept(key: str) -> bool:
+    return key.partition("/")[0] in KEPT
 
 
 class MemoryStore:
@@ -14,10 +38,11 @@ class MemoryStore:
 
     def __init__(self, directory: Path) -> None:
         self._epoch_file = directory / "epoch"
-        self._records: dict[str, bytes] = {}
+        self._kept = KeptRecords(directory / "kept")
+        self._records: dict[str, bytes] = dict(self._kept.records)
         self._events: list[tuple[int, EventRow]] = []
         self._revision = 0
-        self._time_ms = 0
+        self._time_ms = self._kept.time_ms  # kept records hold times of the cluster: it must not go back
 
     async def lead(self, above: int = 0) -> int:
         epoch = next_epoch(max(self._epoch(), above))
@@ -33,6 +58,7 @@ class MemoryStore:
             raise Deposed(f"epoch {batch.epoch} is over, {epoch} leads")
         if batch.after != self._revision:
             raise Outdated(f"revision {batch.after} is not the last, {self._revision} is")
+        self._keep(batch.time_ms, dict(batch.puts), batch.deletes)
         self._records.update(batch.puts)
         for key in batch.deletes:
             self._records.pop(key, None)
@@ -52,6 +78,7 @@ class MemoryStore:
         if self._revision:
             raise Outdated(f"there are {self._revision} commits already")
         self._write_epoch(max(self._epoch(), snapshot.epoch))
+        self._keep(snapshot.time_ms, snapshot.records, ())
         self._records = dict(snapshot.records)
         self._events = [(decode_events(one.row)[0], one) for one in events]
         self._revision, self._time_ms = snapshot.revision, snapshot.time_ms
@@ -60,7 +87,13 @@ class MemoryStore:
         return True
 
     async def close(self) -> None:
-        """Nothing is open."""
+        self._kept.close()
+
+    def _keep(self, time_ms: int, puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
+        kept = {key: value for key, value in puts.items() if is_kept(key)}
+        gone = [key for key in deletes if is_kept(key)]
+        if kept or gone:
+            self._kept.write(time_ms, kept, gone)
 
     def _epoch(self) -> int:
         try:

@@ -1,10 +1,11 @@
 """A user on the stage: what he asks of jobs that are there."""
 
-from rota.apiserver import admit_rerun, admit_update, admit_wishes
+from rota.apiserver import admit_move, admit_rerun, admit_update, admit_wishes
 from rota.apiserver.access import Caller
 from rota.identity.tokens import Role
 from rota.model.ids import JobId
 from rota.model.job import Counters
+from rota.scheduler.move_check import why_not_moved
 from rota.testing.stage import Stage
 
 USER = Caller("user", Role.ADMIN, ("*",))
@@ -33,4 +34,12 @@ def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
     stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
     wanted = admit_rerun.Wanted({"failed": failed})
     stage.ask("apiserver", lambda view, now: admit_rerun.rerun(view, job, wanted, USER, now))
+    stage.settle()
+
+
+def move(stage: Stage, job: JobId, indices: list[int] | None, to: str | None) -> None:
+    """Refused with what is raised."""
+    admit = admit_move.mover(why_not_moved)
+    body = {"indices": indices, "to": to}
+    stage.ask("apiserver", lambda view, now: admit(view, job, body, USER, now))
     stage.settle()

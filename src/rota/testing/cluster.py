@@ -28,6 +28,7 @@ _PARTS = 40
 _START_SECONDS = 90.0
 _NODE_SECONDS = 10.0  # more, of each that starts at the same time on few cores
 _ANSWER_SECONDS = 120.0
+_ATTACHED = '"event": "attached"'
 _given: deque[int] = deque(maxlen=200)  # ports that somebody may be about to listen on
 
 
@@ -75,6 +76,8 @@ class LocalCluster:
         self._server: subprocess.Popen[bytes] | None = None
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
+        self.watchers: dict[int, subprocess.Popen[bytes]] = {}
+        self.watcher_addresses: dict[int, str] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -92,7 +95,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ends the server, the agents, their keepers, the work, and every command line still running."""
-        ours = [*self._others, *self._agents.values(), *([self._server] if self._server else [])]
+        ours = [*self._others, *self._agents.values(), *self.watchers.values()]
+        ours += [self._server] if self._server else []
         for process in ours:
             process.kill()
         for process in ours:
@@ -114,6 +118,12 @@ class LocalCluster:
         self.signal_server(signal.SIGKILL)
         assert self._server is not None
         self._server.wait()
+
+    def end_server(self) -> None:
+        """By SIGTERM, as an operator or a unit does; returns when it has ended."""
+        self.signal_server(signal.SIGTERM)
+        assert self._server is not None
+        self._server.wait(_START_SECONDS)
 
     def signal_server(self, signum: int) -> None:
         os.kill(self.server_pid, signum)
@@ -137,6 +147,9 @@ class LocalCluster:
 
     def signal_agent(self, number: int, signum: int) -> None:
         self._agents[number].send_signal(signum)
+
+    def agent_pid(self, number: int) -> int:
+        return self._agents[number].pid
 
     def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
         """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""
@@ -181,9 +194,28 @@ class LocalCluster:
         """Every process that some task started."""
         return [pid for number in self.numbers for pid in _work(self.node_directory(number))]
 
-    def join_line(self, valid_seconds: float = 600) -> str:
-        answer = self.call("POST", "/v1/join-tokens", {"local": True, "valid_seconds": valid_seconds})
+    def join_line(self, valid_seconds: float = 600, role: str = "node") -> str:
+        body = {"local": True, "valid_seconds": valid_seconds, "role": role}
+        answer = self.call("POST", "/v1/join-tokens", body)
         return str(answer.body["line"]).split("'")[1]
+
+    # ---- watchers
+
+    def start_watcher(self, number: int, **variables: str) -> str:
+        """Joins the first time; returns its address for agents when it is attached to the leader."""
+        before = self.watchers.get(number)
+        assert before is None or before.poll() is not None, "the watcher runs"
+        name = f"watcher-{number}"
+        secrets = {} if before else {"ROTA_JOIN": self.join_line(role="watcher")}
+        address = self.watcher_addresses.setdefault(number, f"127.0.0.1:{free_ports(1)[0]}")
+        said = self.watcher_log(number).count(_ATTACHED) if before else 0
+        given = ("--data-dir", str(self.directory / name), "--name", name, "--agent-addr", address)
+        self.watchers[number] = self._start(name, "watcher", *given, **secrets, **variables)
+        until(lambda: self.watcher_log(number).count(_ATTACHED) > said, "it is attached", _START_SECONDS)
+        return address
+
+    def watcher_log(self, number: int) -> str:
+        return (self.directory / f"watcher-{number}.log").read_text()
 
     # ---- whoever asks
 

@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,10 @@ class ElectedCluster(LocalCluster):
         nodes: int = 2,
         ttl_seconds: int = 2,
         never_lead: tuple[int, ...] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         said = {"ROTA_ETCD_TTL_SECONDS": str(ttl_seconds), "ROTA_ETCD_PREFIX": f"{directory}/"}
-        super().__init__(directory, nodes, settings=said)
+        super().__init__(directory, nodes, settings={**said, **(settings or {})})
         self.etcd = etcd
         self._never_lead = never_lead
         self.places = {
@@ -64,8 +65,7 @@ class ElectedCluster(LocalCluster):
 
         def all_know() -> bool:
             files = [self.node_directory(number) / "server" for number in self._agents]
-            may_lead = len(self.places) - len(self._never_lead)
-            return all(len(file.read_text().split()) == may_lead for file in files)
+            return all(len(file.read_text().split()) == len(self.places) for file in files)
 
         until(all_know, "every node knows every server", _START_SECONDS)
 

@@ -22,6 +22,7 @@ from rota.agent.run import Agent, Settings
 from rota.identity.node_identity import NodeIdentity
 from rota.identity.tokens import JoinLine
 from rota.model.ids import JobId
+from rota.model.result import ReportDoor
 from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
 from rota.runtimes.protocol import AttemptName, Room
 
@@ -38,6 +39,8 @@ class Pretended:
     is_outdated = False
     shortage: str | None = None
     leases: Mapping[JobId, int] = MappingProxyType({})
+    doors: Mapping[JobId, ReportDoor] = MappingProxyType({})
+    records: Mapping[JobId, bytes] = MappingProxyType({})
 
     def __init__(self, node: str, directory: Path) -> None:
         self.labels: dict[str, str] = {}

@@ -7,11 +7,11 @@ from typing import Any
 from rota.model.after import After, On
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.brake import Silence
-from rota.model.cluster import BY_HAND, DEFAULT, ClusterWish
+from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, ClusterWish
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind, Recovery
+from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
@@ -33,6 +33,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "run": RunMode,
     "recovery": Recovery,
     "when_no_controller": Absence,
+    "when_unschedulable": Unschedulable,
 }
 _DAY_SECONDS = 86_400.0
 _TIMES = ("timeout", "queue_timeout", "deadline", "keep")
@@ -168,18 +169,29 @@ class _Story:
         self._stage.settle()
 
     def do_update(self, job: str, *settings: str) -> None:
-        """The next version of its spec, which replaces what runs: entries of its tables, env.COLOUR=red."""
+        """The next version of its spec, which replaces what runs: fields, or entries as env.COLOUR=red."""
         given = dict(setting.split("=", 1) for setting in settings)
         most = given.pop("max_parallel", None)
         changes: dict[str, Any] = {}
         for name, value in given.items():
             table, _, entry = name.partition(".")
             said = {"true": True, "false": False}.get(value, value)
-            changes.setdefault(table, {})[entry] = said
+            if entry:
+                changes.setdefault(table, {})[entry] = said
+            else:
+                changes[table] = said
         self._stage.update(JobId(job), changes, None if most is None else int(most))
 
     def do_count(self, job: str, count: str) -> None:
         asked.resize(self._stage, JobId(job), int(count))
+
+    def do_move(self, ref: str, to: str | None = None) -> None:
+        """One task, or every task of a job that is on a node: to that node, or away from its own."""
+        job, _, index = ref.partition(".")
+        try:
+            asked.move(self._stage, JobId(job), [int(index)] if index else None, to)
+        except Rejected as refusal:
+            self._told.append(f"refused: {refusal}")
 
     def do_pause(self, job: str, stop: str = "") -> None:
         asked.pause(self._stage, JobId(job), stop=bool(stop))
@@ -257,8 +269,12 @@ class _Story:
     def do_stall(self, duration: str) -> None:
         self._stage.stall(_ms(duration))
 
-    def do_restart(self) -> None:
-        self._stage.restart()
+    def do_restart(self, forgetting: str = "") -> None:
+        """With `forgetting` its store is in memory: no job is known any more."""
+        if forgetting:
+            self._stage.restart_without_jobs()
+        else:
+            self._stage.restart()
 
     # ---- questions
 
@@ -309,9 +325,16 @@ def _wish(name: str, given: dict[str, str]) -> ClusterWish:
         nodes=int(given["nodes"]) if "nodes" in given else None,
         idle_seconds=parse_seconds("idle", given.get("idle", "60s"), _DAY_SECONDS),
         join_seconds=parse_seconds("join", given.get("join", "120s"), _DAY_SECONDS),
+        fail_after_seconds=_fail_after(given.get("fail_after")),
         drain="drain" in given or "end" in given,
         end="end" in given,
     )
+
+
+def _fail_after(given: str | None) -> float | None:
+    if given is None:
+        return None
+    return NEVER_FAILS if given == "never" else parse_seconds("fail_after", given, _DAY_SECONDS)
 
 
 def _spec(number: int, given: dict[str, str]) -> JobSpec:
@@ -320,6 +343,7 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
         name: value for key in given if key in _TIMES for name, value in _time(key, given[key]).items()
     }
     fields |= {key: given[key] for key in ("cluster",) if key in given}
+    fields |= {key: given[key] == "true" for key in ("gang",) if key in given}
     fields["retry"] = _retry(*(given.get(key, "").split(",") for key in _CAUSES))
     for key, value in given.items():
         match key:

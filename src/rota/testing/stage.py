@@ -18,18 +18,21 @@ from rota.model.cluster import DEFAULT
 from rota.model.errors import RotaError
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobSpec, JobWish
-from rota.model.limits import TICK_MS
+from rota.model.limits import STALE_ORDER_MS, TICK_MS
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
-from rota.model.plan import Instant, Plan, Record
+from rota.model.plan import ADOPTION, Instant, Plan, Record
 from rota.model.service import Life
-from rota.model.sync import Claim, Hello, JobClaims, JobOrders, Report, Said, Work
-from rota.scheduler import deadline, drain
-from rota.scheduler import plan as scheduler
+from rota.model.sync import Claim, Drain, Hello, JobClaims, JobOrders, Report, Said, Work
+from rota.scheduler import deadline, drain, unplaceable
+from rota.scheduler import plan as place
 from rota.scheduler.growth import foresee_growth
+from rota.scheduler.plan import Scheduler
+from rota.scheduler.round import Settings
 from rota.scheduler.survey import Surveyor
 from rota.store import codec
+from rota.store.memory import is_kept
 from rota.testing.builders import WALL_MS
-from rota.watcher import ages, brake, liveness, sessions
+from rota.watcher import adoption, ages, brake, departures, liveness, sessions
 from rota.watcher.told import Told
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
@@ -85,6 +88,10 @@ class Machine:
         said, self.unsaid = self.unsaid, []
         return _by_job(said)
 
+    def record_of(self, job: JobId) -> bytes:
+        """What it was given along with a job."""
+        return self._works[job].record
+
     def take(self, orders: list[JobOrders]) -> None:
         """Orders reach a silent machine when it is heard again."""
         self.inbox += orders
@@ -129,6 +136,13 @@ class Machine:
         for task, held in list(self.held.items()):
             cause, said = ("keeper_died", Said.LOST) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
             self._say(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
+        self.held.clear()
+
+    def quit(self) -> None:
+        """Its keeper stops everything, because the node leaves."""
+        for task, held in list(self.held.items()):
+            cause, said = ("node_left", Said.STOPPED) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
+            self._say(task, held.attempt, said, cause=cause, reason="its node leaves")
         self.held.clear()
 
     def crash(self) -> None:
@@ -183,9 +197,11 @@ class Stage:
         self.contains = contains
         self.parking = Parking()
         self.now_ms = 0
+        self.epoch = 1
         self.wall_shift_ms = 0  # somebody has set the wall clock
         self.machines: dict[str, Machine] = {}
         self.records: dict[Key, bytes] = {}
+        self.revision = 0
         self._heard = heard
         self._n = 0
         self.loop = self._opened()
@@ -264,17 +280,21 @@ class Stage:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = Told(word.inventory)
+        machine.told = Told(word.inventory, sealed=codec.encode)
         self.mirror.connect(node, Link.UP)
         self._hear(machine)
-        self.loop.wake("place", scheduler.ROUND)
+        self.loop.wake("place", place.ROUND)
+        self._adopt(machine, word)
         self.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
         self._order(machine)
         self.settle()
 
     def speak(self, machine: Machine) -> None:
-        """The silence is over, on the same stream."""
+        """The silence is over, on the same stream. Where orders have waited for too long, it calls again."""
         machine.silent = False
+        if machine.inbox and self.now_ms - machine.heard_ms > STALE_ORDER_MS:
+            self.cut(machine)
+            self.call(machine)
         machine.take([])
         self.wait(1)
 
@@ -287,7 +307,11 @@ class Stage:
         self.settle()
 
     def leave(self, machine: Machine, reason: str) -> None:
-        node = NodeId(machine.name)
+        """As its agent does: it says so, ends its work, reports that, and goes."""
+        node, drain = NodeId(machine.name), Drain(reason, 0)
+        self.ask("watcher", lambda view, now: sessions.drain(view, node, drain, now))
+        machine.quit()
+        self.settle()
         machine.told = None
         self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
         self.settle()
@@ -309,6 +333,12 @@ class Stage:
         self.parking = Parking()
         self.loop = self._opened()
         self.settle()
+
+    def restart_without_jobs(self) -> None:
+        """As a server whose store keeps no job: its nodes bring back what they run when they call."""
+        self.records = {key: value for key, value in self.records.items() if is_kept(key)}
+        self.epoch += 1
+        self.restart()
 
     def stall(self, ms: int) -> None:
         """It sleeps, hears nothing and decides nothing."""
@@ -350,6 +380,15 @@ class Stage:
         for _, refusal in decided.refusals:
             raise refusal
         return decided
+
+    def _adopt(self, machine: Machine, word: Hello) -> None:
+        if self.epoch == 1:  # all that it knows was submitted here, or is on disk
+            return
+        for one in adoption.unknown(self.mirror, NodeId(machine.name), word.inventory, self.epoch):
+            spec = codec.decode(f"job/{one.job}/spec", machine.record_of(one.job))
+            assert isinstance(spec, JobSpec)
+            brought = adoption.Brought(NodeId(machine.name), spec, one.claims, self.epoch)
+            self.ask(ADOPTION, brought.adopt)
 
     def _hear(self, machine: Machine) -> None:
         """Any word of its own renews its leases, and tells that it lives."""
@@ -399,8 +438,12 @@ class Stage:
         self.records |= written
         for key in decided.deletes:
             self.records.pop(key, None)
+        self.revision += 1
         for event in decided.events:
             self._heard(event.why)
+        for node, index in departures.told(decided.events):
+            self.mirror.nodes[node].left_at = (self.revision, index)
+            self.loop.wake(departures.NAME, node)
         touched = list(self.mirror.touched)
         self.mirror.touched.clear()
         for node in touched:
@@ -423,7 +466,8 @@ class Stage:
         return mirror
 
     def _opened(self) -> Loop:
-        loop = Loop(self._loaded(), reconcilers(), self.parking)
+        self.scheduler = Scheduler(Settings())
+        loop = Loop(self._loaded(), reconcilers(self.scheduler), self.parking)
         loop.look_at_everything()
         return loop
 
@@ -432,7 +476,7 @@ def _encoded(decided: Decided) -> dict[Key, bytes]:
     return {key: codec.encode(record) for key, record in decided.puts.items()}
 
 
-def reconcilers() -> list[Reconciler]:
+def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
     """Every reconciler of a control plane."""
     return [
         assign.reconciler(Surveyor().look),
@@ -446,12 +490,14 @@ def reconcilers() -> list[Reconciler]:
         after.RECONCILER,
         system.RECONCILER,
         cron.reconciler(zone),
-        scheduler.reconciler(),
+        place.reconciler(scheduler=scheduler),
+        unplaceable.reconciler(),
         drain.RECONCILER,
         deadline.RECONCILER,
         liveness.reconciler(),
         brake.reconciler(),
         ages.reconciler(),
+        departures.RECONCILER,
     ]
 
 

@@ -4,6 +4,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, own_id
+from rota.model.attempt import StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptEvent, AttemptState, NodeState
@@ -27,7 +28,7 @@ class Stage(Enum):
     STOPPING = "stopping"
 
 
-_STAGES = {
+_STAGES: dict[int, Stage] = {
     Phase.OFFERED: Stage.OFFERED,
     Phase.QUEUED: Stage.QUEUED,
     Phase.ACCEPTED: Stage.QUEUED,
@@ -69,14 +70,13 @@ class Ages:
         puts = ledger.puts()
         told = (*events, *(event for event in ledger.events(node.spec.name) if event.kind == "task.ended"))
         why = "; ".join(event.why for event in told)
-        return Plan(puts, events=told, why=why, wake_at_ms=now.ms + AGE_LOOK_MS)
+        return Plan(puts, events=told, why=why, wake_at_ms=_next_look_ms(since, now))
 
     def _seen(self, view: View, node: NodeView, now: Instant) -> dict[Name, Since]:
         before = self._since.get(node.spec.id, {})
         found: dict[Name, Since] = {}
         for (job, index), number in node.assigned.items():
-            block, position = divmod(index, BLOCK_TASKS)
-            stage = _STAGES.get(Phase(view.jobs[job].phases[block][position]))
+            stage = _stage(view.jobs[job], index, number)
             if stage is not None:
                 known = before.get((job, index, number))
                 same = known is not None and known.stage is stage
@@ -87,6 +87,20 @@ class Ages:
 
 def reconciler() -> Reconciler:
     return Reconciler(NAME, "watcher", {NodeStatus: own_id}, Ages().decide, lambda view: list(view.nodes))
+
+
+def _stage(job: JobView, index: int, number: int) -> Stage | None:
+    block, position = divmod(index, BLOCK_TASKS)
+    stage = _STAGES.get(job.phases[block][position])
+    if stage is Stage.STOPPING and not _is_accepted(job.statuses.get(block), position, number):
+        return Stage.OFFERED  # nothing runs that could be unkillable: the node owes an answer
+    return stage
+
+
+def _is_accepted(status: StatusBlock | None, position: int, number: int) -> bool:
+    if status is None or ints(status, "number")[position] != number:
+        return False
+    return status.state[position] >= AttemptState.ACCEPTED
 
 
 def _end(job: JobView, name: Name, since: Since, ledger: Ledger, now: Instant) -> bool:
@@ -109,6 +123,12 @@ _LIMITS = {
     Stage.QUEUED: (QUEUED_MS, "did not start it"),
     Stage.STOPPING: (STOPPING_MS, "could not stop it"),
 }
+
+
+def _next_look_ms(since: dict[Name, Since], now: Instant) -> int:
+    """When something may have stayed too long, or in a while: what is offered meanwhile is not known yet."""
+    ends_ms = (one.ms + _LIMITS[one.stage][0] for one in since.values())
+    return min([now.ms + AGE_LOOK_MS, *(at_ms for at_ms in ends_ms if at_ms > now.ms)])
 
 
 def _unkillable(job: JobView, name: Name, node: NodeView, ledger: Ledger) -> Event:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rota.watcher.adoption import SealedSpecs
+
 
 class Leading(NamedTuple):
     """A server alone has nobody to fear."""
@@ -10,6 +12,8 @@ class Leading(NamedTuple):
     ttl_ms: int = 0  # how long another may have believed to lead after we began to
     may_renew: Callable[[], bool] = lambda: True  # whether nobody else can lead by now
     servers: Callable[[], list[str]] = list  # where nodes find whoever leads
+    may_watch: Callable[[str], bool] = lambda _: False  # whether that watcher may speak for nodes
+    specs: SealedSpecs | None = None  # nodes bring back jobs by these; None: the store keeps them
 
 
 ALONE = Leading()

@@ -58,7 +58,8 @@ def judge(
             return look_again(entry.heard_at_ms + suspect_ms)
         case NodeState.READY:
             broken = entry.link is Link.DOWN
-            reason = "its connection broke" if broken else f"silent for {silent_ms // 1000} s"
+            closed = entry.parting or "its connection broke"
+            reason = closed if broken else f"silent for {silent_ms // 1000} s"
             return _suspect(view, entry, reason, now, lost_ms)
         case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
             return _recovered(entry, now)

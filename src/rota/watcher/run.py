@@ -5,37 +5,42 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import structlog
 
+from rota.engine.mirror import Mirror
 from rota.engine.run import Committed, Engine
 from rota.identity import authority, certificates
 from rota.identity.authority import Authority
 from rota.identity.errors import Refused
-from rota.model.errors import BadField, Conflict, NotFound, RotaError, StoreFull, Unavailable
+from rota.model.errors import BadField, Conflict, NotFound, RotaError, StoreFull, Unavailable, Withheld
 from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
-from rota.model.limits import HEARTBEAT_MS, LOST_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS, SUSPECT_MS
 from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
+from rota.model.plan import ADOPTION
 from rota.model.result import ReportDoor
-from rota.model.sync import Drain, JobOrders, LogPiece, LogRequest, OutputsRequest
-from rota.watcher import liveness, sessions
+from rota.model.sync import Drain, JobClaims, JobOrders, LogPiece, LogRequest, OutputsRequest
+from rota.watcher import adoption, departures, liveness, sessions
+from rota.watcher.adoption import Brought
 from rota.watcher.leading import ALONE, Leading
 from rota.watcher.logs import LogReadings, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
 from rota.watcher.session import Line, Over, Session
-from rota.watcher.told import Told
+from rota.watcher.told import Told, unsealed
 from rota.wire import agent as wire
-from rota.wire import bounds
+from rota.wire import bounds, forwarding
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 log = structlog.get_logger("rota.watcher")
 
 _PIECE_BYTES = 256 << 10  # of a log, told at once
+_TOLD_AT_ONCE = 100  # nodes, before something else may run: some milliseconds
 _LAST_WORD_SECONDS = 5.0  # for what is being said to a node that is about to be hung up on
 PLACE = (
     "place",
@@ -45,6 +50,15 @@ _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Confli
 T = TypeVar("T", pb.FromNode, pb.LogChunk)
 Reports = Callable[[NodeId, JobId], ReportDoor | None]
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Heard(NamedTuple):
+    """The last word of a session since a watcher told of it before."""
+
+    node: NodeId
+    line: Line
+    n: int
+    holds_leases: bool
 
 
 async def _checked(messages: AsyncIterator[T]) -> AsyncIterator[T]:
@@ -57,6 +71,14 @@ async def _checked(messages: AsyncIterator[T]) -> AsyncIterator[T]:
 def nowhere(node: NodeId, job: JobId) -> ReportDoor | None:
     del node, job
     return None
+
+
+class Unidentified(Exception):
+    """A certificate names no node of ours, or cannot be used now; `code` is the status of the call."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class AgentDoor(pb_grpc.AgentServicer):
@@ -89,7 +111,8 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        await self.converse(await self._who(context), request_iterator, context, _expires_at_ms(context))
+        node = await self._who(context)
+        await self.converse(node, request_iterator, context, expires_at_ms(self._certificate(context)))
 
     async def converse(
         self,
@@ -165,7 +188,7 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         """Also with a certificate that has expired: the handshake has proved that the node has its key."""
         node, now = await self._known(context), datetime.now(UTC)
-        lapsed = self._why_lapsed(node, certificates.period_of(_certificate(context)).end, now)
+        lapsed = self._why_lapsed(node, certificates.period_of(self._certificate(context)).end, now)
         if lapsed is not None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{lapsed}: join it again")
         try:
@@ -208,7 +231,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             while some := await reading.take():
                 for chunk in some:
                     if chunk.error:
-                        raise Unavailable(chunk.error)
+                        raise (Withheld if chunk.code == wire.WITHHELD else Unavailable)(chunk.error)
                     is_cut = wire.is_cut_behind(chunk, before=is_cut)
                 said = (wire.log_piece_from_wire(chunk) for chunk in some if chunk.code != wire.DONE)
                 for piece in joined(said, _PIECE_BYTES):
@@ -247,29 +270,46 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def _who(self, context: Context) -> NodeId:
         """The node whose certificate the connection shows, if it is one of ours and may work with it now."""
-        node = await self._known(context)
-        end = certificates.period_of(_certificate(context)).end
-        if datetime.now(UTC) >= end:
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                f"the certificate of node {node} expired on {end:%Y-%m-%d %H:%M} UTC: renew it first",
-            )
-        return node
+        try:
+            return await self.identify(self._certificate(context))
+        except Unidentified as refusal:
+            await context.abort(refusal.code, str(refusal))
 
     async def _known(self, context: Context) -> NodeId:
         """The node whose certificate the connection shows, expired or not, if it is one of ours."""
-        pem = _certificate(context)
+        try:
+            return await self._node_of(self._certificate(context))
+        except Unidentified as refusal:
+            await context.abort(refusal.code, str(refusal))
+
+    def _certificate(self, context: Context) -> bytes:
+        """The node's certificate: the one that is shown, or the one that a watcher states for its agent."""
+        shown = forwarding.shown_certificate(context)
+        watcher = certificates.watcher_id_of(shown) if shown else None
+        if watcher is None or not self._leading.may_watch(watcher):
+            return shown
+        stated = forwarding.stated_certificate(context)
+        return stated if self._authority.vouches_for(stated) else shown
+
+    async def identify(self, pem: bytes) -> NodeId:
+        """The node that this certificate of our CA names, if it may work with it now. Raises Unidentified."""
+        node = await self._node_of(pem)
+        end = certificates.period_of(pem).end
+        if datetime.now(UTC) >= end:
+            reason = f"the certificate of node {node} expired on {end:%Y-%m-%d %H:%M} UTC: renew it first"
+            raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, reason)
+        return node
+
+    async def _node_of(self, pem: bytes) -> NodeId:
         if not pem:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no client certificate")
+            raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, "no client certificate")
         try:
             node = NodeId(certificates.node_id_of(pem))
         except ValueError as error:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-        known = await self._engine.read(lambda mirror: node in mirror.nodes)
-        if not known:
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"node {node} is not known here: join it again"
-            )
+            raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, str(error)) from None
+        if not await self._engine.read(lambda mirror: node in mirror.nodes):
+            reason = f"node {node} is not known here: join it again"
+            raise Unidentified(grpc.StatusCode.PERMISSION_DENIED, reason)
         return node
 
     async def _greet(
@@ -292,28 +332,76 @@ class AgentDoor(pb_grpc.AgentServicer):
             await line.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
         if before is not None:
+            # The hello of a connection that the node has left may have waited at a watcher.
+            if before.is_newer_than(word.boot_id, word.session):
+                await line.abort(grpc.StatusCode.ABORTED, "the node has connected again since")
             before.end()
-        session = self._sessions[node] = Session(node, Told(word.inventory, partial(self._reports, node)))
-        session.heard_n = first.n
+        session = Session(node, self._told(node, word.inventory), line)
+        session.boot_id, session.number, session.heard_n = word.boot_id, word.session, first.n
+        self._sessions[node] = session
         # Noted before it is decided on: a node back from silence would be judged by that silence.
         self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))
         self._engine.observe(lambda mirror: mirror.hear(node))
         try:
+            if self._leading.specs is not None and first.hello.protocol >= wire.PROTOCOL_RESUBMITS:
+                await self._adopt(session, word.inventory, words, line)
             await self._engine.ask(
                 "watcher", lambda view, now: sessions.hello(view, node, word, now), may_split=True
             )
             session.greeted = True
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
-        except RotaError as error:
-            self._part(session)
-            await line.abort(grpc.StatusCode.ABORTED, str(error))  # not as if nobody had been reached
-        except asyncio.CancelledError:  # it hung up before it was greeted
+        except (BadField, asyncio.CancelledError):  # it said what cannot be, or hung up before it was greeted
             self._part(session)
             raise
+        except (RotaError, TimeoutError) as error:
+            self._part(session)
+            await line.abort(grpc.StatusCode.ABORTED, str(error))  # not as if nobody had been reached
         session.stored_n = first.n
         session.say(self._welcome(session))
+        self._tell_servers(session)  # at once: this server may be killed before the node says another word
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
+
+    def _told(self, node: NodeId, inventory: list[JobClaims]) -> Told:
+        specs = self._leading.specs
+        sealed = unsealed if specs is None else partial(specs.seal, node)
+        return Told(inventory, partial(self._reports, node), sealed)
+
+    async def _adopt(
+        self, session: Session, inventory: list[JobClaims], words: AsyncIterator[pb.FromNode], line: Line
+    ) -> None:
+        """Have the node bring back what this server does not know of its inventory: nothing of it is stopped.
+
+        It is not greeted yet: what it says of these jobs, ends among them, is heard when they are known.
+        """
+        epoch, node = self._engine.epoch, session.node
+        wanted = await self._engine.read(lambda mirror: adoption.unknown(mirror, node, inventory, epoch))
+        if not wanted:
+            return
+        asked = pb.Resubmit(jobs=[one.job for one in wanted])
+        await line.write(pb.ToNode(epoch=epoch, resubmit=asked))
+        for one in wanted:
+            spec = await self._resubmitted(session, one.job, words)
+            if spec is not None:
+                brought = Brought(node, spec, one.claims, epoch)
+                await self._engine.ask(ADOPTION, brought.adopt)
+
+    async def _resubmitted(
+        self, session: Session, job: JobId, words: AsyncIterator[pb.FromNode]
+    ) -> JobSpec | None:
+        """The spec that the node has of this job; None: it has none that a server of this cluster sealed."""
+        assert self._leading.specs is not None
+        async with asyncio.timeout(SUSPECT_MS / 1000):
+            word = await anext(aiter(words))
+        self._notice(session.node)
+        session.hear(word)
+        said = word.resubmission
+        if word.WhichOneof("word") != "resubmission" or said.job != job:
+            raise BadField("word", "is not what was asked for", f"send the resubmission of job {job}")
+        spec = self._leading.specs.unseal(session.node, job, said.record)
+        if spec is None:
+            log.warning("a job that a node runs cannot be adopted", node=self._name(session.node), job=job)
+        return spec
 
     async def _refuse_call(self, node: NodeId, nonsense: BadField, context: Context) -> None:
         reason = f"{nonsense} ({nonsense.hint})"
@@ -351,26 +439,42 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case "leave":
                     await self.leave(node, wire.brief(word.leave.reason))
                     raise Over
+                case "away":
+                    self._note_parting(node, wire.brief(word.away.reason))
+                    raise Over
                 case _:
                     log.warning("unexpected word", node=node)
         raise Over
+
+    def _note_parting(self, node: NodeId, reason: str) -> None:
+        self._engine.observe(lambda mirror: mirror.nodes[node].part(reason))
 
     def _tell_news(self, session: Session) -> None:
         """What has changed for it: told when it says something, so that thousands are not at one moment."""
         if self._set_pace(session):
             pace = pb.Pace(report_interval_ms=session.report_ms, spread_ms=session.spread_ms)
             session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+        self._tell_servers(session)
+
+    def _tell_servers(self, session: Session) -> None:
         if session.servers != (servers := self._leading.servers()):
             session.servers = servers
             session.say(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
+
+    async def tell_servers(self) -> None:
+        """Tell all nodes that are connected which servers there are; others have their turn in between."""
+        for number, session in enumerate(list(self._sessions.values())):
+            if session.servers:  # else it is told with its welcome, which comes first
+                self._tell_servers(session)
+            if number % _TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _notice(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
         if node not in self._engine.mirror.nodes:
             raise Over  # it was deleted meanwhile
-        status = self._engine.mirror.nodes[node].status
-        doubted = status is not None and status.state is not NodeState.READY
-        self._engine.observe(lambda mirror: mirror.hear(node), *(((liveness.NAME, node),) if doubted else ()))
+        wake = ((liveness.NAME, node),) if self._is_doubted(node) else ()
+        self._engine.observe(lambda mirror: mirror.hear(node), *wake)
 
     async def _report(self, session: Session, word: pb.FromNode) -> None:
         node = session.node
@@ -463,6 +567,50 @@ class AgentDoor(pb_grpc.AgentServicer):
                 return  # it was deleted: to note something of it would make it anew
             self._engine.observe(lambda mirror: mirror.connect(node, Link.DOWN), (liveness.NAME, node))
 
+    # ---- what watchers lift: words and silence of many nodes at once
+
+    def hear_many(self, heard: Iterable[Heard]) -> None:
+        """Beats that a watcher has answered itself; those of sessions that are over are passed over."""
+        alive: list[NodeId] = []
+        for node, line, n, holds_leases in heard:
+            session = self._sessions.get(node)
+            if session is None or session.line is not line or node not in self._engine.mirror.nodes:
+                continue
+            alive.append(node)
+            session.heard_n = max(session.heard_n, n)
+            if holds_leases:
+                session.echo_due = True
+                session.wake.set()
+            if session.greeted:
+                self._tell_news(session)
+        doubted = [(liveness.NAME, node) for node in alive if self._is_doubted(node)]
+        self._engine.observe(lambda mirror: _hear_all(mirror, alive), *doubted)
+
+    async def measure(self, node: NodeId, line: Line, load: pb.Load) -> None:
+        session = self._sessions.get(node)
+        if session is not None and session.line is line and node in self._engine.mirror.nodes:
+            await self._measure(node, wire.load_from_wire(load))
+
+    def lose_watcher(self, lines: Iterable[tuple[NodeId, Line]]) -> None:
+        """The watcher of these sessions is gone or silent, which says nothing of their nodes.
+
+        Their silence counts from now, so that each has its whole grace to call elsewhere. Of a node that was
+        in doubt before it counts on.
+        """
+        for node, line in lines:
+            session = self._sessions.get(node)
+            if session is None or session.line is not line:
+                continue
+            self._readings.give_up(session, f"node {self._name(node)} is not connected any more")
+            del self._sessions[node]
+            if node in self._engine.mirror.nodes:
+                certain = not self._is_doubted(node)
+                self._engine.observe(partial(_cut, node=node, certain=certain), (liveness.NAME, node))
+
+    def _is_doubted(self, node: NodeId) -> bool:
+        status = self._engine.mirror.nodes[node].status
+        return status is not None and status.state is not NodeState.READY
+
     # ---- after each commit
 
     def _committed(self, committed: Committed) -> None:
@@ -482,6 +630,13 @@ class AgentDoor(pb_grpc.AgentServicer):
             for session in self._sessions.values():
                 session.forget.append(job)
                 session.wake.set()
+        self._note_departures(committed)
+
+    def _note_departures(self, committed: Committed) -> None:
+        for node, index in departures.told(committed.events):
+            if node in self._engine.mirror.nodes:
+                note = partial(_tell_left, node=node, at=(committed.revision, index))
+                self._engine.observe(note, (departures.NAME, node))
 
     def _collect_or_end(self, session: Session) -> None:
         """Orders that cannot be computed cost one node its connection, not the others their orders."""
@@ -502,14 +657,19 @@ class AgentDoor(pb_grpc.AgentServicer):
         return node if entry is None else entry.spec.name
 
 
-def _expires_at_ms(context: Context) -> int | None:
-    pem = _certificate(context)
+def expires_at_ms(pem: bytes) -> int | None:
     return round(certificates.period_of(pem).end.timestamp() * 1000) if pem else None
 
 
-def _certificate(context: Context) -> bytes:
-    """The one that the caller has shown, PEM; empty: none."""
-    return bytes(next(iter(context.auth_context().get("x509_pem_cert", ())), b""))
+def _hear_all(mirror: Mirror, nodes: list[NodeId]) -> None:
+    for node in nodes:
+        mirror.hear(node)
+
+
+def _cut(mirror: Mirror, node: NodeId, *, certain: bool) -> None:
+    mirror.connect(node, Link.UNKNOWN)
+    if certain:
+        mirror.hear(node)
 
 
 def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
@@ -517,3 +677,7 @@ def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
     for key in deletes:
         if key.startswith(prefix) and key.endswith("/spec"):
             yield key.removeprefix(prefix).removesuffix("/spec")
+
+
+def _tell_left(mirror: Mirror, node: NodeId, at: tuple[int, int]) -> None:
+    mirror.nodes[node].left_at = at

@@ -33,6 +33,9 @@ class Session:
 
     node: NodeId
     told: Told
+    line: Line | None = None  # where it is spoken to
+    boot_id: str = ""
+    number: int = 0  # of its connection, as the node counts them
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     orders: list[JobOrders] = field(default_factory=list)
     forget: list[JobId] = field(default_factory=list)
@@ -53,10 +56,14 @@ class Session:
         self.wake.set()
 
     def hear(self, word: pb.FromNode) -> None:
-        self.heard_n = word.n
+        self.heard_n = max(self.heard_n, word.n)  # a watcher may have told of a later one before
         if word.holds_leases:
             self.echo_due = True
             self.wake.set()
+
+    def is_newer_than(self, boot_id: str, number: int) -> bool:
+        """Whether a hello of that boot and connection has come late: the node has called again since."""
+        return self.boot_id == boot_id and 0 < number < self.number
 
     async def something_to_say(self) -> None:
         """An acknowledgement alone is not urgent: it waits a moment for company."""

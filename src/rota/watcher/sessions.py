@@ -111,7 +111,8 @@ def _leaving(entry: NodeView, word: Drain | None) -> Event:
     if word is None:
         stays = Eligibility.OPEN if entry.wish is None else entry.wish.eligibility
         return Event("node.changed", f"node {name} does not leave after all", node=node, state=stays.value)
-    why = f"node {name} leaves within {word.within_ms / 1000:g} s: {word.reason}"
+    within = f" within {word.within_ms / 1000:g} s" if word.within_ms else ""
+    why = f"node {name} leaves{within}: {word.reason}"
     return Event("node.changed", why, node=node, state=Eligibility.DRAINING.value)
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from rota.model.attempt import EVICTED, LOOKAHEAD
 from rota.model.columns import column
 from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec, JobWish
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.result import ReportDoor
+from rota.model.result import ReportDoor, Reporter
 from rota.model.sync import (
     SAID_FIRST_END,
     How,
@@ -21,6 +22,7 @@ from rota.model.sync import (
 from rota.model.view import JobView, View
 
 Reports = Callable[[JobId], ReportDoor | None]
+Sealed = Callable[[JobSpec], bytes]
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 _HARDER = (How.IF_IT_WAITS, How.GRACEFULLY, How.SUPERSEDED, How.AT_ONCE)  # a later one is told, too
 _WORKS_SPARE = 64  # jobs kept beyond what is assigned, so that they are rarely looked through
@@ -31,11 +33,19 @@ def nowhere(_: JobId) -> ReportDoor | None:
     return None
 
 
+def unsealed(_: JobSpec) -> bytes:
+    """What a node is given to bring back, where the server keeps jobs itself."""
+    return b""
+
+
 class Told:
     """What one connection's node knows: computed against what is assigned, it gives the orders."""
 
-    def __init__(self, inventory: list[JobClaims], reports: Reports = nowhere) -> None:
+    def __init__(
+        self, inventory: list[JobClaims], reports: Reports = nowhere, sealed: Sealed = unsealed
+    ) -> None:
         self._reports = reports
+        self._sealed = sealed
         self._live: dict[Name, None] = {}
         self._over: dict[Name, None] = {}  # it said so, and that is not on disk yet
         self._stopping: dict[Name, How] = {}
@@ -102,7 +112,9 @@ class Told:
         if self.works.get(job_id, 0) < version:
             self.works[job_id] = version
             door = self._reports(job_id) if job.spec.results else None
-            found[job_id] = orders._replace(work=work_of(job.spec, door))
+            if door is not None and job.spec.results is Reporter.AGENT:
+                door = door.for_agent()
+            found[job_id] = orders._replace(work=work_of(job.spec, door, self._sealed(job.spec)))
 
     def _tell_news(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
         """Of what lives there: a newer spec, also one made while it was away; and signals."""
@@ -152,9 +164,16 @@ def stopped(job: JobView, index: int, attempt: int) -> How | None:
         return How.AT_ONCE
     if wish.restart.get(index) == attempt or wish.halted or _makes_way(job, index, attempt):
         return How.GRACEFULLY
-    if wish.paused and state_of(job, index, attempt) in _WAITING:
+    withdraws = wish.paused or _is_moved(wish, index, attempt)
+    if withdraws and state_of(job, index, attempt) in _WAITING:
         return How.IF_IT_WAITS
     return None
+
+
+def _is_moved(wish: JobWish, index: int, attempt: int) -> bool:
+    """A moved at_most_once task is only withdrawn if it has not started; any other is also in `restart`."""
+    move = wish.moves.get(index)
+    return move is not None and move.attempt == attempt
 
 
 def _unwanted(job: JobView, index: int) -> bool:

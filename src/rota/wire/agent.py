@@ -47,8 +47,10 @@ from rota.wire.service import (
     restart_to_wire,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2  # 1 knew no Resubmit
+PROTOCOL_RESUBMITS = 2
 BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
+WITHHELD = "withheld"  # code of an error that asking again does not change
 _MARK = StepMark.__struct_fields__
 _BUSY_MAX = 100  # of a device, in hundredths
 _PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
@@ -78,6 +80,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         handles={place: claim.handle for place, claim in enumerate(claims) if claim.handle},
         versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
         lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
+        gpus={place: claim.gpus for place, claim in enumerate(claims) if claim.gpus},
     )
 
 
@@ -122,6 +125,8 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         claims[place] = claims[place].of_version(version)
     for place, life in job.lives.items():
         claims[place] = claims[place].with_life(life_from_wire(life))
+    for place, gpus in job.gpus.items():
+        claims[place] = claims[place].with_gpus(gpus)
     return JobClaims(JobId(job.job), claims)
 
 
@@ -141,6 +146,7 @@ def hello_to_wire(hello: Hello) -> pb.Hello:
         epoch_seen=hello.epoch_seen,
         inventory=claims_to_wire(hello.inventory),
         drain=None if hello.drain is None else drain_to_wire(hello.drain),
+        session=hello.session,
     )
 
 
@@ -154,6 +160,7 @@ def hello_from_wire(hello: pb.Hello) -> Hello:
         epoch_seen=hello.epoch_seen,
         inventory=claims_from_wire(list(hello.inventory)),
         drain=drain_from_wire(hello.drain) if hello.HasField("drain") else None,
+        session=hello.session,
     )
 
 
@@ -305,6 +312,7 @@ def _work_to_wire(work: Work) -> pb.Work:
         check=None if work.check is None else check_to_wire(work.check),
         sandbox=None if work.sandbox is None else pb.Sandbox(**msgspec.structs.asdict(work.sandbox)),
         reports=None if work.reports is None else pb.ReportDoor(**msgspec.structs.asdict(work.reports)),
+        record=work.record,
     )
 
 
@@ -343,11 +351,12 @@ def _work_from_wire(work: pb.Work) -> Work:
         if work.HasField("sandbox")
         else None,
         reports=_door_from_wire(work.reports) if work.HasField("reports") else None,
+        record=work.record,
     )
 
 
 def _door_from_wire(door: pb.ReportDoor) -> ReportDoor:
-    return ReportDoor(door.url, door.key, door.node, door.ca, tuple(door.others))
+    return ReportDoor(door.url, door.key, door.node, door.ca, tuple(door.others), door.by_agent)
 
 
 def _container_to_wire(container: Container) -> pb.Container:

@@ -31,7 +31,10 @@ from rota.model.limits import (
     MOUNTS_MAX,
     NAME_LENGTH_MAX,
     PATH_BYTES_MAX,
+    RECORD_BYTES_MAX,
     RESOURCES_MAX,
+    STATISTICS_LEAST_MS,
+    STATISTICS_MOST_MS,
     STEPS_MAX,
     TIMEOUT_SECONDS_MAX,
 )
@@ -49,6 +52,7 @@ CLAIMS_MAX = 1_000_000  # attempts of one job in one message
 JOBS_MAX = 100_000  # in one message
 OWN_LABELS_MAX = 32  # that an agent adds to those of its configuration
 CHUNK_BYTES_MAX = 4 << 20  # of a log: sixteen times what is sent
+MESSAGE_BYTES_MAX = 64 << 20  # as gRPC is told
 UINT32_MAX = 2**32 - 1
 
 
@@ -262,20 +266,40 @@ def required(name: str, least: int) -> Whole:
     return whole
 
 
+def zero_or(name: str, least: int) -> Whole:
+    """A number of which 0 means none."""
+
+    def whole(message: Any) -> None:
+        if 0 < (value := getattr(message, name)) < least:
+            raise _Beyond(f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}")
+
+    return whole
+
+
 _AMOUNTS = {CPU: CPU_MILLI_MAX, GPU: GPUS_MAX * WHOLE_GPU}
 _JOB = Word()
-_INDEX, _ATTEMPT = Number(COUNT_MAX), Number(2**16 - 1)
+_INDEX, _ATTEMPT = Number(COUNT_MAX), Number(UINT32_MAX)
 _COUNTER, _TIME, _BYTES = Number(COUNTER_MAX), Number(TIME_MS_MAX), Number(AMOUNT_MAX)
 _EXIT_CODE, _SIGNAL = Number(2**31 - 1, -(2**31)), Number(255)
 _TIMES = Numbers(TIME_MS_MAX)
-_INDICES, _ATTEMPTS = Numbers(COUNT_MAX), Numbers(2**16 - 1)
+_INDICES, _ATTEMPTS = Numbers(COUNT_MAX), Numbers(UINT32_MAX)
 _SPAN_MS = Number(TIMEOUT_SECONDS_MAX * 1000)
 _ARGV, _ENV = Texts(COMMAND_BYTES_MAX, CLAIMS_MAX), Pairs(COMMAND_BYTES_MAX, CLAIMS_MAX, COMMAND_BYTES_MAX)
 _MARKS = Numbers(TIME_MS_MAX, entries=STEPS_MAX)
 _OFFSETS = Numbers(COUNTER_MAX, entries=STEPS_MAX)
 
 _FROM_NODE: dict[str, dict[str, Check]] = {
-    "FromNode": {"n": _COUNTER, "hello": one, "report": one, "beat": one, "leave": one, "drain": one},
+    "FromNode": {
+        "n": _COUNTER,
+        "hello": one,
+        "report": one,
+        "beat": one,
+        "leave": one,
+        "drain": one,
+        "away": one,
+        "resubmission": one,
+    },
+    "Resubmission": {"job": _JOB, "record": Text(RECORD_BYTES_MAX)},
     "Hello": {
         "machine_id": Word(NAME_LENGTH_MAX * 3),  # of a worker that is dialled its address
         "boot_id": Word(),
@@ -286,9 +310,11 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "epoch_seen": Number(EPOCH_MAX),
         "inventory": Many(JOBS_MAX),
         "drain": one,
+        "session": _COUNTER,
     },
     "Beat": {"load": one},
     "Leave": {"reason": Text()},
+    "Away": {"reason": Text()},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
     "Report": {"jobs": Many(JOBS_MAX), "load": one},
     "JobClaims": {
@@ -309,6 +335,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "lives": ByPlace(one),
         "handles": ByPlace(Word(NAME_LENGTH_MAX * 8)),
         "versions": ByPlace(Number(UINT32_MAX)),
+        "gpus": ByPlace(Number(2**GPUS_MAX - 1)),
     },
     "Life": {
         "restarts": Number(UINT32_MAX),
@@ -378,8 +405,12 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "close_log": one,
         "pace": one,
         "servers": one,
+        "resubmit": one,
         "open_outputs": one,
+        "alive": one,
     },
+    "Alive": {"echo": _COUNTER},
+    "Resubmit": {"jobs": Texts(ID_LENGTH_MAX, JOBS_MAX)},
     "Welcome": {
         "name": Word(LABEL_VALUE_MAX),
         "heartbeat_ms": Number(3_600_000),
@@ -430,6 +461,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "restart": one,
         "check": one,
         "reports": one,
+        "record": Text(RECORD_BYTES_MAX),
     },
     "ReportDoor": {
         "url": Text(2048),
@@ -505,7 +537,27 @@ _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
         "max_parallel": Number(COUNT_MAX),
     },
     "DeleteRequest": {"job": Text(LABEL_VALUE_MAX)},
-    "WatchRequest": {"subscriber": Text(LABEL_VALUE_MAX), "after": Word(), "job": Text(LABEL_VALUE_MAX)},
+    "PauseRequest": {"job": Text(LABEL_VALUE_MAX), "idempotency_key": Text(1024)},
+    "ResumeRequest": {"job": Text(LABEL_VALUE_MAX), "idempotency_key": Text(1024)},
+    "RestartRequest": {
+        "job": Text(LABEL_VALUE_MAX),
+        "indices": Numbers(UINT32_MAX),
+        "idempotency_key": Text(1024),
+    },
+    "MoveRequest": {
+        "job": Text(LABEL_VALUE_MAX),
+        "indices": Numbers(UINT32_MAX),
+        "to": Text(LABEL_VALUE_MAX),
+        "idempotency_key": Text(1024),
+    },
+    "DrainRequest": {"node": Text(LABEL_VALUE_MAX), "deadline_ms": Number(DRAIN_SECONDS_MAX * 1000)},
+    "PlanRequest": {"spec_json": Text(BODY_BYTES_MAX)},
+    "WatchRequest": {
+        "subscriber": Text(LABEL_VALUE_MAX),
+        "after": Word(),
+        "job": Text(LABEL_VALUE_MAX),
+        "statistics_interval_ms": Number(STATISTICS_MOST_MS),
+    },
     "AcknowledgeRequest": {"subscriber": Text(LABEL_VALUE_MAX), "sequence": Word()},
     "ResolveRequest": {
         "subscriber": Text(LABEL_VALUE_MAX),
@@ -528,11 +580,44 @@ _FROM_WORKER: dict[str, dict[str, Check]] = {
     "StreamJobResponse": {"output": Text(CHUNK_BYTES_MAX)},
 }
 
+# Messages of nodes within are bytes here: the leader, and the agent, check them as if they had come directly.
+_WORD = Text(MESSAGE_BYTES_MAX)
+_SESSIONS = Numbers(COUNTER_MAX)
+
+_WATCHER: dict[str, dict[str, Check]] = {
+    "NodeBatch": {
+        "n": _COUNTER,
+        "address": Word(300),
+        "epoch_seen": Number(EPOCH_MAX),
+        "opened": Many(JOBS_MAX),
+        "words": Many(JOBS_MAX),
+        "heard_session": _SESSIONS,
+        "heard_n": _SESSIONS,
+        "leased": _SESSIONS,
+        "loads": Many(JOBS_MAX),
+        "closed": _SESSIONS,
+    },
+    "OpenedSession": {"session": _COUNTER, "certificate": Text(64 * 1024), "hello": _WORD},
+    "SessionWord": {"session": _COUNTER, "word": _WORD},
+    "SessionLoad": {"session": _COUNTER, "load": Text()},
+    "LeaderBatch": {
+        "epoch": Number(EPOCH_MAX),
+        "echo": _COUNTER,
+        "words": Many(JOBS_MAX),
+        "ended": Many(JOBS_MAX),
+        "addresses": Texts(300, 1_000),
+    },
+    "EndedSession": {"session": _COUNTER, "code": Number(16), "reason": Text()},
+    "RenewWatcherRequest": {"csr": Text(16 * 1024)},
+    "RenewWatcherReply": {"certificate": Text(64 * 1024)},
+}
+
+_OURS = _FROM_NODE | _TO_NODE | _FROM_CONTROLLER | _WATCHER
 RULES: dict[str, dict[str, Check]] = {
-    **{f"rota.v1.{name}": rules for name, rules in (_FROM_NODE | _TO_NODE | _FROM_CONTROLLER).items()},
+    **{f"rota.v1.{name}": rules for name, rules in _OURS.items()},
     **{f"jobscheduler.{name}": rules for name, rules in _FROM_WORKER.items()},
 }
-_BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions")
+_BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions", "gpus")
 _OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
 WHOLE: dict[str, tuple[Whole, ...]] = {
     "rota.v1.JobClaims": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
@@ -542,7 +627,9 @@ WHOLE: dict[str, tuple[Whole, ...]] = {
         columns("stop_index", "stop_attempt", optional=("stop_how",)),
         columns("signal_index", "signal_attempt", "signal_number", "signal_n"),
     ),
+    "rota.v1.NodeBatch": (columns("heard_session", "heard_n"),),
     "rota.v1.Check": (columns("code_from", "code_to"),),
     "rota.v1.Welcome": (required("heartbeat_ms", 100),),
     "rota.v1.ResolveRequest": (columns("first_index", "last_index"),),
+    "rota.v1.WatchRequest": (zero_or("statistics_interval_ms", STATISTICS_LEAST_MS),),
 }

@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rota.model.errors import RotaError
+from rota.model.ids import NodeId
+from rota.model.node import Load
 from rota.model.plan import Event
 from rota.wire.generated import controller_pb2 as pb
+
+AGE_MS_MAX = 2**32 - 1  # what the field holds: 49 days
 
 
 class Output(Protocol):
@@ -69,11 +73,12 @@ def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
         why=event.why,
         step=event.step,
         result_json=event.result or "",
+        counts=event.counts,
     )
 
 
-def node_to_wire(node: Mapping[str, Any]) -> pb.NodeLine:
-    """From a node as the API shows it."""
+def node_to_wire(node: Mapping[str, Any], statistics: pb.NodeStatistics | None) -> pb.NodeLine:
+    """From a node as the API shows it, and what it measured, if anything."""
     return pb.NodeLine(
         **{name: node[name] for name in ("id", "name", "state", "eligibility", "cluster", "labels")},
         capacity=node["capacity"],
@@ -81,6 +86,35 @@ def node_to_wire(node: Mapping[str, Any]) -> pb.NodeLine:
         running=node["running"],
         queued=node["queued"],
         report_interval_ms=node["report_interval_ms"] or 0,
+        statistics=statistics,
+    )
+
+
+def statistics_to_wire(
+    node: NodeId, load: Load, *, age_ms: int, running: int, queued: int
+) -> pb.NodeStatistics:
+    disks = [pb.DiskStatistics(path=one.path, total=one.total, free=one.free) for one in load.disks]
+    gpus = [
+        pb.GpuStatistics(
+            name=one.name, busy=one.busy, memory_total=one.memory_total, memory_used=one.memory_used
+        )
+        for one in load.gpus
+    ]
+    return pb.NodeStatistics(
+        node=node,
+        age_ms=min(age_ms, AGE_MS_MAX),
+        cores=load.cores,
+        cpu_milli=load.cpu_milli,
+        load_milli=load.waiting_milli,
+        memory_total=load.memory_total,
+        memory_free=load.memory_free,
+        swap_total=load.swap_total,
+        swap_free=load.swap_free,
+        disk_free=load.disk_free,
+        disks=disks,
+        gpus=gpus,
+        running=running,
+        queued=queued,
     )
 
 
@@ -88,6 +122,16 @@ def job_to_wire(job: Mapping[str, Any]) -> pb.JobLine:
     """From a job as the API shows it."""
     return pb.JobLine(
         **{name: job[name] for name in ("id", "name", "namespace", "state", "counts")}, user=job["user"] or ""
+    )
+
+
+def plan_to_wire(plan: Mapping[str, Any], whole: str) -> pb.PlanReply:
+    """From a plan as the API shows it, and the same as JSON."""
+    places = [pb.PlannedPlace(node=one.node, tasks=one.tasks, new=one.new) for one in plan["places"]]
+    return pb.PlanReply(
+        **{name: plan[name] for name in ("outcome", "sentence", "count", "starts")},
+        places=places,
+        plan_json=whole,
     )
 
 

@@ -23,13 +23,13 @@ from rota.model.errors import NotAllowed
 from rota.model.limits import LOG_BYTES_MIN, TIMEOUT_SECONDS_MAX
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
-from rota.wiring.process import Interruption, guarded, log_to
+from rota.wiring.process import Interruption, first_of, guarded, log_to
 from rota.wiring.run_as import bounds_of
 
 log = structlog.get_logger("rota.agent")
 
 AGENT_LOCK = "agent.lock"
-_STOP_SECONDS = 30.0
+_GOODBYE_SECONDS = 30.0
 
 
 def run_agent(options: AgentOptions) -> int:
@@ -46,7 +46,7 @@ async def _run(config: AgentConfig, directory: Path) -> None:
     except* NotAllowed as refused:
         if config.join is None:
             raise
-        log.warning("this node is not known any more; it joins again", reason=str(refused.exceptions[0]))
+        log.warning("this node is not known any more; it joins again", reason=str(first_of(refused)))
         await _serve(config, directory, _join(config, directory), interruption)
     lock.release()
 
@@ -60,14 +60,17 @@ async def _serve(
         working = tasks.create_task(agent.run())
         which = await interruption.wait()
         drain = drain_seconds(config)
-        if which is signal.SIGTERM and drain is not None:
-            await _until_again(agent.drain(drain))
-        # A person ends it, or who said how, or its machine goes with it: its work ends too.
-        if which is signal.SIGINT or drain is not None or agent.is_taken_away:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await agent.leave()
+        if which is signal.SIGTERM and config.keep_work and not agent.is_taken_away:
+            log.info("the agent stops; its work goes on under the keeper, and the next agent takes it up")
+            await agent.go_away()
+        else:
+            if which is signal.SIGTERM and drain is not None:
+                await _until_again(agent.drain(drain))
+            log.info("the node leaves: its work is stopped, and recovered as each job's recovery says")
+            await agent.leave()
+            async with asyncio.timeout(_GOODBYE_SECONDS):
                 await working
-        working.cancel()  # after a plain SIGTERM it will be started again: the work goes on under its keeper
+        working.cancel()
 
 
 async def _until_again(draining: Coroutine[Any, Any, None]) -> None:

@@ -99,7 +99,8 @@ class DevNode:
         host, _, port = self._server.addresses.http.rpartition(":")
         secret = self._server.vault.make_join_token(time.time_ns() // 1_000_000, labels={}, cluster=DEFAULT)
         line = JoinLine(host.strip("[]"), int(port), secret, self._server.authority.fingerprint).render()
-        own = {**os.environ, "ROTA_JOIN": line}  # not in argv, where everybody can read it
+        # Not in argv, where everybody can read it. An agent that is replaced leaves its work to the next one.
+        own = {**os.environ, "ROTA_JOIN": line, "ROTA_KEEP_WORK": "true"}
         return own if self.relay is None else {**own, "ROTA_SERVER_ADDR": self.relay.address}
 
 

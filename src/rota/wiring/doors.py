@@ -7,6 +7,7 @@ import platform
 import socket
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import grpc
 import uvicorn
@@ -14,9 +15,11 @@ from starlette.types import ASGIApp
 
 from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
 from rota.config.etcd import endpoints
+from rota.identity import certificates
 from rota.identity.authority import Authority
-from rota.identity.serving import SignedPair
+from rota.identity.serving import ServingPair, SignedPair
 from rota.model.addresses import is_loopback
+from rota.wire import forwarding
 from rota.wiring import tls
 from rota.wiring.tls import ServerTls
 
@@ -29,10 +32,39 @@ _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
 ]
 _KEEP_ALIVE_SECONDS = 75
+_KINDS = {  # of a method, by whether its requests and its responses are streams
+    (False, False): "unary_unary",
+    (False, True): "unary_stream",
+    (True, False): "stream_unary",
+    (True, True): "stream_stream",
+}
 
 
-def grpc_server() -> grpc.aio.Server:
-    return grpc.aio.server(options=_GRPC_OPTIONS)
+def grpc_server(*interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    return grpc.aio.server(interceptors=interceptors, options=_GRPC_OPTIONS)
+
+
+class ForwardedCalls(grpc.aio.ServerInterceptor):
+    """On the agent port, services other than `own` are for servers alone: standbys forward calls to them."""
+
+    def __init__(self, *own: str) -> None:
+        self._own = tuple(f"/{service}/" for service in own)
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(self._own):
+            return handler
+        kind = _KINDS[handler.request_streaming, handler.response_streaming]
+        return handler._replace(**{kind: _for_servers(getattr(handler, kind))})
+
+
+def _for_servers(behavior: Any) -> Any:
+    async def checked(request: Any, context: Any) -> Any:
+        if not certificates.is_server(forwarding.shown_certificate(context)):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers")
+        return await behavior(request, context)
+
+    return checked
 
 
 def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> ServerTls:
@@ -56,6 +88,11 @@ def open_agent_door(server: grpc.aio.Server, config: ServerConfig, served: Serve
 def open_controller_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     credentials = None if served.controllers is None else tls.grpc_credentials(served.controllers)
     return _add_port(server, "grpc_server.addr", config.grpc_server.addr, credentials)
+
+
+def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) -> None:
+    credentials = tls.grpc_credentials(serving, serving.pair.ca_pem)
+    _add_port(server, "agent_addr", addr, credentials)
 
 
 def bind_http(addr: str) -> socket.socket:

@@ -26,6 +26,7 @@ from rota.wiring.faces import Elsewhere, Own, Sources, make_api
 from rota.wiring.following import Following
 from rota.wiring.process import first_of, to_the_end
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+from rota.wiring.standby_forwarding import StandbyForwarding
 from rota.wiring.telling import tell
 
 _AGAIN_SECONDS = 1.0
@@ -93,11 +94,13 @@ class ElectedPost:
         web_door = self._config.http_server
         socket = doors.bind_http(web_door.addr)
         http = doors.with_port(web_door.addr, socket.getsockname()[1])
+        vault = Vault.open(self._directory / "vault")
+        forwarding = StandbyForwarding(self._config, served, vault, following)
         own = Own(
             self._directory,
             authority,
-            Vault.open(self._directory / "vault"),
-            Addresses(http, self._config.agent_server.addr, self._config.grpc_server.addr),
+            vault,
+            Addresses(http, self._config.agent_server.addr, forwarding.controller_address),
             served.expiries,
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
@@ -107,10 +110,13 @@ class ElectedPost:
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))
             renewing = tasks.create_task(served.keep_current())
+            tunneling = tasks.create_task(forwarding.run())
             try:
                 yield
             finally:
                 renewing.cancel()
+                tunneling.cancel()
+                await to_the_end(forwarding.close())
                 await to_the_end(_hang_up(web, serving))
                 face.close()
                 socket.close()
@@ -128,7 +134,7 @@ async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
 
 @contextlib.asynccontextmanager
 async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedPost]:
-    card = b"" if config.never_lead else to_bytes(card_of(config))
+    card = _card(config)
     store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, card)
     try:
         with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
@@ -143,6 +149,16 @@ async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[Electe
             knowing.cancel()
     finally:
         await to_the_end(store.close())
+
+
+def _card(config: ServerConfig) -> bytes:
+    """What others are told of this server; nothing of one that never leads at an address they cannot use."""
+    try:
+        return to_bytes(card_of(config))
+    except ConfigError:
+        if config.never_lead:
+            return b""
+        raise
 
 
 async def hold(seat: Seat, tenure: Tenure) -> None:

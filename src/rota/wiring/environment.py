@@ -3,7 +3,9 @@
 import os
 import sys
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC's own lines on stderr are no JSON, and report as errors what is ordinary, such as a GOAWAY of a server
+# that stops. What matters comes as an exception, and is logged with its reason.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # we spawn, we never fork
 
 # structlog imports rich where it is installed, for tracebacks in colour. Servers and agents write JSON lines,

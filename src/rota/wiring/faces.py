@@ -1,12 +1,13 @@
 """What a server's faces need of it: of one that leads, and of one that stands by. [I/O]"""
 
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rota import __version__
-from rota.apiserver.api import Addresses, Api, OutputSource, Stance
+from rota.apiserver.api import Addresses, Api, OutputSource, Stance, Workers
 from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs, LogSource, TailSource
 from rota.apiserver.watch import Changes
@@ -20,6 +21,7 @@ from rota.model.ids import NodeId
 from rota.model.sync import LogPiece, LogRequest, OutputsRequest
 from rota.scheduler.ahead import Known
 from rota.scheduler.explain import why
+from rota.scheduler.move_check import why_not_moved
 from rota.scheduler.round import Settings
 from rota.scheduler.what_if import foresee
 from rota.scheduler.what_moves import displace
@@ -35,7 +37,8 @@ class Sources:
     outputs: OutputSource
     tails: TailSource | None
     servers: Callable[[], list[Card]]
-    worker_gateway: bool = False  # workers are dialled, and their routes served
+    workers: Workers | None = None  # of the worker gateway, where it is open
+    watchers: Callable[[], list[str]] = list  # agent addresses of watchers
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,23 @@ def make_api(
         explain=partial(why, plugins=settings.plugins, backfill=settings.backfill, known=known),
         foresee=partial(foresee, settings=settings),
         displace=partial(displace, settings=settings),
+        why_not_moved=partial(why_not_moved, plugins=settings.plugins),
         addresses=own.addresses,
         version=__version__,
         keepsakes=partial(read_keepsakes, own.directory),
-        agent_addresses=lambda: [card.agent for card in sources.servers()],
+        agent_addresses=lambda: _agent_addresses(own, sources),
         controller_addresses=lambda: [card.controller for card in sources.servers()],
         stance=stance,
-        worker_gateway=sources.worker_gateway,
+        workers=sources.workers,
         expiries=own.expiries,
     )
+
+
+def _agent_addresses(own: Own, sources: Sources) -> list[str]:
+    """For an agent that joins: watchers first, in an order of chance, so that they share the agents."""
+    watchers = sources.watchers()
+    random.shuffle(watchers)
+    return [*watchers, own.addresses.agent, *(card.agent for card in sources.servers())]
 
 
 class Elsewhere:

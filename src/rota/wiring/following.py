@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import structlog
@@ -13,7 +13,7 @@ from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.store.etcd.trail import Notice, Step
 from rota.store.protocol import Change, Snapshot
-from rota.wiring.cards import from_bytes
+from rota.wiring.cards import Card, from_bytes
 from rota.wiring.shared_identity import adopt_vault, take_vault
 
 log = structlog.get_logger("rota.standby")
@@ -35,6 +35,7 @@ class Following:
         self._trail = store.trail()
         self._is_read = asyncio.Event()
         self._heard = asyncio.Condition()
+        self._led = asyncio.Condition()  # notified when another server leads, or none
         self._taking = asyncio.Lock()
         self._is_over = False
         self._card: bytes | None = None
@@ -46,7 +47,16 @@ class Following:
     # ---- what it knows
 
     def leader(self) -> str | None:
-        return None if self._card is None else from_bytes(self._card).url
+        return None if (card := self.leader_card()) is None else card.url
+
+    def leader_card(self) -> Card | None:
+        """The addresses of the server that leads, as far as is known."""
+        return from_bytes(self._card) if self._card else None
+
+    async def leader_changes(self, has_changed: Callable[[], bool]) -> None:
+        """Returns when `has_changed` does; it is asked again whenever another server leads, or none."""
+        async with self._led:
+            await self._led.wait_for(has_changed)
 
     def epoch(self) -> int:
         return self._epoch
@@ -141,10 +151,17 @@ class Following:
             asked_at_ms = boot_ms()
             with contextlib.suppress(Unavailable, StoreFull):
                 state = await self._store.look()
-                self._card, self._epoch = state.card, state.epoch
+                await self._see_leader(state.card, state.epoch)
                 if self._is_read.is_set() and await self._reaches(state.revision):
                     self._confirmed_at_ms = asked_at_ms
             await asyncio.sleep(_CONFIRM_SECONDS)
+
+    async def _see_leader(self, card: bytes | None, epoch: int) -> None:
+        changes = card != self._card
+        self._card, self._epoch = card, epoch
+        if changes:
+            async with self._led:
+                self._led.notify_all()
 
     async def _reaches(self, revision: int) -> bool:
         try:

@@ -1,10 +1,13 @@
 """The worker gateway, where it is configured: who may register, and whose certificates are believed. [I/O]"""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 
+from rota.apiserver.access import EVERYWHERE
+from rota.apiserver.api import Addresses
 from rota.config import GrpcServer, ServerConfig
 from rota.engine.run import Engine
 from rota.gateway.rpc import SchedulerDoor
@@ -16,28 +19,41 @@ from rota.model.addresses import is_loopback
 from rota.wiring.doors import host_of
 
 
-class Closed:
-    """Nobody may register, so nobody is dialled."""
-
-    async def run(self) -> None:
-        return
-
-
 def open_gateway(
-    config: ServerConfig, engine: Engine, door: NodeDoor, vault: Vault, server: grpc.aio.Server
-) -> Gateway | Closed:
+    config: ServerConfig, engine: Engine, door: NodeDoor, vault: Vault, *servers: grpc.aio.Server
+) -> Gateway | None:
+    """The gateway that serves at these gRPC servers, None where it is not enabled."""
     if not config.worker_gateway.enabled:
-        return Closed()
-    listens = config.grpc_server
-    is_open = is_loopback(host_of(listens.addr))
+        return None
+    trusted = _trusted(config, config.grpc_server)
+    scheduler = SchedulerDoor(engine, door, admission(config, vault), speaks_tls=trusted is not None)
+    for server in servers:
+        scheduler.serve(server)
+    return Gateway(engine, door, trusted)
+
+
+def admission(config: ServerConfig, vault: Vault) -> Callable[[str], bool]:
+    """Who may register workers at this server's gRPC port: on loopback anybody, elsewhere an admin's token.
+
+    A registration that a standby forwards is let in by both servers.
+    """
+    is_open = is_loopback(host_of(config.grpc_server.addr))
 
     def may_enter(authorization: str) -> bool:
         token = vault.who(authorization.removeprefix("Bearer ").strip(), time.time_ns() // 1_000_000)
-        return is_open or (token is not None and token.role >= Role.ADMIN)
+        is_admin = token is not None and token.role >= Role.ADMIN and EVERYWHERE in token.namespaces
+        return is_open or is_admin
 
-    trusted = _trusted(config, listens)
-    SchedulerDoor(engine, door, may_enter, speaks_tls=trusted is not None).serve(server)
-    return Gateway(engine, door, trusted)
+    return may_enter
+
+
+def gateway_line(addresses: Addresses) -> str:
+    """What the server's first lines say of an open gateway: where it is, and who may call it."""
+    doors = (("register at", addresses.controller), ("start jobs at", addresses.http))
+    told = [
+        f"{what} {addr} {'without' if is_loopback(host_of(addr)) else 'with'} a token" for what, addr in doors
+    ]
+    return f"Worker gateway open: workers {told[0]}, clients {told[1]}"
 
 
 def _trusted(config: ServerConfig, listens: GrpcServer) -> bytes | None:

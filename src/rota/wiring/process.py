@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from rota.model.errors import leaves
 from rota.wiring.telling import TOLD, explain
 
 
@@ -90,7 +91,4 @@ def open_many() -> None:
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    return leaves(group)[0]

@@ -25,12 +25,13 @@ from rota.engine.run import Engine
 from rota.engine.zones import zone
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
+from rota.model.adoption import jobs_before
 from rota.model.errors import Deposed, StoreFull, Unavailable
 from rota.model.job import Counters
-from rota.model.plan import Instant, Plan
+from rota.model.plan import Event, Instant, Plan
 from rota.model.view import View
 from rota.providers.local import Local
-from rota.scheduler import deadline, drain
+from rota.scheduler import deadline, drain, queue_length, unplaceable
 from rota.scheduler import plan as scheduler
 from rota.scheduler.growth import foresee_growth
 from rota.scheduler.plan import Scheduler
@@ -39,27 +40,30 @@ from rota.scheduler.survey import Surveyor
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import Tails
-from rota.watcher import ages, brake, liveness
+from rota.watcher import ages, brake, departures, liveness
 from rota.watcher.leading import Leading
 from rota.watcher.pace import Bounds
+from rota.watcher.rpc import WatcherDoor, Watchers
 from rota.watcher.run import AgentDoor
-from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc
+from rota.wire import services
+from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2_grpc
 from rota.wiring import doors, placement
+from rota.wiring.cards import Card
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
-from rota.wiring.gateway import open_gateway
+from rota.wiring.gateway import gateway_line, open_gateway
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
+from rota.wiring.sealed import Specs
 from rota.wiring.telling import tell
 from rota.wiring.tls import ServerTls
 
 _HANG_UP_SECONDS = 0.5
 _STAND_AGAIN_SECONDS = 0.5
-_MEMORY_EPOCHS = 2**40  # then they begin again: a number must fit its record, and epochs may be set
-_MEMORY_NUMBERS_PER_EPOCH = 1_000_000  # no number is given out again after a restart that remembers none
+_ANNOUNCE_AGAIN_SECONDS = 5.0
 
 
 def run_server(options: ServerOptions) -> int:
@@ -77,7 +81,7 @@ def run_server(options: ServerOptions) -> int:
                 serving.cancel()
         else:
             async with running(config) as server:
-                _tell_ready(server)
+                _tell_ready(server, config)
                 await interruption.wait()
 
     return guarded(main())
@@ -88,15 +92,23 @@ async def _lead_again_and_again(config: ServerConfig) -> None:
     while True:
         try:
             async with running(config) as server:
-                _tell_ready(server)
+                _tell_ready(server, config)
                 await asyncio.Event().wait()
         except* (Deposed, Unavailable, StoreFull) as reasons:
             tell(f"Rota server does not lead: {first_of(reasons)}")
         await asyncio.sleep(_STAND_AGAIN_SECONDS)
 
 
-def _tell_ready(server: "Server") -> None:
+def _tell_ready(server: "Server", config: ServerConfig) -> None:
     tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
+    if config.worker_gateway.enabled:
+        tell(gateway_line(server.addresses))
+    if server.engine.store.name != MemoryStore.name:
+        return
+    tell("  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run")
+    nodes = len(server.engine.mirror.nodes)
+    if nodes:
+        tell(f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run")
 
 
 @dataclass(frozen=True)
@@ -140,36 +152,43 @@ async def _doors(
     vault = post.open_vault()
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
-    agent_server, controller_server = doors.grpc_server(), doors.grpc_server()
+    agent_server = doors.grpc_server(doors.ForwardedCalls(services.AGENT, services.WATCHER))
+    controller_server = doors.grpc_server()
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
         agent=doors.open_agent_door(agent_server, config, served),
         controller=doors.open_controller_door(controller_server, config, served),
     )
     tails = Tails(directory / "tails")
-    leading = Leading(post.ttl_ms, post.surely_leads, lambda: [card.agent for card in post.servers()])
+    watchers = Watchers()
+    specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
+    nodes_dial = partial(_agent_ports, watchers, addresses, post)
+    leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs)
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
-    sources = Sources(agents, agents, tails, post.servers, worker_gateway=config.worker_gateway.enabled)
+    gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
+    sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
     own = Own(directory, authority, vault, addresses, served.expiries)
     api = make_api(engine, own, settings, sources, known=placing.known)
-    gateway = open_gateway(config, engine, agents, vault, controller_server)
-    _answer(agents, agent_server, ControllerDoor(api), controller_server)
+    ports = partial(_server_ports, addresses, post)
+    attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
+    _answer(agents, attached, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), served)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))
-    await agent_server.start()
-    await controller_server.start()
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
-        dialling = tasks.create_task(gateway.run())
+        await _seed(engine, config.store)  # before anybody can submit or join
+        await agent_server.start()
+        await controller_server.start()
+        dialling = [] if gateway is None else [tasks.create_task(gateway.run())]
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
-        keeping = tasks.create_task(_keep_context(context, post))
+        keeping = tasks.create_task(_spread_servers(post, agents, context))
         renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
-        await _seed(engine, config.store)
+        announcing = tasks.create_task(_announce(engine, addresses))
         procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
             yield Server(engine, vault, authority, addresses, url, local)
@@ -178,15 +197,32 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
-            _end_all(dialling, procuring, keeping, renewing)
+            _end_all(announcing, *dialling, procuring, keeping, renewing)
 
 
 def _answer(
-    agents: AgentDoor, agent_server: grpc.aio.Server, controllers: ControllerDoor, server: grpc.aio.Server
+    agents: AgentDoor,
+    watchers: WatcherDoor,
+    agent_server: grpc.aio.Server,
+    controllers: ControllerDoor,
+    server: grpc.aio.Server,
 ) -> None:
-    """Who answers at which of the two doors."""
+    """Who answers at which of the two doors; at that of agents also calls which standbys forward."""
     agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
-    controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
+    watcher_pb2_grpc.add_WatcherServicer_to_server(watchers, agent_server)  # type: ignore[no-untyped-call]  # generated
+    for one in (server, agent_server):
+        controller_pb2_grpc.add_ControllerServicer_to_server(controllers, one)  # type: ignore[no-untyped-call]  # generated
+
+
+def _agent_ports(watchers: Watchers, addresses: Addresses, post: Post) -> list[str]:
+    """Where agents may call; nothing where they have no choice."""
+    found = watchers.addresses()
+    servers = [card.agent for card in post.servers()]
+    return [*found, *(servers or ([addresses.agent] if found else []))]
+
+
+def _server_ports(addresses: Addresses, post: Post) -> list[str]:
+    return list(dict.fromkeys((addresses.agent, *(card.agent for card in post.servers()))))
 
 
 def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
@@ -211,14 +247,18 @@ def _urls(own: str, post: Post) -> list[str]:
     return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
 
 
-async def _keep_context(context: Context, post: Post) -> None:
-    """The command line of this user is to know every server."""
-    written: list[str] = []
+async def _spread_servers(post: Post, agents: AgentDoor, context: Context) -> None:
+    """Tell connected nodes and the command line of this user of every server, whenever that changes.
+
+    Nodes are told first: one that knows a single server finds no other when that one is killed.
+    """
+    known: list[Card] | None = None
     while True:
-        if (urls := _urls(context.url, post)) != written:
-            written = urls
+        if (servers := post.servers()) != known:
+            known = servers
+            await agents.tell_servers()
             with contextlib.suppress(Unavailable):
-                await asyncio.to_thread(context.write, urls)
+                await asyncio.to_thread(context.write, _urls(context.url, post))
         await post.servers_told()
 
 
@@ -238,11 +278,14 @@ def _reconcilers(
         system.RECONCILER,
         cron.reconciler(zone),
         scheduler.reconciler(scheduler=placing),
+        queue_length.reconciler(),
+        unplaceable.reconciler(settings.plugins),
         deadline.RECONCILER,
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config), ttl_ms),
         brake.reconciler(),
         ages.reconciler(),
+        departures.RECONCILER,
     ]
 
 
@@ -260,9 +303,24 @@ def _pace(config: ServerConfig) -> Bounds:
     return Bounds(round(said.least * 1000), round(said.most * 1000))
 
 
+async def _announce(engine: Engine, addresses: Addresses) -> None:
+    """Tell subscribers that this server leads; a store that has no room or does not answer is waited for.
+
+    A commit that fails makes the engine read everything again, so none is tried while space is short.
+    """
+    why = f"the server at {addresses.http} leads, with epoch {engine.epoch}"
+    event = Event("leader.elected", why, counts={"epoch": engine.epoch})
+    while True:
+        with contextlib.suppress(Unavailable, StoreFull):
+            if not engine.mirror.is_short:
+                await engine.ask("engine", lambda *_: Plan(events=(event,), why=why))
+                return
+        await asyncio.sleep(_ANNOUNCE_AGAIN_SECONDS)
+
+
 async def _seed(engine: Engine, store: str) -> None:
     """Without records, numbers go on from where no earlier epoch can have come."""
-    first = engine.epoch % _MEMORY_EPOCHS * _MEMORY_NUMBERS_PER_EPOCH
+    first = jobs_before(engine.epoch)
 
     def seed(view: View, now: Instant) -> Plan:
         del view, now

@@ -33,7 +33,7 @@ class Cluster(Answer):
 
     name: Annotated[str, said("of the cluster")]
     state: Annotated[str, said(f"one of {', '.join(ClusterState)}")]
-    reason: Annotated[str | None, said("what its provider said when it last failed")]
+    reason: Annotated[str | None, said("why it has no node, or what its provider said when it last failed")]
     type: Annotated[str, said("clusters of one type serve the same kind of work")]
     region: Annotated[str | None, said("where its nodes are")]
     labels: Annotated[dict[str, str], said("of its nodes")]
@@ -49,6 +49,7 @@ class Cluster(Answer):
     min_clusters: Annotated[int, said("of the same kind, itself among them: at least so many")]
     max_clusters: Annotated[int, said("and at most so many, made and ended by what waits")]
     wait_seconds: Annotated[float, said("that the first in its queue waits before another is made")]
+    fail_after_seconds: Annotated[float | None, said("with all nodes lost until it fails; null: never")]
     like: Annotated[str | None, said("the cluster that it was made like, if nobody asked for it by name")]
     drain: Annotated[bool, said("it gets no new jobs")]
     nodes: Annotated[int, said("that have joined")]
@@ -84,6 +85,9 @@ class SizeBody(Body):
     min_clusters: Annotated[int | str, said("of the same kind, itself among them: at least so many")] = 1
     max_clusters: Annotated[int | str, said("and at most so many, made and ended by what waits")] = 1
     wait: Annotated[float | int | str, said("time in the queue before another cluster is made")] = 60
+    fail_after: Annotated[
+        float | int | str | None, said("time with all nodes lost until it fails, or `never`; by hand only")
+    ] = None
     drain: Annotated[bool, said("it gets no new jobs")] = False
 
 
@@ -110,6 +114,9 @@ class ClusterBody(Body):
     min_clusters: Annotated[int | str, said("of the same kind, itself among them: at least so many")] = 1
     max_clusters: Annotated[int | str, said("and at most so many, made and ended by what waits")] = 1
     wait: Annotated[float | int | str, said("time in the queue before another cluster is made")] = 60
+    fail_after: Annotated[
+        float | int | str | None, said("time with all nodes lost until it fails, or `never`; by hand only")
+    ] = None
 
 
 CLUSTER_FIELDS = Cluster.__struct_fields__

@@ -42,7 +42,7 @@ _IN_PATH = {
 _GROUPS = {
     **dict.fromkeys(("tasks", "logs", "outputs"), "tasks and output"),
     **dict.fromkeys(("openapi.json", "docs", "metrics", "healthz", "readyz"), "server"),
-    **dict.fromkeys(("join-tokens", "ca", "enroll"), "joining"),
+    **dict.fromkeys(("join-tokens", "ca", "enroll", "watchers"), "joining"),
     "brake": "nodes",
     "plan": "plans",
 }

@@ -29,6 +29,9 @@ class Event(Answer):
     state: Annotated[str | None, said("into which it came")]
     step: Annotated[int | None, said("of the task's steps, from 1")]
     result: Annotated[dict[str, Any] | None, said("of task.reported: results and failure")]
+    counts: Annotated[
+        dict[str, int] | None, said("of queue.changed: jobs and tasks; of leader.elected: epoch")
+    ]
     why: Annotated[str, said("a sentence")]
 
 

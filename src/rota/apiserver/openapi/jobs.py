@@ -24,6 +24,13 @@ from rota.model.limits import COUNT_MAX
 JOB_STATES = ", ".join(JobState)
 
 
+class Adopted(Answer):
+    """That a job was brought back by its nodes to a server that was restarted without records of jobs."""
+
+    at_ms: Annotated[int, said("wall clock")]
+    missing: Annotated[int, said("tasks that no node has brought: held while one may, then lost")]
+
+
 class JobLine(Answer):
     """A job without its spec."""
 
@@ -32,10 +39,16 @@ class JobLine(Answer):
     namespace: Annotated[str, said("whose job it is")]
     kind: Annotated[str, said("batch, service or system")]
     state: Annotated[str, said(f"one of {JOB_STATES}")]
-    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
+    reason: Annotated[
+        str | None,
+        said("why it is in that state, if there is more to say: of an active job, why no node can take it"),
+    ]
     sentence: Annotated[str, said("how it stands, as a person would say it")]
     version: Annotated[int, said("of its spec; each update makes the next one")]
     count: Annotated[int, said("number of its tasks")]
+    done: Annotated[
+        int | None, said("tasks that have ended; of a service those that run; null: a system job")
+    ]
     priority: Annotated[int, said("0 to 100; higher goes first")]
     counts: Annotated[dict[str, int], said("how many of its tasks are in which state")]
     submitted_at_ms: Annotated[int, said("wall clock")]
@@ -48,6 +61,7 @@ class JobLine(Answer):
     healthy: Annotated[int | None, said("of a service: tasks that its check finds well; null: it has none")]
     down: Annotated[int, said("of a service: tasks between two starts")]
     restarts: Annotated[int, said("of a service: restarts in all")]
+    adopted: Annotated[Adopted, said("of a job that nodes brought back; absent: it was submitted here")]
 
 
 class Placement(Answer):
@@ -152,6 +166,12 @@ class IndicesBody(Body):
     indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
 
 
+class MoveBody(IndicesBody):
+    """Which tasks move, and where to."""
+
+    to: Annotated[str | None, said("the node, by name or id; null: any but the one each is on")] = None
+
+
 class RerunBody(Body):
     """What of it is to run once more."""
 
@@ -242,6 +262,15 @@ OPERATIONS = (
         Job,
         202,
         body=IndicesBody,
+        headers=WISH_KEY,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/move",
+        "stop tasks where they are, and start them on another node",
+        Job,
+        202,
+        body=MoveBody,
         headers=WISH_KEY,
     ),
     Operation(

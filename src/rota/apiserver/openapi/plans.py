@@ -59,7 +59,7 @@ class Displaced(Answer):
     """Tasks of one job that would have to leave, or may stay."""
 
     job: Annotated[str | None, said("its id; null: you may not see it")]
-    fate: Annotated[str, said("moves, stays or ends")]
+    fate: Annotated[str, said("moves, stays, ends or asks (its controller)")]
     tasks: Annotated[int, said("how many")]
     indices: Annotated[Ranges | None, said("which, each from and to")]
     places: Annotated[list[Place], said("where they would run")]

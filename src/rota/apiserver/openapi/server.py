@@ -57,6 +57,7 @@ class Server(Answer):
     started_at_ms: Annotated[int, said("wall clock")]
     jobs: Annotated[int, said("that it keeps")]
     nodes: Annotated[int, said("that it knows")]
+    adopted_jobs: Annotated[int, said("of its jobs: those that nodes brought back after a restart")]
     waits_for_accept: Annotated[bool, said("it was restored, and nodes wait for the operator's word")]
     opens_in_ms: Annotated[int, said("until it greets nodes after a restore")]
     restored_from_ms: Annotated[
@@ -137,6 +138,7 @@ class JoinTokenBody(Body):
     cluster: Annotated[str, said("to which it is to belong")] = "default"
     valid_seconds: Annotated[float | int | str, said("for how long: `30m`, at most 24 h")] = 1800
     local: Annotated[bool, said("it is this machine, though the server listens on loopback only")] = False
+    role: Annotated[str, said("`node`, or `watcher`: it holds the connections of agents")] = "node"
 
 
 class Authority(Answer):
@@ -149,12 +151,12 @@ class Authority(Answer):
 class Enrolled(Answer):
     """What a new node needs to call."""
 
-    node_id: Annotated[str, said("never given to another")]
+    node_id: Annotated[str, said("never given to another; of a watcher its own")]
     name: Annotated[str, said("as people call it")]
-    certificate: Annotated[str, said("PEM, for a day")]
+    certificate: Annotated[str, said("PEM, for a day; of a watcher for 30")]
     ca: Annotated[str, said("the authority's certificate, PEM")]
     agent_address: Annotated[str, said("where agents call")]
-    agent_addresses: Annotated[list[str], said("the same of all servers")]
+    agent_addresses: Annotated[list[str], said("the same of all watchers and servers")]
 
 
 class EnrollBody(Body):
@@ -167,6 +169,21 @@ class EnrollBody(Body):
     labels: Annotated[dict[str, str] | None, said("self-declared; they come again with its first word")] = (
         None
     )
+    role: Annotated[str | None, said("for which the token was made: `node` or `watcher`")] = None
+
+
+class Watcher(Answer):
+    """A process that holds connections of agents for the leader."""
+
+    id: Annotated[str, said("never given to another")]
+    name: Annotated[str, said("as people call it")]
+    joined_at_ms: Annotated[int, said("wall clock")]
+
+
+class Watchers(Answer):
+    """All watchers of the cluster."""
+
+    watchers: Annotated[list[Watcher], said("that have joined, the oldest first")]
 
 
 TOKEN_KEY = Parameter("Idempotency-Key", "the same key and body give the same token", where="header")
@@ -201,5 +218,7 @@ OPERATIONS = (
     Operation("DELETE", "/v1/tokens/{ref}", "revoke a token", None, 204),
     Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
     Operation("GET", "/v1/ca", "the cluster's authority", Authority),
-    Operation("POST", "/v1/enroll", "become a node", Enrolled, 201, body=EnrollBody),
+    Operation("POST", "/v1/enroll", "become a node or a watcher", Enrolled, 201, body=EnrollBody),
+    Operation("GET", "/v1/watchers", "list watchers", Watchers),
+    Operation("DELETE", "/v1/watchers/{ref}", "remove a watcher", None, 204),
 )

@@ -1,6 +1,6 @@
 """The body of a submit, field by field."""
 
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import field
@@ -82,9 +82,10 @@ class JobBody(Body):
         None
     )
     log_bytes: Annotated[Size | None, said("output kept of each stream of an attempt")] = None
-    results: Annotated[bool, said("its tasks are given a token by which they report what came of them")] = (
-        False
-    )
+    results: Annotated[
+        bool | Literal["agent"],
+        said("true: its tasks report what came of them, by a token; `agent`: their nodes' agents do"),
+    ] = False
     keep: Annotated[Duration | None, said("how long it is remembered after its end")] = None
     retries: Annotated[Count, said("how often a failed task is tried again")] = 0
     retry_on: Annotated[Any, said("only these are tried again: exit codes, `signal`, `oom`, `timeout`")] = (
@@ -115,7 +116,9 @@ class JobBody(Body):
     controller: Annotated[str | None, said("with recovery = controller: its name")] = None
     when_no_controller: Annotated[str | None, said("while it is away: wait, or scheduler")] = None
     controller_wait: Annotated[Duration | None, said("after which time")] = None
-    when_unschedulable: Annotated[str, said("queue, or reject")] = "queue"
+    when_unschedulable: Annotated[str, said("queue, reject, or scale: it waits, and asks for a node")] = (
+        "queue"
+    )
 
 
 class Spec(JobBody):

@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.client.access import Access
 from rota.client.aio.threads import apart
-from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token
+from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token, Watcher
 
 
 class AsyncAccess:
@@ -28,7 +28,7 @@ class AsyncAccess:
         await apart(lambda: self._sync.revoke_token(token_id))
 
     async def join_token(self, **wishes: Any) -> JoinToken:
-        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`."""
+        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`, `role`."""
         return await apart(lambda: self._sync.join_token(**wishes))
 
     async def authority(self) -> Authority:
@@ -38,6 +38,14 @@ class AsyncAccess:
     async def enroll(self, join_token: str, csr: str, name: str) -> Enrolled:
         """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""
         return await apart(lambda: self._sync.enroll(join_token, csr, name))
+
+    async def watchers(self) -> list[Watcher]:
+        """Processes that hold connections of agents for the leader."""
+        return await apart(self._sync.watchers)
+
+    async def remove_watcher(self, watcher: str) -> None:
+        """By its id or name: it is refused from then on."""
+        await apart(lambda: self._sync.remove_watcher(watcher))
 
     async def namespaces(self, **query: str | int | None) -> list[Namespace]:
         """Those for which something is set, and those whose jobs hold something or wait."""

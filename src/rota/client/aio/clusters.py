@@ -27,8 +27,9 @@ class AsyncClusters:
         return await apart(lambda: self._sync.create(name, **said))
 
     async def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
-        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, and how
-        many clusters there may be of it: `min_clusters`, `max_clusters`, `wait`."""
+        """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, how many
+        clusters there may be of it: `min_clusters`, `max_clusters`, `wait`; and `fail_after` (a duration or
+        "never") of one whose nodes join by hand."""
         return await apart(lambda: self._sync.change(name, if_etag=if_etag, **said))
 
     async def delete(self, name: str, *, if_etag: str | None = None) -> None:

@@ -154,6 +154,13 @@ class AsyncJob:
         """Stop these tasks, or all that run, and try them again; no retry is spent."""
         return await apart(lambda: self._sync.restart(*indices))
 
+    async def move(self, *indices: int, to: str | None = None) -> JobStatus:
+        """Stop these tasks, or all on a node, and start them on node `to`, or on any but their own.
+
+        No retry is spent. Conflict when there is no room for them there now, with the reasons.
+        """
+        return await apart(lambda: self._sync.move(*indices, to=to))
+
     async def update(
         self,
         changes: Mapping[str, Any],

@@ -7,25 +7,31 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "holds_leases", "hello", "report", "beat", "leave", "drain")
+    __slots__ = ("n", "holds_leases", "wants_sign", "hello", "report", "beat", "leave", "drain", "away", "resubmission")
     N_FIELD_NUMBER: _ClassVar[int]
     HOLDS_LEASES_FIELD_NUMBER: _ClassVar[int]
+    WANTS_SIGN_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
+    RESUBMISSION_FIELD_NUMBER: _ClassVar[int]
     n: int
     holds_leases: bool
+    wants_sign: bool
     hello: Hello
     report: Report
     beat: Beat
     leave: Leave
     drain: Drain
-    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    away: Away
+    resubmission: Resubmission
+    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., wants_sign: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., away: _Optional[_Union[Away, _Mapping]] = ..., resubmission: _Optional[_Union[Resubmission, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory", "drain")
+    __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory", "drain", "session")
     class CapacityEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +55,7 @@ class Hello(_message.Message):
     EPOCH_SEEN_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     machine_id: str
     boot_id: str
     version: str
@@ -58,7 +65,16 @@ class Hello(_message.Message):
     epoch_seen: int
     inventory: _containers.RepeatedCompositeFieldContainer[JobClaims]
     drain: Drain
-    def __init__(self, machine_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., capacity: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., epoch_seen: _Optional[int] = ..., inventory: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    session: int
+    def __init__(self, machine_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., capacity: _Optional[_Mapping[str, int]] = ..., labels: _Optional[_Mapping[str, str]] = ..., epoch_seen: _Optional[int] = ..., inventory: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., session: _Optional[int] = ...) -> None: ...
+
+class Resubmission(_message.Message):
+    __slots__ = ("job", "record")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    record: bytes
+    def __init__(self, job: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("load",)
@@ -67,6 +83,12 @@ class Beat(_message.Message):
     def __init__(self, load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Away(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
@@ -93,7 +115,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobClaims, _Mapping]]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class JobClaims(_message.Message):
-    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "handles", "versions")
+    __slots__ = ("job", "index", "attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib", "reasons", "steps", "causes", "lives", "handles", "gpus", "versions")
     class ReasonsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +151,13 @@ class JobClaims(_message.Message):
         key: int
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class GpusEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +181,7 @@ class JobClaims(_message.Message):
     CAUSES_FIELD_NUMBER: _ClassVar[int]
     LIVES_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     job: str
     index: _containers.RepeatedScalarFieldContainer[int]
@@ -169,8 +199,9 @@ class JobClaims(_message.Message):
     causes: _containers.ScalarMap[int, str]
     lives: _containers.MessageMap[int, Life]
     handles: _containers.ScalarMap[int, str]
+    gpus: _containers.ScalarMap[int, int]
     versions: _containers.ScalarMap[int, int]
-    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., handles: _Optional[_Mapping[int, str]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., index: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., said: _Optional[_Iterable[int]] = ..., exit_code: _Optional[_Iterable[int]] = ..., signal: _Optional[_Iterable[int]] = ..., started_at_ms: _Optional[_Iterable[int]] = ..., ended_at_ms: _Optional[_Iterable[int]] = ..., ran_us: _Optional[_Iterable[int]] = ..., cpu_us: _Optional[_Iterable[int]] = ..., peak_kib: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Mapping[int, str]] = ..., steps: _Optional[_Mapping[int, StepMarks]] = ..., causes: _Optional[_Mapping[int, str]] = ..., lives: _Optional[_Mapping[int, Life]] = ..., handles: _Optional[_Mapping[int, str]] = ..., gpus: _Optional[_Mapping[int, int]] = ..., versions: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("restarts", "exit_code", "signal", "ended_at_ms", "health", "why")
@@ -253,7 +284,7 @@ class Gpu(_message.Message):
     def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "servers", "open_outputs")
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "servers", "resubmit", "open_outputs", "alive")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
@@ -261,7 +292,9 @@ class ToNode(_message.Message):
     CLOSE_LOG_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    RESUBMIT_FIELD_NUMBER: _ClassVar[int]
     OPEN_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     orders: Orders
@@ -269,8 +302,16 @@ class ToNode(_message.Message):
     close_log: CloseLog
     pace: Pace
     servers: Servers
+    resubmit: Resubmit
     open_outputs: OpenOutputs
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., resubmit: _Optional[_Union[Resubmit, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ("echo",)
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    echo: int
+    def __init__(self, echo: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "heartbeat_ms", "report_interval_ms", "spread_ms")
@@ -297,6 +338,12 @@ class Servers(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Resubmit(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("echo", "stored", "jobs", "forget", "renews")
@@ -343,7 +390,7 @@ class JobOrders(_message.Message):
     def __init__(self, job: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., start_index: _Optional[_Iterable[int]] = ..., start_attempt: _Optional[_Iterable[int]] = ..., start_firm: _Optional[_Iterable[bool]] = ..., stop_index: _Optional[_Iterable[int]] = ..., stop_attempt: _Optional[_Iterable[int]] = ..., start_gpus: _Optional[_Iterable[int]] = ..., stop_how: _Optional[_Iterable[int]] = ..., signal_index: _Optional[_Iterable[int]] = ..., signal_attempt: _Optional[_Iterable[int]] = ..., signal_number: _Optional[_Iterable[int]] = ..., signal_n: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "version", "sandbox", "stop_signal", "restart", "check", "reports")
+    __slots__ = ("name", "argv", "env", "workdir", "needs", "count", "grace_ms", "timeout_ms", "run", "log_bytes", "limits", "steps", "files", "container", "lease_ms", "version", "sandbox", "stop_signal", "restart", "check", "reports", "record")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +440,7 @@ class Work(_message.Message):
     RESTART_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     name: str
     argv: _containers.RepeatedScalarFieldContainer[str]
     env: _containers.ScalarMap[str, str]
@@ -414,21 +462,24 @@ class Work(_message.Message):
     restart: Restart
     check: Check
     reports: ReportDoor
-    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., reports: _Optional[_Union[ReportDoor, _Mapping]] = ...) -> None: ...
+    record: bytes
+    def __init__(self, name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., workdir: _Optional[str] = ..., needs: _Optional[_Mapping[str, int]] = ..., count: _Optional[int] = ..., grace_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., run: _Optional[str] = ..., log_bytes: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., files: _Optional[_Mapping[str, bytes]] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., lease_ms: _Optional[int] = ..., version: _Optional[int] = ..., sandbox: _Optional[_Union[Sandbox, _Mapping]] = ..., stop_signal: _Optional[int] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., check: _Optional[_Union[Check, _Mapping]] = ..., reports: _Optional[_Union[ReportDoor, _Mapping]] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class ReportDoor(_message.Message):
-    __slots__ = ("url", "key", "node", "ca", "others")
+    __slots__ = ("url", "key", "node", "ca", "others", "by_agent")
     URL_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CA_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    BY_AGENT_FIELD_NUMBER: _ClassVar[int]
     url: str
     key: str
     node: str
     ca: str
     others: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, url: _Optional[str] = ..., key: _Optional[str] = ..., node: _Optional[str] = ..., ca: _Optional[str] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
+    by_agent: bool
+    def __init__(self, url: _Optional[str] = ..., key: _Optional[str] = ..., node: _Optional[str] = ..., ca: _Optional[str] = ..., others: _Optional[_Iterable[str]] = ..., by_agent: bool = ...) -> None: ...
 
 class Restart(_message.Message):
     __slots__ = ("attempts", "within_ms", "delay_ms", "delay_max_ms")

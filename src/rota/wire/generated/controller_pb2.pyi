@@ -207,24 +207,201 @@ class DeleteReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PauseRequest(_message.Message):
+    __slots__ = ("job", "stop", "idempotency_key")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    stop: bool
+    idempotency_key: str
+    def __init__(self, job: _Optional[str] = ..., stop: bool = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("job", "idempotency_key")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    idempotency_key: str
+    def __init__(self, job: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class RestartRequest(_message.Message):
+    __slots__ = ("job", "indices", "idempotency_key")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    idempotency_key: str
+    def __init__(self, job: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class MoveRequest(_message.Message):
+    __slots__ = ("job", "indices", "to", "idempotency_key")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    to: str
+    idempotency_key: str
+    def __init__(self, job: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., to: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class OrderReply(_message.Message):
+    __slots__ = ("job", "state")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    state: str
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("node", "deadline_ms", "force")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    deadline_ms: int
+    force: bool
+    def __init__(self, node: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ("node", "eligibility", "running")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    eligibility: str
+    running: int
+    def __init__(self, node: _Optional[str] = ..., eligibility: _Optional[str] = ..., running: _Optional[int] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("spec_json",)
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    spec_json: str
+    def __init__(self, spec_json: _Optional[str] = ...) -> None: ...
+
+class PlanReply(_message.Message):
+    __slots__ = ("outcome", "sentence", "count", "starts", "places", "plan_json")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    outcome: str
+    sentence: str
+    count: int
+    starts: int
+    places: _containers.RepeatedCompositeFieldContainer[PlannedPlace]
+    plan_json: str
+    def __init__(self, outcome: _Optional[str] = ..., sentence: _Optional[str] = ..., count: _Optional[int] = ..., starts: _Optional[int] = ..., places: _Optional[_Iterable[_Union[PlannedPlace, _Mapping]]] = ..., plan_json: _Optional[str] = ...) -> None: ...
+
+class PlannedPlace(_message.Message):
+    __slots__ = ("node", "tasks", "new")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    tasks: int
+    new: bool
+    def __init__(self, node: _Optional[str] = ..., tasks: _Optional[int] = ..., new: bool = ...) -> None: ...
+
 class WatchRequest(_message.Message):
-    __slots__ = ("subscriber", "after", "job")
+    __slots__ = ("subscriber", "after", "job", "statistics_interval_ms")
     SUBSCRIBER_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     subscriber: str
     after: str
     job: str
-    def __init__(self, subscriber: _Optional[str] = ..., after: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
+    statistics_interval_ms: int
+    def __init__(self, subscriber: _Optional[str] = ..., after: _Optional[str] = ..., job: _Optional[str] = ..., statistics_interval_ms: _Optional[int] = ...) -> None: ...
 
 class EventBatch(_message.Message):
-    __slots__ = ("events",)
+    __slots__ = ("events", "summary")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[Event]
-    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+    summary: Summary
+    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ...) -> None: ...
+
+class Summary(_message.Message):
+    __slots__ = ("at_ms", "queue", "nodes", "last")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    queue: QueueState
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatistics]
+    last: bool
+    def __init__(self, at_ms: _Optional[int] = ..., queue: _Optional[_Union[QueueState, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeStatistics, _Mapping]]] = ..., last: bool = ...) -> None: ...
+
+class NodeStatistics(_message.Message):
+    __slots__ = ("node", "age_ms", "cores", "cpu_milli", "load_milli", "memory_total", "memory_free", "swap_total", "swap_free", "disk_free", "disks", "gpus", "running", "queued")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    LOAD_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FREE_FIELD_NUMBER: _ClassVar[int]
+    SWAP_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SWAP_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    age_ms: int
+    cores: int
+    cpu_milli: int
+    load_milli: int
+    memory_total: int
+    memory_free: int
+    swap_total: int
+    swap_free: int
+    disk_free: int
+    disks: _containers.RepeatedCompositeFieldContainer[DiskStatistics]
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuStatistics]
+    running: int
+    queued: int
+    def __init__(self, node: _Optional[str] = ..., age_ms: _Optional[int] = ..., cores: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., load_milli: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_free: _Optional[int] = ..., swap_total: _Optional[int] = ..., swap_free: _Optional[int] = ..., disk_free: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatistics, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[GpuStatistics, _Mapping]]] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ...) -> None: ...
+
+class DiskStatistics(_message.Message):
+    __slots__ = ("path", "total", "free")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    total: int
+    free: int
+    def __init__(self, path: _Optional[str] = ..., total: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
+
+class GpuStatistics(_message.Message):
+    __slots__ = ("name", "busy", "memory_total", "memory_used")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    busy: int
+    memory_total: int
+    memory_used: int
+    def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step", "result_json")
+    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step", "result_json", "counts")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +415,7 @@ class Event(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     sequence: str
     at_ms: int
     kind: str
@@ -251,7 +429,8 @@ class Event(_message.Message):
     why: str
     step: int
     result_json: str
-    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ..., result_json: _Optional[str] = ...) -> None: ...
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ..., result_json: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
     __slots__ = ("subscriber", "sequence")
@@ -312,7 +491,7 @@ class QueueState(_message.Message):
     def __init__(self, jobs: _Optional[int] = ..., tasks: _Optional[int] = ...) -> None: ...
 
 class NodeLine(_message.Message):
-    __slots__ = ("id", "name", "state", "eligibility", "cluster", "labels", "capacity", "reserved", "running", "queued", "report_interval_ms")
+    __slots__ = ("id", "name", "state", "eligibility", "cluster", "labels", "capacity", "reserved", "running", "queued", "report_interval_ms", "statistics")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +524,7 @@ class NodeLine(_message.Message):
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     state: str
@@ -356,7 +536,8 @@ class NodeLine(_message.Message):
     running: int
     queued: int
     report_interval_ms: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., eligibility: _Optional[str] = ..., cluster: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., capacity: _Optional[_Mapping[str, float]] = ..., reserved: _Optional[_Mapping[str, float]] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+    statistics: NodeStatistics
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., eligibility: _Optional[str] = ..., cluster: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., capacity: _Optional[_Mapping[str, float]] = ..., reserved: _Optional[_Mapping[str, float]] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., report_interval_ms: _Optional[int] = ..., statistics: _Optional[_Union[NodeStatistics, _Mapping]] = ...) -> None: ...
 
 class JobLine(_message.Message):
     __slots__ = ("id", "name", "namespace", "state", "counts", "user")

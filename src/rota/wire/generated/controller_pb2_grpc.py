@@ -64,6 +64,36 @@ class ControllerStub(object):
                 request_serializer=rota_dot_v1_dot_controller__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_controller__pb2.DeleteReply.FromString,
                 _registered_method=True)
+        self.Pause = channel.unary_unary(
+                '/rota.v1.Controller/Pause',
+                request_serializer=rota_dot_v1_dot_controller__pb2.PauseRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/rota.v1.Controller/Resume',
+                request_serializer=rota_dot_v1_dot_controller__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+                _registered_method=True)
+        self.Restart = channel.unary_unary(
+                '/rota.v1.Controller/Restart',
+                request_serializer=rota_dot_v1_dot_controller__pb2.RestartRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+                _registered_method=True)
+        self.Move = channel.unary_unary(
+                '/rota.v1.Controller/Move',
+                request_serializer=rota_dot_v1_dot_controller__pb2.MoveRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/rota.v1.Controller/Drain',
+                request_serializer=rota_dot_v1_dot_controller__pb2.DrainRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.DrainReply.FromString,
+                _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/rota.v1.Controller/Plan',
+                request_serializer=rota_dot_v1_dot_controller__pb2.PlanRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_controller__pb2.PlanReply.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/rota.v1.Controller/Watch',
                 request_serializer=rota_dot_v1_dot_controller__pb2.WatchRequest.SerializeToString,
@@ -135,8 +165,49 @@ class ControllerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pause(self, request, context):
+        """Start nothing new of a job; with `stop` its running tasks are stopped too, and tried again after Resume.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Restart(self, request, context):
+        """Stop running tasks and try them again; no retry is spent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Move(self, request, context):
+        """Stop tasks where they are and start them on another node; no retry is spent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Give a node no new tasks; services leave it, and the rest when the deadline is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Plan(self, request, context):
+        """What would become of a job if it were submitted now; nothing is written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
-        """Everything that happened after a sequence number, then as it happens.
+        """Everything that happened after a sequence number, then as it happens; statistics at an interval, if asked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,6 +273,36 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=rota_dot_v1_dot_controller__pb2.DeleteRequest.FromString,
                     response_serializer=rota_dot_v1_dot_controller__pb2.DeleteReply.SerializeToString,
+            ),
+            'Pause': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pause,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.PauseRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.OrderReply.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.ResumeRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.OrderReply.SerializeToString,
+            ),
+            'Restart': grpc.unary_unary_rpc_method_handler(
+                    servicer.Restart,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.RestartRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.OrderReply.SerializeToString,
+            ),
+            'Move': grpc.unary_unary_rpc_method_handler(
+                    servicer.Move,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.MoveRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.OrderReply.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.DrainRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.DrainReply.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=rota_dot_v1_dot_controller__pb2.PlanRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_controller__pb2.PlanReply.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -391,6 +492,168 @@ class Controller(object):
             '/rota.v1.Controller/Delete',
             rota_dot_v1_dot_controller__pb2.DeleteRequest.SerializeToString,
             rota_dot_v1_dot_controller__pb2.DeleteReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Pause',
+            rota_dot_v1_dot_controller__pb2.PauseRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Resume',
+            rota_dot_v1_dot_controller__pb2.ResumeRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Restart',
+            rota_dot_v1_dot_controller__pb2.RestartRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Move(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Move',
+            rota_dot_v1_dot_controller__pb2.MoveRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.OrderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Drain',
+            rota_dot_v1_dot_controller__pb2.DrainRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Controller/Plan',
+            rota_dot_v1_dot_controller__pb2.PlanRequest.SerializeToString,
+            rota_dot_v1_dot_controller__pb2.PlanReply.FromString,
             options,
             channel_credentials,
             insecure,

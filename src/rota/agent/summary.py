@@ -1,0 +1,128 @@
+"""What the agent reports of an attempt that has ended: how it ended, its outputs, and the file it left. [I/O]
+
+The body is that of the REST call by which tasks report themselves. Its `results` are the exit code, the
+steps, the outputs and, under `results`, what the file holds; all of it is bounded, so that the server takes
+it.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rota.agent import outputs
+from rota.keeper.reports import PLACE
+from rota.model.limits import (
+    REASON_LENGTH_MAX,
+    RESULT_BYTES_MAX,
+    RESULT_FILE_BYTES_MAX,
+    RESULT_NESTING_MAX,
+    RESULT_OUTPUTS_MAX,
+)
+from rota.model.result import depth_of
+from rota.model.sync import Claim, Said
+from rota.runtimes.protocol import AttemptName
+
+
+class File(NamedTuple):
+    """The result file of an attempt; `error` says why it cannot be used."""
+
+    results: dict[str, Any]
+    failure: str | None = None
+    error: str | None = None
+
+
+def of(directory: Path, name: AttemptName, claim: Claim) -> dict[str, Any]:
+    """The body of the report."""
+    file = read_file(directory, name)
+    said: dict[str, Any] = {"exit_code": None if claim.exit_code < 0 else claim.exit_code}
+    if claim.signal:
+        said["signal"] = claim.signal
+    if claim.steps:
+        said["steps"] = [None if mark.exit_code < 0 else mark.exit_code for mark in claim.steps]
+    if file.results:
+        said["results"] = file.results
+    if file.error is not None:
+        said["result_file"] = file.error
+    return {"results": _with_outputs(said, directory, name.job), "failure": file.failure or _failure(claim)}
+
+
+def encoded(body: object) -> bytes:
+    """As it goes over the wire; a text that is not Unicode is a ValueError."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _failure(claim: Claim) -> str | None:
+    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal:
+        return None
+    if claim.reason:
+        return claim.reason[:REASON_LENGTH_MAX]
+    if claim.said != Said.EXITED:
+        return "it was stopped" if claim.said == Said.STOPPED else "it ran longer than it may"
+    code, signal = claim.exit_code, claim.signal
+    return f"it was ended by signal {signal}" if signal else f"it ended with exit code {code}"
+
+
+def _with_outputs(said: dict[str, Any], directory: Path, job: str) -> dict[str, Any]:
+    """The same with as many outputs as fit, and how many there are in all where some do not."""
+    found = outputs.listed(directory, job)
+    if not found:
+        return said
+    listed = [{"path": _shown(path), "bytes": size} for path, size in found[:RESULT_OUTPUTS_MAX]]
+    while True:
+        rest = {} if len(listed) == len(found) else {"outputs_in_all": len(found)}
+        full = {**said, "outputs": listed, **rest}
+        if not listed or len(encoded(full)) <= RESULT_BYTES_MAX:
+            return full
+        listed = listed[: len(listed) // 2]
+
+
+def _shown(path: str) -> str:
+    """A path that is not UTF-8 is shown with marks in place of what cannot be."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def read_file(directory: Path, name: AttemptName) -> File:
+    """What a task wrote for its agent to report; it may have made the file, or a link, of anything."""
+    try:
+        with outputs.beneath(directory / "work" / name.job, PLACE) as place_fd:
+            raw = _read(place_fd, f"{name.task}.{name.attempt}.json")
+    except FileNotFoundError:
+        return File({})
+    except OSError as error:
+        return File({}, error=f"cannot be read: {error.strerror}")
+    if raw is None:
+        return File({}, error=f"is no plain file of at most {RESULT_FILE_BYTES_MAX} bytes")
+    return _parsed(raw)
+
+
+def _read(place_fd: int, name: str) -> bytes | None:
+    fd = os.open(name, outputs.FILE, dir_fd=place_fd)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > RESULT_FILE_BYTES_MAX:
+            return None
+        return os.read(fd, RESULT_FILE_BYTES_MAX)
+    finally:
+        os.close(fd)
+
+
+def _parsed(raw: bytes) -> File:
+    try:
+        said = json.loads(raw, parse_constant=_no_number)
+        encoded(said)  # half a character is JSON to Python, and to nobody else
+    except (ValueError, RecursionError):
+        return File({}, error="is not JSON")
+    if not isinstance(said, dict) or not said.keys() <= {"results", "failure"}:
+        return File({}, error="is not an object with results and failure")
+    results, failure = said.get("results") or {}, said.get("failure")
+    if not isinstance(results, dict) or not isinstance(failure, str | None):
+        return File({}, error="results is no object, or failure no text")
+    if depth_of(results) >= RESULT_NESTING_MAX:  # it is nested in the report
+        return File({}, error=f"results is nested deeper than {RESULT_NESTING_MAX - 1} levels")
+    return File(results, failure[:REASON_LENGTH_MAX].replace("\0", "") if failure else None)
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number in JSON")

@@ -1,0 +1,56 @@
+"""A job that is not submitted -> what would become of it, for HTTP and gRPC alike. [I/O]"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from rota.apiserver.access import Caller, sees
+from rota.apiserver.admit_plan import Asked, planned
+from rota.apiserver.api import Api
+from rota.engine.mirror import Mirror
+from rota.engine.shadow import Shadow, Taken
+from rota.model.outlook import Evicted, Outlook
+from rota.model.why import Why
+
+
+async def foreseen(api: Api, caller: Caller, body: object) -> dict[str, Any]:
+    """The answer of `POST /v1/plan`. Nothing is written.
+
+    The copy of the cluster is taken at once; the rest is done in a thread, beside the server.
+    """
+    async with api.planning:
+        now = api.now()
+
+        def look(mirror: Mirror) -> tuple[Asked, Taken]:
+            return planned(mirror, body, caller, now), Shadow.take(mirror)
+
+        (spec, what_if, before), taken = await api.engine.read(look)
+        foresee = partial(api.foresee, taken, spec, what_if, now)
+        outlook = before if before is not None else await asyncio.to_thread(foresee)
+    return _shown(outlook, spec.count, caller)
+
+
+def _shown(outlook: Outlook, count: int, caller: Caller) -> dict[str, Any]:
+    why = outlook.why or Why(waits=False, sentence="")
+    return {
+        "outcome": outlook.outcome.value,
+        "sentence": outlook.sentence,
+        "count": count,
+        "starts": outlook.starts,
+        "places": outlook.places,
+        "evicts": [_evicted(one, caller) for one in outlook.evicts],
+        "reasons": why.reasons,
+        "changes": why.changes,
+        "misses": why.misses,
+        "position": why.position,
+        "starts_at_ms": why.starts_at_ms,
+        "grows": outlook.grows,
+    }
+
+
+def _evicted(one: Evicted, caller: Caller) -> dict[str, Any]:
+    """Of a job that the caller may not see only how many tasks."""
+    tasks = sum(last - first + 1 for first, last in one.indices)
+    if not sees(caller, one.namespace):
+        return {"job": None, "tasks": tasks, "indices": None}
+    return {"job": one.job, "tasks": tasks, "indices": one.indices}

@@ -1,0 +1,75 @@
+"""HTTP requests that a node signs with its key: the certificate, a digest of the body and the signature.
+
+The signature is over method, path and digest, and no time: it is meant for requests whose repetition has no
+effect, so a copy of one opens nothing that the node has not done itself. It holds through a proxy and on a
+plain text port, where a client certificate of the connection would not.
+"""
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import datetime
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from rota.identity import certificates
+from rota.identity.errors import Refused
+from rota.identity.node_identity import NodeIdentity
+
+SCHEME = "node"  # of the authorization header
+HEADER_MAX = 8192  # a certificate of ours has some 600 bytes
+_PURPOSE = "rota signed request 1"
+
+
+class Signed(NamedTuple):
+    """Who signed a request, and for which body."""
+
+    node: str
+    digest: str
+
+    def is_of(self, body: bytes) -> bool:
+        return digest_of(body) == self.digest
+
+
+def digest_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def authorization(identity: NodeIdentity, method: str, path: str, body: bytes) -> str:
+    """The value of the authorization header for one request of a node."""
+    digest = digest_of(body)
+    key = certificates.key_from_pem(identity.key_pem)
+    signature = key.sign(_content(method, path, digest), ec.ECDSA(hashes.SHA256()))
+    certificate = certificates.only_certificate(identity.cert_pem)
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    return f"{SCHEME} {_text(der)}.{digest}.{_text(signature)}"
+
+
+def signed_by(value: str, method: str, path: str, ca_pem: bytes, now: datetime) -> Signed:
+    """Who signed the request with this authorization header. Raises Refused if the CA's node did not."""
+    try:
+        der, digest, signature = value[:HEADER_MAX].partition(" ")[2].split(".")
+        certificate = x509.load_der_x509_certificate(urlsafe_b64decode(der))
+        certificate.verify_directly_issued_by(certificates.only_certificate(ca_pem))
+        key = certificate.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise TypeError("Rota's own agents have no other keys")
+        key.verify(urlsafe_b64decode(signature), _content(method, path, digest), ec.ECDSA(hashes.SHA256()))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Refused("this request is not signed by a node of this cluster") from error
+    pem = certificates.certificate_to_pem(certificate)
+    period = certificates.period_of(pem)
+    if not period.begin - certificates.CLOCK_SKEW <= now < period.end:
+        raise Refused(f"the node's certificate is for {period.begin:%Y-%m-%d} to {period.end:%Y-%m-%d}")
+    return Signed(certificates.node_id_of(pem), digest)
+
+
+def _content(method: str, path: str, digest: str) -> bytes:
+    return f"{_PURPOSE}\n{method}\n{path}\n{digest}".encode()
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode()

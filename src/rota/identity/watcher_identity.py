@@ -1,0 +1,86 @@
+"""A watcher's side of its identity: a key that never leaves it, and the certificate it was given.
+
+`watcher.pem` holds certificate, authority and key: one file, replaced in one step, so they cannot come apart.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+
+from rota.identity import certificates, files
+from rota.identity.authority import KeyPair
+from rota.identity.errors import Refused, Unsafe
+
+FILE = "watcher.pem"
+MAX_FILE_BYTES = 65_536
+_KEY_BEGIN = b"-----BEGIN PRIVATE KEY-----"
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherIdentity:
+    """What a watcher shows to agents and to the leader, and what it checks both against."""
+
+    watcher_id: str
+    pair: KeyPair
+
+
+class WatcherRequest:
+    """A new key, kept in memory until the leader has signed it."""
+
+    def __init__(self) -> None:
+        self._key = certificates.new_key()
+        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+        self.request = request.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def accept(self, cert_pem: bytes, ca_pem: bytes, now: datetime) -> WatcherIdentity:
+        """The new identity, if the certificate is a watcher's, for this key, from this CA and good now."""
+        identity = _identity(certificates.key_to_pem(self._key), cert_pem, ca_pem)
+        period = identity.pair.period
+        if period.end <= now or period.begin - now > certificates.CLOCK_SKEW:
+            raise Refused(
+                f"the certificate is for {period.begin:%Y-%m-%d %H:%M} to {period.end:%Y-%m-%d %H:%M} UTC: "
+                "the server's clock and this watcher's differ"
+            )
+        return identity
+
+
+def store_watcher(directory: Path, identity: WatcherIdentity) -> None:
+    files.own_directory(directory)
+    with files.locked(directory, "watcher"):
+        pair = identity.pair
+        files.write_private(directory / FILE, pair.cert_pem + pair.ca_pem + pair.key_pem)
+
+
+def load_watcher(directory: Path) -> WatcherIdentity | None:
+    """None where no watcher has joined."""
+    path = directory / FILE
+    try:
+        content = files.read_private(path, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return None
+    try:
+        certificate, ca = x509.load_pem_x509_certificates(content)
+        own, issuer = certificates.certificate_to_pem(certificate), certificates.certificate_to_pem(ca)
+        return _identity(content[content.index(_KEY_BEGIN) :], own, issuer)
+    except Unsafe:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Unsafe(f"{path} is damaged ({error}): remove it and join again") from error
+
+
+def _identity(key_pem: bytes, cert_pem: bytes, ca_pem: bytes) -> WatcherIdentity:
+    certificate, ca = certificates.only_certificate(cert_pem), certificates.only_certificate(ca_pem)
+    if not certificates.belong_together(certificates.key_from_pem(key_pem), certificate):
+        raise Refused("the certificate is for another key than this watcher's")
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Refused("the certificate was not signed by the CA that came with it") from error
+    watcher_id = certificates.watcher_id_of(cert_pem)
+    if watcher_id is None:
+        raise Refused("not a watcher's certificate")
+    return WatcherIdentity(watcher_id, KeyPair(key_pem, cert_pem, ca_pem))

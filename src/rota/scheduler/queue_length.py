@@ -1,0 +1,64 @@
+"""How many jobs and tasks wait for a node -> an event when that has changed much since the last one.
+
+An event for every change would be one for every job. With a hysteresis a controller hears that a queue comes
+to be, that it has doubled or halved, and that it is empty again; the numbers of any moment are in `State` and
+in the summaries of `Watch`. What was told last is not stored: the first look after everything was read tells
+always, so a new leader corrects what the former one told last.
+"""
+
+from collections.abc import Iterable
+
+from rota.engine.reconciler import Reconciler
+from rota.model.ids import JobId
+from rota.model.limits import QUEUE_JOBS_A_MS, QUEUE_LOOK_MS
+from rota.model.plan import Event, Instant, Plan
+from rota.model.room import Room
+from rota.model.view import View
+from rota.scheduler.words import tasks as of_tasks
+
+NAME = "queue"
+_FACTOR = 2  # by which the number of tasks has to grow or shrink
+
+
+def reconciler() -> Reconciler:
+    return Reconciler(NAME, "scheduler", {}, QueueLength().decide, _start)
+
+
+def _start(view: View) -> Iterable[str]:
+    del view
+    return (NAME,)
+
+
+class QueueLength:
+    """The length that was told last."""
+
+    def __init__(self) -> None:
+        self._room: Room | None = None  # another one: everything was read again
+        self._told: int | None = None  # tasks; None: nothing was told yet
+
+    def decide(self, view: View, key: str, now: Instant) -> Plan:
+        del key
+        if view.room is not self._room:
+            self._room, self._told = view.room, None
+        jobs = [view.jobs[JobId(str(turn[2]))] for _, turns in view.waiting() for turn in turns]
+        tasks = sum(job.tally.pending for job in jobs)
+        look_at_ms = now.ms + QUEUE_LOOK_MS + len(jobs) // QUEUE_JOBS_A_MS
+        is_news = self._told is None or _differ(self._told, tasks)
+        if not is_news or view.is_short:  # of disk space: what is left is for the ends of what runs
+            return Plan(wake_at_ms=look_at_ms)
+        self._told = tasks
+        event = Event("queue.changed", _words(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks})
+        return Plan(events=(event,), why=event.why, wake_at_ms=look_at_ms)
+
+
+def _differ(told: int, now: int) -> bool:
+    """One of them is 0, or one is at least twice the other."""
+    low, high = sorted((told, now))
+    return low != high and high >= _FACTOR * low
+
+
+def _words(jobs: int, tasks: int) -> str:
+    if not jobs:
+        return "no job waits for a node"
+    which = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
+    return f"{which} for a node, with {of_tasks(tasks)}"

@@ -1,0 +1,351 @@
+"""The leader's end of watcher.proto: what watchers lift of their agents, and what agents are told. [I/O]
+
+Each session of a watcher becomes a conversation of the `AgentDoor`, as if its agent had called here: the same
+checks, orders, acknowledgements and fences. Only beats are different. A watcher counts them, and one batch a
+second says which sessions were heard, up to which word.
+
+A watcher that is gone, or silent for WATCHER_SILENT_MS, says nothing of its nodes: their sessions end, and
+their silence counts from then on. The newest session of a node wins, wherever it comes from.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from rota.engine.run import Engine
+from rota.identity import certificates
+from rota.identity.authority import Authority
+from rota.identity.errors import Refused
+from rota.model.errors import BadField
+from rota.model.ids import NodeId
+from rota.model.limits import (
+    SESSION_WORDS_MAX,
+    WATCHER_LISTED_MS,
+    WATCHER_TELL_MS,
+    WATCHERS_MAX,
+)
+from rota.watcher.leading import Leading
+from rota.watcher.run import AgentDoor, Heard, Unidentified, expires_at_ms
+from rota.watcher.silence import Silence, Silent
+from rota.wire import bounds, forwarding
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
+from rota.wire.watcher import from_node, load_of
+
+log = structlog.get_logger("rota.watcher")
+
+_FIRST_SECONDS = 10.0  # for a watcher to say who it is
+_BATCH_BYTES = 1 << 20  # of words in one batch; a larger word goes alone
+_AHEAD_BYTES = 16 << 20  # that wait for one watcher, before those who order wait for it
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Watchers:
+    """Addresses of the watchers that are attached, or were until a while ago."""
+
+    def __init__(self) -> None:
+        self._seen_at: dict[str, float] = {}
+        self._attached: dict[str, int] = {}
+
+    def came(self, address: str) -> None:
+        self._attached[address] = self._attached.get(address, 0) + 1
+
+    def went(self, address: str) -> None:
+        self._attached[address] -= 1
+        if not self._attached[address]:
+            del self._attached[address]
+            self._seen_at[address] = time.monotonic()
+
+    def addresses(self) -> list[str]:
+        """In a fixed order: agents are told when it changes."""
+        oldest = time.monotonic() - WATCHER_LISTED_MS / 1000
+        self._seen_at = {address: at for address, at in self._seen_at.items() if at > oldest}
+        return sorted({*self._attached, *self._seen_at})[:WATCHERS_MAX]
+
+
+class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
+    """Serves watcher.proto to those that `leading.may_watch`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        agents: AgentDoor,
+        authority: Authority,
+        watchers: Watchers,
+        *,
+        leading: Leading,
+        servers: Callable[[], list[str]],
+    ) -> None:
+        self._engine = engine
+        self._agents = agents
+        self._authority = authority
+        self._watchers = watchers
+        self._may_watch = leading.may_watch
+        self._servers = servers
+
+    def _epoch(self) -> int:
+        return self._engine.epoch
+
+    # ---- rpc (gRPC chooses these names)
+
+    async def Attach(self, request_iterator: AsyncIterator[watcher_pb2.NodeBatch], context: Context) -> None:
+        watcher = await self._who(context)
+        batches = aiter(request_iterator)
+        try:
+            async with asyncio.timeout(_FIRST_SECONDS):
+                first = await _next(batches)
+            if first.epoch_seen > self._epoch():
+                reason = f"the watcher has seen epoch {first.epoch_seen}, this server leads {self._epoch()}"
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+            log.info("watcher attached", watcher=watcher, address=first.address)
+            self._watchers.came(first.address)
+            try:
+                attached = Attached(self._agents, self._authority, self._epoch)
+                await self._serve(attached, first, self._while_allowed(watcher, batches), context)
+            finally:
+                self._watchers.went(first.address)
+                log.info("watcher detached", watcher=watcher, address=first.address)
+        except BadField as nonsense:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watcher has not said who it is")
+        except (Detached, Silent) as reason:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(reason))
+
+    async def RenewWatcher(
+        self, request: watcher_pb2.RenewWatcherRequest, context: Context
+    ) -> watcher_pb2.RenewWatcherReply:
+        watcher = await self._who(context)
+        try:
+            bounds.check(request)
+            certificate = self._authority.sign_watcher(request.csr, watcher, datetime.now(UTC))
+        except (Refused, BadField) as refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+        return watcher_pb2.RenewWatcherReply(certificate=certificate)
+
+    async def _who(self, context: Context) -> str:
+        shown = forwarding.shown_certificate(context)
+        watcher = certificates.watcher_id_of(shown) if shown else None
+        if watcher is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a watcher's certificate")
+        if not self._may_watch(watcher):
+            reason = f"watcher {watcher} is not known here: join it again"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        return watcher
+
+    async def _while_allowed(
+        self, watcher: str, batches: AsyncIterator[watcher_pb2.NodeBatch]
+    ) -> AsyncIterator[watcher_pb2.NodeBatch]:
+        """The batches of a watcher until it is removed: at least one comes each second."""
+        async for batch in batches:
+            if not self._may_watch(watcher):
+                raise Detached(f"watcher {watcher} was removed")
+            yield batch
+
+    async def _serve(
+        self,
+        attached: "Attached",
+        first: watcher_pb2.NodeBatch,
+        batches: AsyncIterator[watcher_pb2.NodeBatch],
+        context: Context,
+    ) -> None:
+        """Until either side ends it. Raises BadField, Detached or Silent."""
+        broken: list[BaseException] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(attached.hear(first, batches, tasks))
+                tasks.create_task(attached.speak(context, self._servers))
+                tasks.create_task(attached.silence.watch())
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    # Before the sessions are cancelled: each would else call its node's connection broken.
+                    attached.lose_sessions()
+        except* (BadField, Detached, Silent) as errors:
+            broken += errors.exceptions
+        for error in broken:
+            raise error
+
+
+class Detached(Exception):
+    """The watcher has ended its connection, or was removed."""
+
+
+class Ended(Exception):
+    """This session is over, with that status."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class SessionLine:
+    """One agent's stream, as the leader has it: a `Line` of the `AgentDoor`."""
+
+    def __init__(self, session: int, attached: "Attached") -> None:
+        self.session = session
+        self.node: NodeId | None = None  # once it is known
+        self._attached = attached
+        self._words: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def take(self, word: bytes | None) -> None:
+        """None: the agent is gone. Too many words that wait are given up: the agent will say all again."""
+        if self._words.qsize() > SESSION_WORDS_MAX:
+            word = None
+        self._words.put_nowait(word)
+
+    async def words(self, first: bytes) -> AsyncIterator[pb.FromNode]:
+        """Decoded here, so that bytes which are no message end this session, not its watcher's connection."""
+        yield from_node(first)
+        while (word := await self._words.get()) is not None:
+            yield from_node(word)
+
+    async def write(self, word: pb.ToNode) -> None:
+        await self._attached.send(self.session, word.SerializeToString())
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        raise Ended(code, details)
+
+
+class Attached:
+    """One watcher's connection: its sessions, and what it is still to be told."""
+
+    def __init__(self, agents: AgentDoor, authority: Authority, epoch: Callable[[], int]) -> None:
+        self.silence = Silence()
+        self._agents = agents
+        self._authority = authority
+        self._epoch = epoch
+        self._lines: dict[int, SessionLine] = {}
+        self._heard_n = 0
+        self._words: deque[watcher_pb2.SessionWord] = deque()
+        self._words_bytes = 0
+        self._ended: list[watcher_pb2.EndedSession] = []
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def lose_sessions(self) -> None:
+        self._agents.lose_watcher((line.node, line) for line in self._lines.values() if line.node)
+
+    # ---- up
+
+    async def hear(
+        self,
+        first: watcher_pb2.NodeBatch,
+        batches: AsyncIterator[watcher_pb2.NodeBatch],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        batch = first
+        while True:
+            self.silence.broken()
+            self._take(batch, tasks)
+            self._heard_n = batch.n
+            batch = await _next(batches)
+
+    def _take(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
+        lines = self._lines
+        for opened in batch.opened:
+            line = lines[opened.session] = SessionLine(opened.session, self)
+            tasks.create_task(self._converse(line, opened))
+        for said in batch.words:
+            if said.session in lines:
+                lines[said.session].take(said.word)
+        leased = frozenset(batch.leased)
+        heard = zip(batch.heard_session, batch.heard_n, strict=True)
+        self._agents.hear_many(
+            Heard(node, lines[session], n, session in leased)
+            for session, n in heard
+            if session in lines and (node := lines[session].node) is not None
+        )
+        if batch.loads:
+            tasks.create_task(self._measure(batch.loads))  # it may wait for the disk: the next batch need not
+        for session in batch.closed:
+            if session in lines:
+                lines[session].take(None)
+        if batch.opened or batch.words or batch.closed or batch.leased:
+            self._wake.set()
+
+    async def _measure(self, loads: Iterable[watcher_pb2.SessionLoad]) -> None:
+        for one in loads:
+            line = self._lines.get(one.session)
+            if line is not None and line.node is not None:
+                with contextlib.suppress(BadField):  # a load that cannot be costs no other node anything
+                    await self._agents.measure(line.node, line, load_of(one.load))
+
+    async def _converse(self, line: SessionLine, opened: watcher_pb2.OpenedSession) -> None:
+        """One session to its end; whatever ends it, the watcher is told with which status."""
+        code, reason = grpc.StatusCode.OK, ""
+        try:
+            if not self._authority.vouches_for(opened.certificate):
+                raise Ended(grpc.StatusCode.UNAUTHENTICATED, "the certificate is not of this cluster")
+            line.node = node = await self._agents.identify(opened.certificate)
+            expires = expires_at_ms(opened.certificate)
+            await self._agents.converse(node, line.words(opened.hello), line, expires)
+        except (Ended, Unidentified) as end:
+            code, reason = end.code, str(end)
+        except BadField as nonsense:
+            code, reason = grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})"
+        except Exception as error:
+            log.error("a session failed", node=line.node, exc_info=error)
+            code, reason = grpc.StatusCode.INTERNAL, "something went wrong inside; the server's log says what"
+        finally:
+            self._lines.pop(line.session, None)
+            ended = watcher_pb2.EndedSession(session=line.session, code=code.value[0], reason=reason)
+            self._ended.append(ended)
+            self._wake.set()
+
+    # ---- down
+
+    async def send(self, session: int, word: bytes) -> None:
+        await self._room.wait()
+        self._words.append(watcher_pb2.SessionWord(session=session, word=word))
+        self._words_bytes += len(word)
+        if self._words_bytes > _AHEAD_BYTES:
+            self._room.clear()
+        self._wake.set()
+
+    async def speak(self, context: Context, servers: Callable[[], list[str]]) -> None:
+        """A batch when there is something to tell, and at least one a second: it acknowledges."""
+        told: list[str] = []
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCHER_TELL_MS / 1000):
+                    await self._wake.wait()
+            self._wake.clear()
+            batch = self._next_batch()
+            if told != (now := servers()):
+                told = now
+                batch.addresses.extend(now)
+            await context.write(batch)
+
+    def _next_batch(self) -> watcher_pb2.LeaderBatch:
+        words: list[watcher_pb2.SessionWord] = []
+        size = 0
+        while self._words and (not words or size + len(self._words[0].word) <= _BATCH_BYTES):
+            words.append(self._words.popleft())
+            size += len(words[-1].word)
+        self._words_bytes -= size
+        self._room.set()
+        ended: list[watcher_pb2.EndedSession] = []
+        if self._words:
+            self._wake.set()  # and what ended waits: its last words come first
+        else:
+            ended, self._ended = self._ended, []
+        return watcher_pb2.LeaderBatch(epoch=self._epoch(), echo=self._heard_n, words=words, ended=ended)
+
+
+async def _next(batches: AsyncIterator[watcher_pb2.NodeBatch]) -> watcher_pb2.NodeBatch:
+    """The next batch. Raises Detached where none will come, BadField if it holds more than it may."""
+    try:
+        batch = await anext(batches)
+    except StopAsyncIteration:
+        raise Detached("the watcher has ended it") from None
+    bounds.check(batch)
+    return batch

@@ -1,0 +1,323 @@
+"""A watcher's end of watcher.proto: one stream to the leader, for all of its agents. [I/O]
+
+Words of nodes go up as they come, many in one batch. Beats do not: once a second a batch tells for each
+session the number of the last word that came. The leader acknowledges batches, so a watcher knows which words
+of its agents the leader has heard, and says no more than that when it answers a beat.
+
+The connection to the leader carries all sessions, and ends them: when it breaks, or the leader is silent for
+WATCHER_SILENT_MS, or has a lower epoch than one seen before, every agent's call ends with UNAVAILABLE. The
+agents say hello again, here or elsewhere. Nothing is kept for the next leader, so nothing of the last one can
+reach an agent through it.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+import structlog
+
+from rota.model.errors import BadField, NotAllowed
+from rota.model.limits import WATCHER_TELL_MS
+from rota.watcher.silence import Silence, Silent
+from rota.watcher.statistics import LoadFilter
+from rota.wire import bounds
+from rota.wire.generated import agent_pb2 as pb
+from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
+
+log = structlog.get_logger("rota.watcher")
+
+_BATCH_BYTES = 1 << 20  # of words in one batch, and one word more
+_AGENT_BYTES_MAX = 64 << 20  # that wait for one agent; with more its call ends
+_FIRST_PAUSE_SECONDS = 0.1
+_LAST_PAUSE_SECONDS = 2.0
+_GONE = grpc.StatusCode.UNAVAILABLE
+Dial = Callable[[str], grpc.aio.Channel]
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Detached(Exception):
+    """This watcher has no leader."""
+
+
+_BREAKS = (Detached, Silent, BadField, grpc.aio.AioRpcError, asyncio.InvalidStateError)
+
+
+class AgentSession:
+    """One agent's stream: what it is still to be told, and what the leader has heard of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.loads = LoadFilter()
+        self.acknowledged_n = 0
+        self.end: tuple[grpc.StatusCode, str] | None = None
+        self._words: list[bytes] = []
+        self._words_bytes = 0
+        self._wake = asyncio.Event()
+
+    def push(self, word: bytes) -> None:
+        self._words.append(word)
+        self._words_bytes += len(word)
+        if self._words_bytes > _AGENT_BYTES_MAX:
+            self._words = []
+            self.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "the agent does not take what it is told")
+        self._wake.set()
+
+    def finish(self, code: grpc.StatusCode, reason: str) -> None:
+        self.end = self.end or (code, reason)
+        self._wake.set()
+
+    async def take(self) -> list[bytes]:
+        """What there is to tell the agent, in order; nothing: the session is over."""
+        while not self._words and self.end is None:
+            self._wake.clear()
+            await self._wake.wait()
+        words, self._words, self._words_bytes = self._words, [], 0
+        return words
+
+
+class Uplink:
+    """Keeps this watcher attached to the server that leads; `servers` are tried in turn."""
+
+    def __init__(
+        self, address: str, servers: Iterable[str], dial: Dial, learn: Callable[[list[str]], None] | None
+    ) -> None:
+        """`learn` is told which servers the leader names; they are tried, too. None: they are not."""
+        self.epoch = 0  # the highest that was seen
+        self.leader: str | None = None  # the server to which it is attached
+        self.channel: grpc.aio.Channel | None = None
+        self._address = address
+        self._servers = list(servers)
+        self._dial = dial
+        self._learn = learn
+        self._changed = asyncio.Condition()
+        self._outgoing = _Outgoing()
+        self._sessions: dict[int, AgentSession] = {}
+        self._last_session = 0
+
+    # ---- what the agents' side calls
+
+    def open(self, certificate: bytes, hello: pb.FromNode) -> AgentSession:
+        if self.leader is None:
+            raise Detached("this watcher has no connection to the server that leads")
+        self._last_session += 1
+        session = self._sessions[self._last_session] = AgentSession(self._last_session)
+        self._outgoing.open(session, certificate, hello)
+        return session
+
+    def say(self, session: AgentSession, word: pb.FromNode) -> None:
+        if session.number in self._sessions:
+            self._outgoing.say(session, word)
+
+    def hear(self, session: AgentSession, n: int, *, holds_leases: bool) -> None:
+        if session.number in self._sessions:
+            self._outgoing.hear(session, n, holds_leases=holds_leases)
+
+    def measure(self, session: AgentSession, load: pb.Load) -> None:
+        now_ms = time.monotonic_ns() // 1_000_000
+        if session.number in self._sessions and session.loads.is_news(load, now_ms):
+            self._outgoing.measure(session, load)
+
+    def close(self, session: AgentSession) -> None:
+        if self._sessions.pop(session.number, None) is not None:
+            self._outgoing.close(session)
+
+    async def changes(self, known: str | None) -> None:
+        """Returns when it is attached to another server than `known`, or to none."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.leader != known)
+
+    # ---- the connection to the leader
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            address = self._servers[0]
+            was_attached = await self._attach(address)
+            self._servers.append(self._servers.pop(0))
+            pause = _FIRST_PAUSE_SECONDS if was_attached else min(pause * 2, _LAST_PAUSE_SECONDS)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _attach(self, address: str) -> bool:
+        """One connection to its end; returns whether the server has answered. Raises NotAllowed."""
+        broken: list[BaseException] = []
+        self._outgoing = _Outgoing()
+        silence = Silence()
+        async with self._dial(address) as channel:
+            stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stream: Any = stub.Attach()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._speak(stream))
+                    tasks.create_task(self._hear(stream, address, channel, silence))
+                    tasks.create_task(silence.watch())
+            except* _BREAKS as errors:
+                broken += errors.exceptions
+                log.warning("not attached", server=address, reason=_reason(broken[0]))
+            finally:
+                was_attached = self.leader is not None
+                stream.cancel()
+                await self._now_attached(None, None)
+        for error in filter(_is_refused, broken):
+            raise NotAllowed(
+                _reason(error), hint="get a line with `rota watcher token` and start with --join"
+            )
+        return was_attached
+
+    async def _now_attached(self, leader: str | None, channel: grpc.aio.Channel | None) -> None:
+        if leader is not None:
+            log.info("attached", server=leader, epoch=self.epoch)
+        self.leader, self.channel = leader, channel
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.finish(_GONE, "this watcher has lost the server that leads")
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _hear(self, stream: Any, address: str, channel: grpc.aio.Channel, silence: Silence) -> None:
+        while True:
+            batch = await _read(stream)
+            silence.broken()
+            self._take(batch)
+            if self.leader is None:  # its first answer
+                await self._now_attached(address, channel)
+
+    def _take(self, batch: watcher_pb2.LeaderBatch) -> None:
+        if batch.epoch < self.epoch:
+            raise Detached(f"it leads epoch {batch.epoch}, and {self.epoch} was seen before")
+        self.epoch = batch.epoch
+        for session, n in self._outgoing.acknowledged(batch.echo):
+            session.acknowledged_n = n
+        for said in batch.words:
+            if (told := self._sessions.get(said.session)) is not None:
+                told.push(said.word)
+        for one in batch.ended:
+            if (ended := self._sessions.pop(one.session, None)) is not None:
+                ended.finish(_CODES[one.code], one.reason)
+        if batch.addresses and self._learn is not None:
+            self._learn(list(batch.addresses))
+            self._servers = list(dict.fromkeys((*self._servers, *batch.addresses)))
+
+    async def _speak(self, stream: Any) -> None:
+        """The first batch at once, then one when there is something to tell, and at least one a second."""
+        first = watcher_pb2.NodeBatch(n=1, address=self._address, epoch_seen=self.epoch)
+        await stream.write(first)
+        while True:
+            await self._outgoing.wait()
+            await stream.write(self._outgoing.take())
+
+
+class _Outgoing:
+    """What has come from agents since the last batch, and the batches that are not acknowledged yet."""
+
+    def __init__(self) -> None:
+        self._n = 1  # the first batch opens the connection, and tells of no session
+        self._waiting: deque[_Item] = deque()
+        self._loads: list[watcher_pb2.SessionLoad] = []
+        self._leased: list[int] = []
+        self._heard: dict[AgentSession, int] = {}
+        self._sent: dict[int, dict[AgentSession, int]] = {}
+        self._urgent = asyncio.Event()
+
+    def open(self, session: AgentSession, certificate: bytes, hello: pb.FromNode) -> None:
+        opened = watcher_pb2.OpenedSession(
+            session=session.number, certificate=certificate, hello=hello.SerializeToString()
+        )
+        self._add(opened)
+        self._heard[session] = hello.n
+
+    def say(self, session: AgentSession, word: pb.FromNode) -> None:
+        self._add(watcher_pb2.SessionWord(session=session.number, word=word.SerializeToString()))
+        self._heard[session] = word.n
+
+    def close(self, session: AgentSession) -> None:
+        self._heard.pop(session, None)
+        self._add(session.number)
+
+    def _add(self, item: "_Item") -> None:
+        self._waiting.append(item)
+        self._urgent.set()
+
+    def hear(self, session: AgentSession, n: int, *, holds_leases: bool) -> None:
+        self._heard[session] = n
+        if holds_leases:
+            self._leased.append(session.number)
+            self._urgent.set()
+
+    def measure(self, session: AgentSession, load: pb.Load) -> None:
+        self._loads.append(watcher_pb2.SessionLoad(session=session.number, load=load.SerializeToString()))
+
+    async def wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WATCHER_TELL_MS / 1000):
+                await self._urgent.wait()
+
+    def take(self) -> watcher_pb2.NodeBatch:
+        """As much as fits into one message. Which words were heard is told when the words themselves are."""
+        self._n += 1
+        batch = watcher_pb2.NodeBatch(n=self._n)
+        size = 0
+        while self._waiting and size < _BATCH_BYTES:
+            size += _put(batch, self._waiting.popleft())
+        self._sent[self._n] = {}
+        if self._waiting:
+            return batch
+        self._urgent.clear()
+        batch.heard_session.extend(session.number for session in self._heard)
+        batch.heard_n.extend(self._heard.values())
+        batch.leased.extend(self._leased)
+        batch.loads.extend(self._loads)
+        self._sent[self._n] = self._heard
+        self._heard, self._leased, self._loads = {}, [], []
+        return batch
+
+    def acknowledged(self, echo: int) -> list[tuple[AgentSession, int]]:
+        """The last word of each session that the leader has heard since the acknowledgement before."""
+        found: dict[AgentSession, int] = {}
+        for n in [n for n in self._sent if n <= echo]:
+            found |= self._sent.pop(n)
+        return list(found.items())
+
+
+_Item = (
+    watcher_pb2.OpenedSession | watcher_pb2.SessionWord | int
+)  # the last: the number of a session that closed
+
+
+def _put(batch: watcher_pb2.NodeBatch, item: _Item) -> int:
+    """Returns about how many bytes it takes."""
+    match item:
+        case watcher_pb2.OpenedSession():
+            batch.opened.append(item)
+            return len(item.hello) + len(item.certificate)
+        case watcher_pb2.SessionWord():
+            batch.words.append(item)
+            return len(item.word)
+        case int():
+            batch.closed.append(item)
+            return 8
+
+
+async def _read(stream: Any) -> watcher_pb2.LeaderBatch:
+    batch = await stream.read()
+    if batch is grpc.aio.EOF:
+        raise Detached("it has ended the connection")
+    bounds.check(batch)
+    assert isinstance(batch, watcher_pb2.LeaderBatch)
+    return batch
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether the leader does not know this watcher, or has removed it."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,42 @@
+"""The gRPC and agent ports of a server that stands by: both lead to the one that leads. [I/O]"""
+
+from rota.config import ServerConfig
+from rota.identity.vault import Vault
+from rota.wire import services
+from rota.wiring import doors
+from rota.wiring.following import Following
+from rota.wiring.gateway import admission
+from rota.wiring.leader_proxy import LeaderChannel, LeaderProxy
+from rota.wiring.tls import ServerTls
+from rota.wiring.tunnel import Tunnel
+
+_HANG_UP_SECONDS = 0.5
+
+
+class StandbyForwarding:
+    """Controllers and workers are served by a proxy, agents by a tunnel."""
+
+    def __init__(self, config: ServerConfig, served: ServerTls, vault: Vault, following: Following) -> None:
+        own_address = config.agent_server.addr
+        self._channel = LeaderChannel(following, own_address, lambda: served.signed.pair)
+        may_register = admission(config, vault)
+        workers = services.WORKERS if config.worker_gateway.enabled else ()
+
+        def admit(service: str, authorization: str) -> bool:
+            return service not in services.WORKERS or may_register(authorization)
+
+        self._proxy = LeaderProxy((services.CONTROLLER, *workers), self._channel, admit)
+        self._server = doors.grpc_server()
+        self._server.add_generic_rpc_handlers((self._proxy,))
+        self.controller_address = doors.open_controller_door(self._server, config, served)
+        self._tunnel = Tunnel(own_address, self._channel.leader, self._channel.changed)
+
+    async def run(self) -> None:
+        await self._server.start()
+        await self._tunnel.run()
+
+    async def close(self) -> None:
+        """Calls end with UNAVAILABLE before the ports are free for the doors of a leader."""
+        self._proxy.close()
+        await self._server.stop(_HANG_UP_SECONDS)
+        await self._channel.close()

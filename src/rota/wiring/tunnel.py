@@ -1,0 +1,87 @@
+"""The agent port of a standby: each connection is passed on, byte for byte, to the server that leads. [I/O]
+
+TLS is between the agent and the leader. So the node's certificate, the epoch and the echoes that fence old
+orders reach the other end as they were sent, and a standby can neither read nor forge them. While no leader
+is known the port is closed: to thousands of agents that look for one it then costs a refused connection each,
+not a handshake.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from rota.model.addresses import host_and_port
+
+log = structlog.get_logger("rota.standby")
+
+_CHUNK_BYTES = 65_536
+_CONNECT_SECONDS = 2.0
+_REOPEN_SECONDS = 1.0
+
+
+class Tunnel:
+    """Listens at `address` while `leader` returns one; `changed` returns when it may be another."""
+
+    def __init__(
+        self,
+        address: str,
+        leader: Callable[[], str | None],
+        changed: Callable[[str | None], Awaitable[None]],
+    ) -> None:
+        self._address = address
+        self._leader = leader
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Until it is cancelled; connections to a server that leads no more are ended."""
+        while True:
+            leader = self._leader()
+            if leader is None:
+                await self._changed(None)
+                continue
+            try:
+                async with asyncio.TaskGroup() as connections:
+                    await self._serve(leader, connections)
+            except* OSError as errors:
+                log.warning("agent port not open", address=self._address, reason=str(errors.exceptions[0]))
+                await asyncio.sleep(_REOPEN_SECONDS)
+
+    async def _serve(self, leader: str, connections: asyncio.TaskGroup) -> None:
+        open_now: dict[asyncio.Task[None], None] = {}
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = connections.create_task(_carry(leader, reader, writer))
+            open_now[task] = None
+            task.add_done_callback(open_now.pop)
+
+        listening = await asyncio.start_server(accept, *host_and_port(self._address))
+        try:
+            await self._changed(leader)
+        finally:
+            listening.close()
+            for task in list(open_now):
+                task.cancel()
+
+
+async def _carry(leader: str, agent_reads: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
+    with contextlib.ExitStack() as ending:
+        ending.callback(agent.transport.abort)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                leader_reads, connected = await asyncio.open_connection(*host_and_port(leader))
+            ending.callback(connected.transport.abort)
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(_copy(agent_reads, connected))
+                ways.create_task(_copy(leader_reads, agent))
+        except* (OSError, TimeoutError):
+            pass  # one side has ended, so both do
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Raises ConnectionResetError at the end of the stream, so that the other direction ends as well."""
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    raise ConnectionResetError("the connection has ended")

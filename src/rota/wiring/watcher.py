@@ -1,0 +1,174 @@
+"""`rota watcher`: an identity, a port for agents, one connection to the leader. [I/O]"""
+
+import asyncio
+import contextlib
+import platform
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from random import random
+from typing import Any
+
+import grpc
+import structlog
+
+from rota.agent import servers
+from rota.agent.join import enroll
+from rota.config import ConfigError
+from rota.config.watcher import WatcherConfig, WatcherOptions, watcher_config
+from rota.identity.certificates import Period
+from rota.identity.errors import Refused
+from rota.identity.tokens import JoinLine, JoinRole
+from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
+from rota.store.lock import DirectoryLock
+from rota.watcher.edge import AgentEdge
+from rota.watcher.uplink import Uplink
+from rota.wire import forwarding, services
+from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
+from rota.wiring import doors
+from rota.wiring.leader_proxy import LeaderProxy, NotReached, channel_to
+from rota.wiring.process import Interruption, guarded, log_to, open_many
+from rota.wiring.telling import tell
+
+log = structlog.get_logger("rota.watcher")
+
+_LOCK = "watcher.lock"
+_HANG_UP_SECONDS = 0.5
+_RENEW_LOOK_SECONDS = 10.0
+_RENEW_SECONDS = 30.0
+
+
+def run_watcher(options: WatcherOptions) -> int:
+    config = watcher_config(options)
+    log_to(sys.stderr.fileno())
+    open_many()
+    return guarded(_run(config, Path(str(config.data_dir)).absolute()))
+
+
+async def _run(config: WatcherConfig, directory: Path) -> None:
+    lock = DirectoryLock(directory, _LOCK)
+    interruption = Interruption(signal.SIGINT, signal.SIGTERM)
+    credentials = WatcherCredentials(directory, _identity(config, directory))
+    uplink = Uplink(
+        config.agent_addr,
+        _servers(config, directory),
+        lambda server: channel_to(server, credentials.pair),
+        None if config.server_addr else lambda told: _remember(directory, told),
+    )
+    server = doors.grpc_server()
+    others = LeaderProxy((services.AGENT,), UplinkWay(uplink), attest=_attest)
+    server.add_generic_rpc_handlers((AgentEdge(uplink), others))
+    doors.open_watcher_port(server, config.agent_addr, credentials)
+    await server.start()
+    tell(f"Rota watcher ready: agents {config.agent_addr}")
+    async with asyncio.TaskGroup() as tasks:
+        working = [tasks.create_task(uplink.run()), tasks.create_task(credentials.keep_current(uplink))]
+        await interruption.wait()
+        for task in working:
+            task.cancel()
+    others.close()
+    await server.stop(_HANG_UP_SECONDS)
+    lock.release()
+
+
+def _attest(context: Any) -> forwarding.Metadata:
+    return ((forwarding.NODE_CERTIFICATE, forwarding.shown_certificate(context)),)
+
+
+def _identity(config: WatcherConfig, directory: Path) -> WatcherIdentity:
+    """The one this directory holds while it is good, else a new one by the join line."""
+    held = load_watcher(directory)
+    if held is not None and held.pair.period.end > datetime.now(UTC):
+        return held
+    if config.join is None:
+        lacking = (
+            "this watcher has not joined yet" if held is None else "this watcher's certificate has expired"
+        )
+        raise ConfigError("join", lacking, "get a line with `rota watcher token` and start with --join")
+    asked = WatcherRequest()
+    body = {
+        "csr": asked.request.decode(),
+        "name": config.name or platform.node(),
+        "role": JoinRole.WATCHER.value,
+    }
+    answer = enroll(JoinLine.parse(config.join), body)
+    joined = asked.accept(answer["certificate"].encode(), answer["ca"].encode(), datetime.now(UTC))
+    store_watcher(directory, joined)
+    servers.write(directory / servers.FILE, answer["agent_addresses"])
+    return joined
+
+
+def _servers(config: WatcherConfig, directory: Path) -> tuple[str, ...]:
+    named = tuple(config.server_addr.split(",")) if config.server_addr else ()
+    return named or servers.read(directory / servers.FILE)
+
+
+def _remember(directory: Path, told: list[str]) -> None:
+    with contextlib.suppress(OSError):  # a full disk: they are known for as long as this process lives
+        servers.write(directory / servers.FILE, told)
+
+
+class WatcherCredentials:
+    """The identity that this watcher shows; the next handshake uses what is held then."""
+
+    def __init__(self, directory: Path, identity: WatcherIdentity) -> None:
+        self._directory = directory
+        self._hold(identity)
+
+    def _hold(self, identity: WatcherIdentity) -> None:
+        self.pair = identity.pair
+        self.period: Period = identity.pair.period
+        self._jitter = random()
+
+    def refresh(self, now: datetime) -> bool:
+        """It is not replaced by looking: the leader has to be asked."""
+        del now
+        return False
+
+    async def keep_current(self, uplink: Uplink) -> None:
+        """Ask the leader for a new certificate at half the life of this one; look at the clock often."""
+        while True:
+            await asyncio.sleep(min(_RENEW_LOOK_SECONDS, self.period.life.total_seconds() / 40))
+            channel = uplink.channel
+            if channel is None or not self.period.is_due(datetime.now(UTC), self._jitter):
+                continue
+            try:
+                await self._renew(channel)
+            except grpc.aio.AioRpcError as error:
+                log.warning("certificate not renewed", reason=error.details() or error.code().name)
+            except (Refused, OSError) as reason:
+                log.warning("certificate not renewed", reason=str(reason))
+
+    async def _renew(self, channel: grpc.aio.Channel) -> None:
+        asked = WatcherRequest()
+        stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
+        request = watcher_pb2.RenewWatcherRequest(csr=asked.request)
+        reply = await stub.RenewWatcher(request, timeout=_RENEW_SECONDS)
+        renewed = asked.accept(reply.certificate, self.pair.ca_pem, datetime.now(UTC))
+        await asyncio.to_thread(store_watcher, self._directory, renewed)
+        self._hold(renewed)
+        log.info("certificate renewed", until=f"{self.period.end:%Y-%m-%d %H:%M:%S} UTC")
+
+
+class UplinkWay:
+    """Calls of agents other than their streams take the connection that this watcher has to the leader."""
+
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+
+    def leader(self) -> str | None:
+        return self._uplink.leader
+
+    async def changed(self, known: str | None) -> None:
+        await self._uplink.changes(known)
+
+    @contextlib.asynccontextmanager
+    async def reached(self, patience_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
+        """At once or not at all: an agent whose watcher has no leader calls elsewhere."""
+        del patience_seconds
+        leader, channel = self._uplink.leader, self._uplink.channel
+        if leader is None or channel is None:
+            raise NotReached("this watcher has no connection to the server that leads")
+        yield leader, channel

@@ -1,0 +1,181 @@
+"""An end waits for its result to be taken, while a server is connected and for a while only."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rota.agent.results import ResultReporter
+from rota.identity.authority import Authority
+from rota.identity.node_identity import NodeIdentity, make_request, store_identity
+from rota.identity.signed_requests import signed_by
+from rota.model.ids import JobId
+from rota.model.result import ReportDoor
+from rota.model.sync import Claim, JobClaims, Said
+
+ONE = JobId("1")
+PATH = "/v1/jobs/1/tasks/0/attempts/1/result"
+ENDED = Claim(0, 1, Said.EXITED, 3, started_at_ms=5, ended_at_ms=6)
+RUNNING = Claim(0, 1, Said.RUNNING, started_at_ms=5)
+NOW = datetime.now(UTC)
+
+
+class Server:
+    """A real one, which answers with the given statuses, the last of them again and again."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.posted: list[tuple[str, str, bytes]] = []
+        outer = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                outer.posted.append((self.path, self.headers["authorization"], body))
+                status = outer.statuses.pop(0) if len(outer.statuses) > 1 else outer.statuses[0]
+                said = b'{"detail": "because"}'
+                self.send_response(status)
+                self.send_header("content-length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def serving(*statuses: int) -> Iterator[Server]:
+    with contextlib.closing(Server(*statuses)) as server:
+        yield server
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.open(tmp_path / "ca", NOW)
+
+
+@pytest.fixture
+def identity(authority: Authority, tmp_path: Path) -> NodeIdentity:
+    certificate = authority.sign_node(make_request(tmp_path / "node"), "n1", "one", NOW)
+    return store_identity(tmp_path / "node", certificate, authority.ca_pem)
+
+
+class Reporting:
+    def __init__(self, reporter: ResultReporter, noted: "asyncio.Queue[list[JobClaims]]") -> None:
+        self.reporter = reporter
+        self.noted = noted
+
+
+@contextlib.asynccontextmanager
+async def reporting(
+    identity: NodeIdentity, directory: Path, *urls: str, patience_seconds: float = 60
+) -> AsyncIterator[Reporting]:
+    """A reporter that is connected, and where job 1 reports to these servers."""
+    noted: asyncio.Queue[list[JobClaims]] = asyncio.Queue()
+    reporter = ResultReporter(
+        directory, lambda: identity, noted.put_nowait, lambda *_, **__: None, patience_seconds
+    )
+    reporter.attach({ONE: ReportDoor(urls[0], "", "n1", others=urls[1:], by_agent=True)})
+    reporter.connected.set()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reporter.run())
+        yield Reporting(reporter, noted)
+        running.cancel()
+
+
+async def test_an_end_is_told_as_running_until_a_server_has_taken_its_result(
+    authority: Authority, identity: NodeIdentity, tmp_path: Path
+) -> None:
+    with serving(503, 401, 404, 201) as server:
+        async with reporting(identity, tmp_path, server.url) as agent:
+            at_first = agent.reporter.hold([JobClaims(ONE, [ENDED]), JobClaims(JobId("2"), [ENDED])])
+            again = agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            noted = await agent.noted.get()
+    path, header, body = server.posted[0]
+
+    assert at_first == [JobClaims(ONE, [RUNNING]), JobClaims(JobId("2"), [ENDED])]
+    assert again == [JobClaims(ONE, [RUNNING])]
+    assert noted == [JobClaims(ONE, [ENDED])]
+    assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each is signed anew
+    assert {said for _, _, said in server.posted} == {body}
+    assert path == PATH
+    assert json.loads(body) == {"results": {"exit_code": 3}, "failure": "it ended with exit code 3"}
+    assert signed_by(header, "POST", PATH, authority.ca_pem, NOW).is_of(body)
+
+
+async def test_a_standby_is_tried_where_the_first_server_does_not_answer(
+    identity: NodeIdentity, tmp_path: Path
+) -> None:
+    with serving(201) as server:
+        async with reporting(identity, tmp_path, "http://127.0.0.1:9", server.url) as agent:
+            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+
+            assert await agent.noted.get() == [JobClaims(ONE, [ENDED])]
+
+
+@pytest.mark.parametrize(("status", "patience_seconds"), [(400, 60), (403, 60), (503, 0), (404, 0)])
+async def test_what_is_refused_or_not_taken_in_time_ends_without_a_result(
+    identity: NodeIdentity, tmp_path: Path, status: int, patience_seconds: float
+) -> None:
+    with serving(status) as server:
+        async with reporting(identity, tmp_path, server.url, patience_seconds=patience_seconds) as agent:
+            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            ((_, (claim,)),) = await agent.noted.get()
+
+    assert (claim.said, claim.exit_code) == (Said.EXITED, 3)
+    assert claim.reason is not None
+    assert claim.reason.startswith("its result was not reported: ")
+    assert claim.reason.endswith("because")
+    assert len(server.posted) == 1
+
+
+async def test_an_end_whose_result_is_stored_already_is_told_as_it_is(
+    identity: NodeIdentity, tmp_path: Path
+) -> None:
+    with serving(409) as server:
+        async with reporting(identity, tmp_path, server.url) as agent:
+            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+
+            assert await agent.noted.get() == [JobClaims(ONE, [ENDED])]
+    assert len(server.posted) == 1
+
+
+async def test_nothing_is_posted_before_a_server_is_connected(identity: NodeIdentity, tmp_path: Path) -> None:
+    with serving(201) as server:
+        async with reporting(identity, tmp_path, server.url) as agent:
+            agent.reporter.connected.clear()
+            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            for _ in range(10):
+                await asyncio.sleep(0)
+            before = list(server.posted)
+            agent.reporter.connected.set()
+            await agent.noted.get()
+
+    assert (before, len(server.posted)) == ([], 1)
+
+
+async def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(
+    identity: NodeIdentity, tmp_path: Path
+) -> None:
+    async with reporting(identity, tmp_path, "http://127.0.0.1:9") as agent:
+        agent.reporter.hold([JobClaims(ONE, [ENDED])])
+        agent.reporter.forget([ONE])
+        await agent.reporter.finish()
+
+        assert agent.reporter.hold([JobClaims(ONE, [ENDED])]) == [JobClaims(ONE, [ENDED])]

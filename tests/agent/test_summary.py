@@ -1,0 +1,82 @@
+"""What an agent reports of an attempt is bounded, whatever the task left behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.agent import summary
+from rota.model.ids import JobId
+from rota.model.limits import RESULT_BYTES_MAX
+from rota.model.steps import StepMark
+from rota.model.sync import Claim, Said
+from rota.runtimes.protocol import AttemptName
+
+NAME = AttemptName(JobId("1"), 0, 1)
+GOOD = Claim(0, 1, Said.EXITED, 0, started_at_ms=5)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """The file that the task left; beside it is the directory of its outputs."""
+    (tmp_path / "work/1/.rota").mkdir(parents=True)
+    (tmp_path / "work/1/out").mkdir()
+    return tmp_path / "work/1/.rota/0.1.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"results": {"a": NaN}}', "is not JSON"),
+        ('{"results": {"a": "\\ud800"}}', "is not JSON"),
+        ('{"results": {"a": 1}', "is not JSON"),
+        ("[" * 5000, "is not JSON"),
+        ('{"a": 1}', "is not an object with results and failure"),
+        ('{"results": 7}', "results is no object, or failure no text"),
+        ('{"failure": 7}', "results is no object, or failure no text"),
+        ('{"results": ' + '{"a":' * 40 + "1" + "}" * 41, "results is nested deeper than 31 levels"),
+    ],
+)
+def test_a_file_that_cannot_be_posted_is_named(tmp_path: Path, left: Path, text: str, error: str) -> None:
+    left.write_text(text)
+
+    assert summary.of(tmp_path, NAME, GOOD) == {
+        "results": {"exit_code": 0, "result_file": error},
+        "failure": None,
+    }
+
+
+def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path, left: Path) -> None:
+    out = tmp_path / "work/1/out"
+    for number in range(100):
+        (out / f"{number:03}{'x' * 240}").touch()
+    os.close(os.open(os.fsencode(out) + b"/0\xff", os.O_CREAT))
+    left.write_text('{"results": {"a": "%s"}}' % ("y" * 8000))
+    body = summary.of(tmp_path, NAME, GOOD)
+    results = body["results"]
+
+    assert len(summary.encoded(results)) <= RESULT_BYTES_MAX
+    assert (len(results["outputs"]), results["outputs_in_all"]) == (25, 101)
+    assert len(results["results"]["a"]) == 8000
+    assert summary.encoded(body)
+
+
+@pytest.mark.parametrize(
+    ("claim", "failure"),
+    [
+        (Claim(0, 1, Said.EXITED, 3), "it ended with exit code 3"),
+        (Claim(0, 1, Said.EXITED, 127, reason="no such command"), "no such command"),
+        (Claim(0, 1, Said.EXITED, -1, signal=9), "it was ended by signal 9"),
+        (Claim(0, 1, Said.STOPPED, 0), "it was stopped"),
+        (Claim(0, 1, Said.TIMED_OUT, 143), "it ran longer than it may"),
+    ],
+)
+def test_what_did_not_end_well_is_reported_as_a_failure(tmp_path: Path, claim: Claim, failure: str) -> None:
+    assert summary.of(tmp_path, NAME, claim)["failure"] == failure
+
+
+def test_the_exit_code_of_each_step_that_began_is_reported(tmp_path: Path) -> None:
+    steps = (StepMark(1, 2, 0), StepMark(3, 4, 7))
+    body = summary.of(tmp_path, NAME, Claim(0, 1, Said.EXITED, 7, steps=steps))
+
+    assert body["results"] == {"exit_code": 7, "steps": [0, 7]}

@@ -1,0 +1,78 @@
+"""What a job's `parallel` and its namespace's quota allow while tasks of it are between two nodes."""
+
+import pytest
+
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobSpec, JobWish
+from rota.model.limits import MOVE_WAIT_MS
+from rota.model.move import MoveOrder
+from rota.model.namespace import Namespace
+from rota.model.sync import Said
+from rota.testing.builders import add_job, add_node, job_spec, placements
+from tests.scheduler.rounds import Rounds
+
+
+def started(spec: JobSpec, **cpu: int) -> tuple[Rounds, JobId]:
+    """Nodes with this much CPU each, and a job whose tasks were placed as far as they may be."""
+    rounds = Rounds()
+    for name, amount in cpu.items():
+        add_node(rounds.mirror, name, {"cpu": amount})
+    job = add_job(rounds.mirror, spec)
+    rounds.go()
+    return rounds, job
+
+
+def move(rounds: Rounds, job: JobId, targets: dict[int, str]) -> None:
+    """Order first attempts to these nodes, and let them stop where they are."""
+    sources = placements(rounds.mirror, job)
+    moves = {
+        index: MoveOrder(1, 0, NodeId(sources[index]), NodeId(target), 0) for index, target in targets.items()
+    }
+    rounds.mirror.apply(JobWish(job, restart=dict.fromkeys(targets, 1), moves=moves))
+    for index in targets:
+        rounds.said(sources[index], int(job), Said.STOPPED, (index, 1))
+
+
+def test_a_moved_task_and_one_in_line_share_what_parallel_allows() -> None:
+    rounds, job = started(job_spec(1, count=3, parallel=1), a=4000, b=4000)
+    move(rounds, job, {0: "b"})
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: "b"}
+
+
+def test_tasks_in_line_start_beside_a_moved_one_as_far_as_parallel_allows() -> None:
+    rounds, job = started(job_spec(1, count=4, parallel=1), a=8000, b=500)
+    move(rounds, job, {0: "b"})
+    rounds.mirror.apply(job_spec(1, count=4, parallel=3))
+    rounds.go()
+    meanwhile = placements(rounds.mirror, job)
+    rounds.go(MOVE_WAIT_MS)
+
+    assert meanwhile == {1: "a", 2: "a"}  # the third place is kept for task 0, which b has no room for
+    assert placements(rounds.mirror, job) == {0: "a", 1: "a", 2: "a"}
+
+
+def test_tasks_that_move_to_different_nodes_share_what_parallel_allows() -> None:
+    rounds, job = started(job_spec(1, count=2, parallel=2), a=4000, b=1000, c=1000)
+    sources = placements(rounds.mirror, job)
+    targets = [name for name in ("a", "b", "c") if name not in sources.values()]
+    move(rounds, job, {0: targets[0], 1: sources[0]})
+    rounds.mirror.apply(job_spec(1, count=2, parallel=1))
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: targets[0]}
+
+
+@pytest.mark.parametrize(("quota", "first"), [(2, [0, 1]), (1, [0])])
+def test_moved_tasks_heed_the_quota_of_their_namespace(quota: int, first: list[int]) -> None:
+    rounds, job = started(job_spec(1, count=2), a=4000, b=1000, c=1000)
+    sources = placements(rounds.mirror, job)
+    targets = [name for name in ("a", "b", "c") if name not in sources.values()]
+    move(rounds, job, {0: targets[0], 1: sources[0]})
+    other = add_job(rounds.mirror, job_spec(2))
+    rounds.mirror.apply(Namespace("default", quota={"tasks": quota}))
+    rounds.go()
+
+    assert list(placements(rounds.mirror, job)) == first
+    assert placements(rounds.mirror, other) == {}

@@ -1,0 +1,66 @@
+"""The length of the queue is told when it comes to be, doubles, halves and ends; not at every change."""
+
+from rota.engine.mirror import Mirror
+from rota.model.job import JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.limits import QUEUE_LOOK_MS
+from rota.scheduler.queue_length import QueueLength
+from rota.testing.builders import at, job_spec
+
+
+def waiting(count: int) -> Mirror:
+    """A cluster without nodes, in which this many tasks wait."""
+    mirror = Mirror()
+    wait(mirror, 1, count)
+    return mirror
+
+
+def wait(mirror: Mirror, job: int, count: int) -> None:
+    if count:
+        spec = job_spec(job, count=count)
+        for record in (spec, JobStatus(spec.id, JobState.ACTIVE)):
+            mirror.apply(record)
+
+
+def told(queue: QueueLength, mirror: Mirror) -> dict[str, int] | None:
+    plan = queue.decide(mirror, "queue", at(0))
+    assert plan.wake_at_ms == QUEUE_LOOK_MS
+    assert len(plan.events) <= 1
+    return plan.events[0].counts if plan.events else None
+
+
+def test_the_first_look_tells_even_of_an_empty_queue() -> None:
+    queue = QueueLength()
+
+    assert told(queue, waiting(0)) == {"jobs": 0, "tasks": 0}
+
+
+def test_a_queue_is_told_again_only_when_it_has_doubled_or_is_gone() -> None:
+    queue, mirror = QueueLength(), waiting(4)
+
+    assert told(queue, mirror) == {"jobs": 1, "tasks": 4}
+    assert told(queue, mirror) is None
+    wait(mirror, 2, 3)
+    assert told(queue, mirror) is None
+    wait(mirror, 3, 1)
+    assert told(queue, mirror) == {"jobs": 3, "tasks": 8}
+    for job in list(mirror.jobs):
+        mirror.apply(JobStatus(job, JobState.CANCELED))
+    assert told(queue, mirror) == {"jobs": 0, "tasks": 0}
+
+
+def test_a_store_that_is_short_of_space_is_told_later() -> None:
+    queue, mirror = QueueLength(), waiting(4)
+    mirror.is_short = True
+    assert told(queue, mirror) is None
+
+    mirror.is_short = False
+
+    assert told(queue, mirror) == {"jobs": 1, "tasks": 4}
+
+
+def test_what_was_read_again_is_told_again() -> None:
+    queue = QueueLength()
+    assert told(queue, waiting(4)) is not None
+
+    assert told(queue, waiting(4)) == {"jobs": 1, "tasks": 4}

@@ -1,0 +1,41 @@
+"""A store in memory under restarts of its server: every promise holds, and jobs are really adopted."""
+
+from collections import Counter
+
+import pytest
+
+from rota.sim.forgetful import forgetful
+from rota.sim.scenario import run
+
+BY_DAY, SEEDS, CHUNK = 40, 200, 20
+
+
+def chunks() -> list[object]:
+    return [
+        pytest.param(
+            range(first, first + CHUNK),
+            id=f"{first}-{first + CHUNK - 1}",
+            marks=() if first < BY_DAY else pytest.mark.nightly,
+        )
+        for first in range(0, SEEDS, CHUNK)
+    ]
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seeds", chunks())
+def test_every_promise_holds_over_restarts_that_forget_jobs(seeds: range) -> None:
+    found = {seed: run(forgetful(seed), keep_trace=False) for seed in seeds}
+
+    assert {seed: one.broken for seed, one in found.items() if one.broken is not None} == {}
+    met: Counter[str] = Counter()
+    for one in found.values():
+        met.update(one.counts)
+    assert met["store: its memory was lost"] > len(seeds)
+    assert met["server: adopted a job from a node"] > len(seeds)
+
+
+def test_one_seed_gives_one_scenario() -> None:
+    assert forgetful(7) == forgetful(7)
+    assert forgetful(7) != forgetful(8)
+    assert forgetful(7).size.forgets
