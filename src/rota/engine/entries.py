@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from rota.engine.pins import Pins
 from rota.model.adoption import JobAdoption
-from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.attempt import AttemptBlock, StatusBlock, state_of
 from rota.model.columns import changes, differing, ints, widened
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Unplaceable, at_home
-from rota.model.lifecycle import NODE_IS_THERE, NodeState
+from rota.model.lifecycle import NODE_IS_THERE, AttemptState, NodeState
 from rota.model.limits import BLOCK_TASKS, SHORT_RUN_US
 from rota.model.move import MoveOrder
 from rota.model.move_wait import wait_of
@@ -28,11 +28,10 @@ from rota.model.shape import Line, RunMode
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
-_PHASES, _PENDING, _OFFERED, _RUNNING, _STOPPING = (
+_PHASES, _PENDING, _OFFERED, _STOPPING = (
     len(Phase),
     int(Phase.PENDING),
     int(Phase.OFFERED),
-    int(Phase.RUNNING),
     int(Phase.STOPPING),
 )
 _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
@@ -42,6 +41,7 @@ _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
     int(AFTER_ENDS),
 )
 _NAMES = tuple(phase.name.lower() for phase in Phase)
+_NEVER_TAKEN = (int(AttemptState.REFUSED), int(AttemptState.WITHDRAWN))
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
 
@@ -293,8 +293,14 @@ class JobEntry:
         return 0 if task is None else ints(task, "not_before")[position]
 
     def note_moves(self, moves: Mapping[int, MoveOrder]) -> None:
-        """Keep those of these moves that are not carried out yet."""
+        """Keep those of these moves that are not carried out yet; the tasks of the others may go anywhere."""
+        before = self.moving
         self.moving = {index: move for index, move in moves.items() if self._is_moving(index, move)}
+        for index in before.keys() - self.moving.keys():
+            block = index // BLOCK_TASKS
+            again = self.again.get(block, {})
+            if index in again:
+                self._pause(again, index, self._not_before_ms(index, self.tasks.get(block)))
 
     def move_waits_end_ms(self, now_ms: int) -> list[int]:
         """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
@@ -307,16 +313,28 @@ class JobEntry:
         A refused offer leaves the order in force. While records are loaded the attempt may not be known yet.
         """
         block, position = divmod(index, BLOCK_TASKS)
-        attempt = self.attempts.get(block)
+        attempt, status = self.attempts.get(block), self.statuses.get(block)
         if attempt is None or block not in self.phases:
             return True
-        phase = self.phases[block][position]
-        if wait_of(move, self.tasks.get(block), position) is None or _ENDS <= phase < _AFTER_ENDS:
+        if _ENDS <= self.phases[block][position] < _AFTER_ENDS or self._outlives(move, block, position):
             return False
-        if phase < _RUNNING or phase > _STOPPING:
+        number = ints(attempt, "number")[position]
+        if number == move.attempt and self.spec.run is not RunMode.AT_MOST_ONCE:  # that runs on where it is
             return True
-        is_stopped = self.spec.run is not RunMode.AT_MOST_ONCE  # that runs on where it has started
-        return is_stopped and ints(attempt, "number")[position] == move.attempt
+        known = status is not None and ints(status, "number")[position] == number
+        return not (known and status is not None and ints(status, "started_at_ms")[position])
+
+    def _outlives(self, move: MoveOrder, block: int, position: int) -> bool:
+        """Whether a later try is wanted than the one that the move leads to.
+
+        An attempt that was stopped makes its task's next try wanted. One whose offer was withdrawn does not:
+        the next attempt serves the same try, and the try after that is no part of the move.
+        """
+        task, status = self.tasks.get(block), self.statuses.get(block)
+        if task is None or status is None:
+            return False
+        tries = ints(task, "wanted")[position] - move.tries
+        return tries > 1 or (tries == 1 and state_of(status, position, move.attempt) in _NEVER_TAKEN)
 
     def _pause(self, again: dict[int, int], index: int, until_ms: int) -> None:
         again[index] = until_ms

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from rota.model.columns import zeros
+from rota.model.columns import ints, zeros
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.service import Life
 from rota.model.steps import StepMark
@@ -150,6 +150,14 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:
         return cls(job, block, **zeros(cls, size))
+
+
+def state_of(status: StatusBlock, position: int, number: int) -> int | None:
+    """The AttemptState of a task's attempt, current or superseded; None: not known, or no longer."""
+    if ints(status, "number")[position] == number:
+        return status.state[position]
+    older = (old.state for old in status.older if (old.position, old.number) == (position, number))
+    return next(older, None)
 
 
 NO_EXIT_CODE = -1

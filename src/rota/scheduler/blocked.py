@@ -80,6 +80,7 @@ class BlockedLines:
         self._position = -1  # of the board's log
         self._grown = -1  # of the room
         self._held_back: Promise | None = None  # as it was when lines were last looked at
+        self.has_another_head = False  # since then: who is behind a promise is not known
         self._tried_less = False  # lines were tried in this round when others had taken some of the room
         self._top_priority = -1  # no line has a higher one
 
@@ -120,7 +121,7 @@ class BlockedLines:
     def has_news(self, head: JobId | None, now: Instant) -> bool:
         """Whether anything has changed since all lines were tried: a node, or the head of the queue."""
         board, held_back = self._board, self._held_back
-        if head != (None if held_back is None else held_back.job):
+        if self.has_another_head or head != _head(held_back):
             return True
         if held_back is not None and held_back.at_ms <= now.wall_ms:  # it will start later than was thought
             return True
@@ -132,7 +133,7 @@ class BlockedLines:
         """Lines that might start now."""
         self._fit()
         board, room = self._board, self._board.room
-        self._held_back = promised
+        self._held_back, self.has_another_head = promised, False
         fresh = np.nonzero(room.news[: board.size] != self._news)[0]
         self._tried.untried(fresh)
         self._tried_last.untried(fresh)
@@ -143,7 +144,8 @@ class BlockedLines:
             for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
                 found |= self._newly(free, tried.plain, rows & ~self._behind)
                 found |= self._newly(free, tried.behind, rows & self._behind)
-        found |= self._evicts() & self._behind & ~behind  # behind a promise it was not tried to evict others
+        # Behind a promise it was not tried to evict others, or to start a gang again as a whole.
+        found |= (self._evicts() | self._gang) & self._behind & ~behind
         self._behind = behind
         changed = board.since(self._position)
         slots = np.arange(board.size) if changed is None else changed
@@ -155,7 +157,7 @@ class BlockedLines:
     def fits(self, line: Line) -> bool:
         """Whether it might start still, after others were placed in this round."""
         row = self._row[line]
-        if self._anywhere[row] or self._evicts()[row]:
+        if self._anywhere[row] or self._gang[row] or self._evicts()[row]:
             return True
         fits = bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
         self._tried_less |= not fits
@@ -176,6 +178,7 @@ class BlockedLines:
             behind = before if held_back is None else _beside(before, board, held_back)
             self._tried = self._tried.higher(Tried(before, behind))
         self._tried_less = False
+        self.has_another_head = _head(promised) != _head(held_back)
         self._held_back = promised
         self._news = board.room.news[: board.size].copy()
         self._position, self._grown = board.position, board.room.grown
@@ -306,6 +309,10 @@ class BlockedLines:
         self._turn, self._expect_ms = longer(self._turn), longer(self._expect_ms)
         self._behind, self._anywhere = longer(self._behind), longer(self._anywhere)
         self._gang, self._admission = longer(self._gang), longer(self._admission)
+
+
+def _head(promised: Promise | None) -> JobId | None:
+    return None if promised is None else promised.job
 
 
 def asks_for_devices(shape: Shape) -> bool:

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
+from itertools import repeat
 
 import msgspec
 
@@ -19,7 +20,7 @@ from rota.model.view import JobView, View
 
 _NO_QUOTA = Namespace("")
 _UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_A_TRY)))
-_CANCELED = int(Phase.CANCELED)
+_CANCELED, _STOPPING = int(Phase.CANCELED), int(Phase.STOPPING)
 _REJECT = Unschedulable.REJECT  # enum members are slow to look up, and this one is asked for at every turn
 
 
@@ -148,26 +149,31 @@ def count_begun(job: JobView) -> int:
         return 0
     tally, by_phase = job.tally, job.tally.as_dict()
     carried = sum(last - first + 1 for first, last in job.spec.carried)
-    unaccepted = _count_canceled_unaccepted(job) if by_phase["canceled"] else 0
+    unaccepted = _count_unaccepted(job) if by_phase["canceled"] or tally.stopping else 0
     return job.spec.count - tally.pending - tally.held - by_phase["offered"] - carried - unaccepted
 
 
-def _count_canceled_unaccepted(job: JobView) -> int:
-    """How many of its tasks were canceled while they waited to be placed, or to be placed again."""
-    blocks = (block for block, phases in job.phases.items() if _CANCELED in phases)
-    return sum(job.phases[block].count(_CANCELED) - _count_canceled_accepted(job, block) for block in blocks)
+def _count_unaccepted(job: JobView) -> int:
+    """How many of its tasks were stopped or canceled before a node accepted them."""
+    return sum(
+        phases.count(_CANCELED) + phases.count(_STOPPING) - _count_accepted(job, block)
+        for block, phases in job.phases.items()
+        if _CANCELED in phases or _STOPPING in phases
+    )
 
 
-def _count_canceled_accepted(job: JobView, block: int) -> int:
+def _count_accepted(job: JobView, block: int) -> int:
+    """How many of the stopping and canceled tasks of a block a node had accepted before."""
     attempt, status, task = job.attempts.get(block), job.statuses.get(block), job.tasks.get(block)
-    if attempt is None or status is None or task is None:
+    if attempt is None or status is None:
         return 0
     # The columns differ in length when the job has grown: a task missing in one of them was never accepted.
     numbers = zip(ints(attempt, "number"), ints(status, "number"), strict=False)
-    tries = zip(ints(attempt, "tries"), ints(task, "wanted"), strict=False)
+    wanted_tries = repeat(0) if task is None else ints(task, "wanted")
+    tries = zip(ints(attempt, "tries"), wanted_tries, strict=False)
     rows = zip(job.phases[block], status.state, numbers, tries, strict=False)
     return sum(
-        phase == _CANCELED and state not in _UNACCEPTED and placed == told and served == wanted
+        phase in (_CANCELED, _STOPPING) and state not in _UNACCEPTED and placed == told and served == wanted
         for phase, state, (placed, told), (served, wanted) in rows
     )
 

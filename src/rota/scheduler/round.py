@@ -493,6 +493,8 @@ class Round:
         # So with those that wait for neighbours, which this round may have placed.
         again = self._some_pause or self._queue.watches
         times += [self._now.ms + 1] if again and self._placed else []
+        # Lines that were tried behind the last head may evict others now.
+        times += [self._now.ms + 1] if self._queue.blocked and self._queue.blocked.has_another_head else []
         times += [at for at in (self._queue.next_ms(), self._view.next_resume_ms()) if at is not None]
         return min(times, default=None)
 

@@ -13,7 +13,8 @@ What was found is a record, so that the event is sent once per change, also acro
 and so that the API can show the reason without looking at nodes. A job that waits costs nothing in later
 rounds: its own key is looked at when it becomes active, when a node refuses one of its tasks and, once it has
 a record, when its attempts change. Nodes that change are one key (`LINES`), which looks at the first job of
-each line, in slices, and at the others of a line only where the first one has changed.
+each line, in slices, and at the others of a line only where the first one has changed. Every few seconds it
+also looks at jobs that ran before and have joined a line again since.
 
 A refusal lapses after 30 s and the task is offered again, so a job that every node refuses alternates between
 waiting and being offered. REFUSED therefore stays until a node has accepted a task of the job, not until the
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from rota.engine.reconciler import Reconciler, Wakes
@@ -89,8 +91,10 @@ class Unplaceables:
         self._lines: deque[Line] = deque()  # to be looked at
         self._suspects: deque[_Suspect] = deque()
         self._suspected: dict[Line, None] = {}  # lines whose jobs are among them
+        self._refused: dict[Line, None] = {}  # lines of jobs that a node has refused since the last look
         self._has_new_suspects = False  # of a job's own key: LINES does not know of them
         self._doors = -1  # of the room when all lines were last looked at
+        self._changes_read = -1  # position in the log of lines that jobs joined; -1: nothing is read yet
         self._passed_ms = -UNPLACEABLE_PAUSE_MS
 
     @property
@@ -123,6 +127,8 @@ class Unplaceables:
         if job is None:
             return NOTHING
         found = self._find(view, job, now)
+        if view.refused_by(job.spec.errand):
+            self._refused |= dict.fromkeys(_lines_like(view, job))
         if found is None:
             at_ms = self._asks_from_ms.get(job.spec.id)
             return NOTHING if at_ms is None else look_again(at_ms)
@@ -168,22 +174,51 @@ class Unplaceables:
                 return look_again(self._passed_ms + UNPLACEABLE_PAUSE_MS)
             self._doors, self._passed_ms = view.room.doors, now.ms
             self._lines.extend(line for line, _ in view.waiting())
+        self._read_changes(view)
+        self._read_refusals(view)
         for _ in range(min(len(self._lines), UNPLACEABLE_LINES_A_LOOK)):
             self._look_at_line(view, self._lines.popleft(), now)
         asking = [job for job, at_ms in self._asks_from_ms.items() if at_ms <= now.ms]
         self._suspects.extend(_Suspect(job, eased=False) for job in asking)
-        found = []
+        found: dict[JobId, Unplaceable] = {}  # a job may be suspected for several reasons
         for _ in range(min(len(self._suspects), UNPLACEABLE_JOBS_A_LOOK)):
             suspect = self._suspects.popleft()
             job = view.jobs.get(suspect.job)
             record = None if job is None else self._find(view, job, now, eased=suspect.eased)
-            found += [] if record is None else [record]
+            if record is not None:
+                found[record.id] = record
         if not self._suspects:
             self._suspected.clear()
         is_more = bool(self._lines or self._suspects)
         next_ms = now.ms + (1 if is_more else UNPLACEABLE_LOOK_MS)
         later = (at_ms for at_ms in self._asks_from_ms.values() if at_ms > now.ms)
-        return self._plan(view, found).but(wake_at_ms=min(later, default=next_ms))
+        return self._plan(view, list(found.values())).but(wake_at_ms=min(later, default=next_ms))
+
+    def _read_changes(self, view: View) -> None:
+        """Suspect jobs that have joined a line again: no key of theirs is woken when a task pends again.
+
+        A job that was never placed was looked at when it became active.
+        """
+        log, read = view.line_changes, self._changes_read
+        changes, self._changes_read = log.since(read) if read >= 0 else [], log.position
+        if changes is None:  # too many were missed
+            self._lines.extend(line for line, _ in view.waiting())
+            return
+        joined = dict.fromkeys(JobId(str(one.joined[2])) for one in changes if one.joined is not None)
+        again = [job for job in joined if job in view.jobs and view.jobs[job].attempts]
+        self._suspects.extend(_Suspect(job, eased=False) for job in again if view.jobs[job].in_line)
+
+    def _read_refusals(self, view: View) -> None:
+        """Suspect every job of a refused line that is not known to be refused.
+
+        A node refuses all that wait in one line alike, but only one of them is offered to it. Another may
+        have joined the line while earlier refusals had lapsed.
+        """
+        for line in self._refused:
+            jobs = (JobId(str(turn[2])) for turn in view.line(line))
+            unlike = [job for job in jobs if _told(view.jobs[job]) is not Cause.REFUSED]
+            self._suspects.extend(_Suspect(job, eased=False) for job in unlike)
+        self._refused.clear()
 
     def _look_at_line(self, view: View, line: Line, now: Instant) -> None:
         turns = view.line(line)
@@ -196,11 +231,11 @@ class Unplaceables:
         Without that condition each job that joins a line would cost a look at all that are in it.
         """
         eased = found.cause is Cause.NONE
-        for line in dict.fromkeys((job.in_line, job.spec.errand, job.spec.line)):
-            turns = () if line is None or line in self._suspected else view.line(line)
+        for line in _lines_of(job):
+            turns = () if line in self._suspected else view.line(line)
             names = (JobId(str(turn[2])) for turn in turns[:2])
             other = next((name for name in names if name != job.spec.id), None)
-            if line is None or other is None or self._find(view, view.jobs[other], now, eased=eased) is None:
+            if other is None or self._find(view, view.jobs[other], now, eased=eased) is None:
                 continue
             self._suspected[line] = None
             self._suspects.extend(_Suspect(JobId(str(turn[2])), eased) for turn in turns)
@@ -225,6 +260,8 @@ class Unplaceables:
         cause = self._cause(view, job, now)
         if cause is Cause.NONE and spec.when_unschedulable is _SCALE:
             cause = self._waits(spec.id, told, now)
+        else:
+            self._asks_from_ms.pop(spec.id, None)
         is_kept = told is Cause.REFUSED and cause is Cause.NONE and not eased
         if cause is told or is_kept:
             return None
@@ -301,6 +338,21 @@ class _Reasons:
         if not reasons and job.spec.gang:
             return f"all nodes together hold fewer than its {job.spec.size} tasks, which start at once"
         return "; ".join(reason.text for reason in reasons) or "no node has room for it"
+
+
+def _lines_of(job: JobView) -> Iterable[Line]:
+    """Lines of jobs that wait for the same, wherever this one is."""
+    lines = (job.in_line, job.spec.errand, job.spec.line)
+    return dict.fromkeys(line for line in lines if line is not None)
+
+
+def _lines_like(view: View, job: JobView) -> Iterable[Line]:
+    """The lines whose jobs a node refuses like this one. Those of gangs differ by the tasks left to start."""
+    alike = (job.spec.errand, job.spec.line)
+    if not job.spec.gang:
+        return alike
+    gangs = (line for line, _ in view.waiting() if line.gang and line.shape == job.spec.shape)
+    return (line for line in gangs if msgspec.structs.replace(line, gang=0) in alike)
 
 
 def _told(job: JobView) -> Cause:
