@@ -113,7 +113,9 @@ class Checks:
             stage.wait(LAG_MS)
             # Only what is found twice was overlooked: the wait itself makes other work due.
             if twice := [key for key in _overlooked(_twin(stage)) if key in first]:
-                problem = f"a server that restarts now would write {twice[:5]}, and the one that runs does not"
+                problem = (
+                    f"a server that restarts now would write {twice[:5]}, and the one that runs does not"
+                )
                 raise Wrong(f"overlooked {twice[0].partition('/')[0]}", problem)
 
     def _look_at_results(self, stage: Stage) -> None:

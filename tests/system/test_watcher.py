@@ -65,6 +65,10 @@ class Work:
         self._job = cluster.submit(*self._witness.script(f"{self._gate.wait}; echo done"), count=4)
         self._witness.wait_for(4)
 
+    def runs(self) -> bool:
+        found = self._cluster.call("GET", f"/v1/jobs/{self._job}")
+        return found.status == 200 and found.body["counts"]["running"] == 4
+
     def check(self) -> None:
         """They end once, with their output; no node was lost on the way."""
         self._gate.open()
@@ -167,6 +171,21 @@ def test_a_killed_server_is_taken_up_again_through_its_watchers(
     until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
 
     work.check()
+
+
+def test_work_is_adopted_through_a_watcher_by_a_server_that_keeps_nothing_on_disk(tmp_path: Path) -> None:
+    settings = {"ROTA_LOST_SECONDS": "30", "ROTA_STORE": "memory"}
+    with LocalCluster(tmp_path / "cluster", nodes=0, settings=settings) as cluster:
+        watcher = cluster.start_watcher(1)
+        with_nodes(cluster, watcher, watcher)
+        work = Work(cluster, tmp_path)
+        cluster.kill_server()
+
+        cluster.start_server()
+        cluster.wait_for_nodes()
+
+        until(work.runs, "all its tasks are adopted", PATIENCE_SECONDS)
+        work.check()
 
 
 def test_a_removed_watcher_is_refused_and_its_agents_move(cluster: LocalCluster, tmp_path: Path) -> None:

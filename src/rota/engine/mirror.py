@@ -421,7 +421,9 @@ class Mirror(Standing):
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
         if job.spec.kind is _SYSTEM and any(now.phase[position] == _PENDING for position in changed):
-            self._lines.note_better(job)  # a line that another of its tasks blocks: each waits for its own node
+            self._lines.note_better(
+                job
+            )  # a line that another of its tasks blocks: each waits for its own node
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""

@@ -1,5 +1,7 @@
 """A system job + the nodes -> a task for each that fits, on that node and no other."""
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
@@ -20,15 +22,23 @@ class Pinned(msgspec.Struct, frozen=True):
     seated: Seated
 
 
-def pin(view: View, seating: Seating, seen: dict[JobId, int]) -> Plan | None:
+class Seen(NamedTuple):
+    """What decides which nodes a system job has tasks for, as it was when the job was last looked at."""
+
+    doors: int  # of the room: nodes that came, went or changed
+    version: int  # of the job's spec: an update may admit other nodes
+
+
+def pin(view: View, seating: Seating, seen: dict[JobId, Seen]) -> Plan | None:
     """Tasks for nodes that have come since a job was last looked at; `seen` says when that was."""
     puts: list[Record] = []
     events: list[Event] = []
     for job_id in view.systems:
         job = view.jobs[job_id]
-        if seen.get(job_id) == view.room.doors or (job.adoption is not None and not job.adoption.closed):
+        now = Seen(view.room.doors, job.spec.version)
+        if seen.get(job_id) == now or (job.adoption is not None and not job.adoption.closed):
             continue  # a node that is not back yet may have the next index already
-        seen[job_id] = view.room.doors
+        seen[job_id] = now
         new = _new_nodes(view, seating, job)
         if new:
             puts += _blocks(job, new)

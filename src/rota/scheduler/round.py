@@ -78,7 +78,7 @@ class Memory:
         self._promises_tried = 0  # in vain, since
         self._promises_tried_since_ms = 0
         self.resting: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
-        self.pinned: dict[JobId, int] = {}  # system job -> Room.doors when its nodes were looked at
+        self.pinned: dict[JobId, pins.Seen] = {}  # by system job: when its nodes were looked at
 
     def forget_lapsed(self, view: View, now: Instant) -> None:
         """What was promised to those who wait no longer, or for too long; and what others left in vain."""
@@ -135,6 +135,7 @@ class Round:
         self._kept_away: dict[Line, dict[Repulsion, None]] = {}  # by whom jobs of a line are
         self._kept_away_by: set[tuple[Line, tuple[Repulsion, ...]]] = set()  # those that found no room
         self._open_again: list[Line] = []
+        self._refused_until_ms: list[int] = []  # when refusals lapse that bar moved tasks from nodes
         self._some_pause = False  # some tasks are in a pause while others of their job may start now
 
     def run(self) -> Plan:
@@ -203,6 +204,8 @@ class Round:
                 self._enter(job, indices, seated)
                 placed += len(seated.seats)
                 self._hold_nominated(1, job)
+                if len(seated.seats) < len(indices):  # in no line, whose timer would try them again
+                    self._refused_until_ms += self._refusals_end_ms(job)
 
     def _serve(self, job: JobView, line: Line) -> bool:
         """A job has its turn; says whether the next in its line may do better."""
@@ -395,8 +398,8 @@ class Round:
         kept_away: Set[tuple[Repulsion, ...]] = frozenset(),
     ) -> bool:
         """Nobody of its line can do better until something changes."""
-        spec, view = job.spec, self._view
-        refused = [until for until, _ in view.refused_by(spec.errand).values() if until > self._now.ms]
+        spec = job.spec
+        refused = self._refusals_end_ms(job)
         # The end of any task may leave it the room it was nominated for, or a place to wait on the node.
         any_growth = spec.id in self._memory.nominated or self._may_look_ahead(job)
         keys = watched(spec, self._kept_away.get(line, ()), any_growth=any_growth)
@@ -407,6 +410,10 @@ class Round:
         how = Try(spec.order, behind, kept_away, anywhere)
         self._queue.block(line, how, min(refused, default=None), keys)
         return False
+
+    def _refusals_end_ms(self, job: JobView) -> list[int]:
+        refused = self._view.refused_by(job.spec.errand).values()
+        return [until_ms for until_ms, _ in refused if until_ms > self._now.ms]
 
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
         """For each task the smallest set that has to give way, one node at a time; returns who is left."""
@@ -489,6 +496,7 @@ class Round:
         first = self._memory.first
         times = [one.until_ms for nominations in self._memory.nominated.values() for one in nominations]
         times += [] if first is None or not self._settings.backfill else [first.until_ms]
+        times += self._refused_until_ms
         # When those are placed the job is out of its line; only the next round knows how long it pauses.
         # So with those that wait for neighbours, which this round may have placed.
         again = self._some_pause or self._queue.watches
