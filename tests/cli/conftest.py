@@ -10,6 +10,7 @@ import pytest
 
 from rota.cli.main import outcome
 from tests.client.canned_server import TOKEN, CannedServer
+from tests.client.secret_files import write_secret
 
 Rota = Callable[..., int]
 
@@ -28,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: CannedServer) 
         monkeypatch.delenv(name)
     folder = tmp_path / "rota"
     (folder / "contexts").mkdir(parents=True)
-    (folder / "token").write_text(TOKEN + "\n")
+    write_secret(folder / "token", TOKEN + "\n")
     (folder / "contexts" / "local.toml").write_text(
         f'addr = "{server.addr}"\ntoken_file = "{folder / "token"}"\n'
     )

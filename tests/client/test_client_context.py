@@ -6,6 +6,7 @@ import pytest
 
 from rota.client.context import config_file, resolve, setting
 from rota.client.errors import NotAllowed, NotFound, Rejected
+from tests.client.secret_files import write_secret
 
 HERE = "http://127.0.0.1:3000"
 
@@ -14,9 +15,9 @@ HERE = "http://127.0.0.1:3000"
 def environ(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "rota" / "contexts"
     folder.mkdir(parents=True)
-    (folder / "token").write_text("local-token\n")
+    write_secret(folder / "token", "local-token\n")
     (folder / "local.toml").write_text(f'addr = "{HERE}"\ntoken_file = "{folder / "token"}"\nca = "ca.pem"\n')
-    (folder / "prod").write_text("prod-token")
+    write_secret(folder / "prod", "prod-token")
     (folder / "prod.toml").write_text('addr = "https://prod:3000"\ntoken_file = "prod"\n')
     return {"XDG_CONFIG_HOME": str(tmp_path)}
 
@@ -54,7 +55,7 @@ def test_arguments_win_over_everything(environ: dict[str, str]) -> None:
 
 
 def test_a_token_file_of_the_environment_is_read(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("from-file\n")
+    write_secret(tmp_path / "t", "from-file\n")
 
     assert resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")}).token == "from-file"
 
@@ -89,6 +90,42 @@ def test_a_token_file_that_cannot_be_read_is_told(environ: dict[str, str], tmp_p
 
     with pytest.raises(NotAllowed, match="cannot be read"):
         resolve(environ=environ)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
+def test_a_token_file_that_other_users_can_open_is_refused(
+    environ: dict[str, str], tmp_path: Path, mode: int
+) -> None:
+    write_secret(tmp_path / "t", "from-file\n")
+    (tmp_path / "t").chmod(mode)
+
+    with pytest.raises(NotAllowed, match=f"open to other users .mode {mode:o}") as refused:
+        resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")})
+
+    assert str(refused.value.hint).startswith(f"chmod 600 {tmp_path / 't'}")
+
+
+def test_a_token_file_that_is_not_text_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+    write_secret(tmp_path / "t", "")
+    (tmp_path / "t").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(NotAllowed, match="is not text"):
+        resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")})
+
+
+@pytest.mark.parametrize("name", ["config.toml", "contexts/local.toml"])
+def test_a_file_that_every_user_can_write_is_refused(
+    environ: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    """It says which server is sent the token."""
+    path = next(tmp_path.rglob("contexts")).parent / name
+    path.touch()
+    path.chmod(0o666)
+
+    with pytest.raises(Rejected, match="can be written by every user") as refused:
+        resolve(environ=environ)
+
+    assert refused.value.hint == f"chmod o-w {path}"
 
 
 def test_the_token_is_not_shown(environ: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rota import __version__
+from rota.cli.terminal import harmless
 
 BROKEN_PIPE = 141
 INTERRUPTED = 130
@@ -147,9 +148,8 @@ def _no_option(name: str, context: click.Context | None) -> str:
 
 
 def tell_error(code: str, message: str, hint: str | None = None) -> None:
-    click.echo(f"{_red('error:')} {code}: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    for line in (f"{_red('error:')} {code}: {message}", *([f"hint: {hint}"] if hint else [])):
+        click.echo(harmless(line) if sys.stderr.isatty() else line, err=True)
 
 
 def _explain_usage(error: click.ClickException) -> int:

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import click
 
+from rota.cli.terminal import harmless
 from rota.cli.words import clean
 from rota.client.context import setting
 
@@ -19,6 +20,7 @@ FORMATS = ("table", "wide", "json", "jsonl", "id")
 API = "v1"
 GAP = "  "
 LINES_AT_ONCE = 1000
+_UNESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 STATE_WORD = re.compile(r"[a-z_]+")
 COLOURS = {
     "succeeded": "green",
@@ -134,7 +136,7 @@ def colourful(stream: Any) -> bool:
 
 def say(text: str) -> None:
     """A line of data."""
-    click.echo(text, color=colourful(sys.stdout))
+    click.echo(_fit(text, sys.stdout), color=colourful(sys.stdout))
 
 
 def say_all(lines: Iterable[str]) -> int:
@@ -149,18 +151,26 @@ def say_all(lines: Iterable[str]) -> int:
 
 def tell(text: str) -> None:
     """A line for people, on stderr."""
-    click.echo(text, err=True, color=colourful(sys.stderr))
+    click.echo(_fit(text, sys.stderr), err=True, color=colourful(sys.stderr))
+
+
+def _fit(text: str, stream: TextIO) -> str:
+    return harmless(text) if stream.isatty() else text
 
 
 def write(stream: str, data: bytes) -> None:
     """Bytes of a job, as they are and at once."""
-    out = (sys.stderr if stream == "stderr" else sys.stdout).buffer
+    out = stream_of(stream).buffer
     out.write(data)
     out.flush()
 
 
+def stream_of(name: str) -> TextIO:
+    return sys.stderr if name == "stderr" else sys.stdout
+
+
 def print_json(document: Mapping[str, Any]) -> None:
-    say(json.dumps({"api": API, **document}, indent=2, ensure_ascii=False))
+    say(_escaped(json.dumps({"api": API, **document}, indent=2, ensure_ascii=False)))
 
 
 def print_line(document: Mapping[str, Any]) -> None:
@@ -168,7 +178,12 @@ def print_line(document: Mapping[str, Any]) -> None:
 
 
 def _compact(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return _escaped(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _escaped(document: str) -> str:
+    """The same JSON; characters that steer a terminal, which json.dumps leaves as they are, as escapes."""
+    return _UNESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], document)
 
 
 def _choose(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:

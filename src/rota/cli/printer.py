@@ -4,7 +4,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from rota.cli.output import tell, write
+from rota.cli.output import stream_of, tell, write
+from rota.cli.terminal import HarmlessStream
 from rota.cli.words import clean
 from rota.client.views import Chunk
 
@@ -33,6 +34,7 @@ class Printer:
         self._is_plain = heads == Heads()
         self._single = single
         self._rest: dict[Key, tuple[bytes, bytes]] = {}  # a line without an end, and what stands in front
+        self._on_terminal: dict[Key, HarmlessStream] = {}
         self._line_open = False
 
     def write(self, chunk: Chunk) -> None:
@@ -41,29 +43,46 @@ class Printer:
             tell(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'nobody knows why')}")
         elif self._is_plain:
             self._line_open = not chunk.data.endswith(b"\n")
-            write(self._target(chunk.stream), chunk.data)
+            write(self._target(chunk.stream), self._fit(chunk))
         else:
-            self._write_lines(chunk)
+            self._write_lines(chunk, self._fit(chunk))
 
     def close(self) -> None:
         """Lines without an end get one where Rota's own words would otherwise run into them."""
-        for (_, _, stream), (head, line) in self._rest.items():
+        for key, (head, rest) in self._rest.items():
+            line = rest + self._ended(key)
             if line:
-                write(self._target(stream), head + line + b"\n")
+                write(self._target(key[2]), head + line + b"\n")
         self._rest.clear()
+        for key in list(self._on_terminal):
+            write(self._target(key[2]), self._ended(key))
         if self._line_open and sys.stdout.isatty() and sys.stderr.isatty():
             tell("")
 
-    def _write_lines(self, chunk: Chunk) -> None:
-        key, head = (chunk.index, chunk.attempt, chunk.stream), self._heads.of(chunk)
+    def _fit(self, chunk: Chunk) -> bytes:
+        """A terminal is not steered by what a job writes; a file or a pipe gets every byte as it is."""
+        if not stream_of(self._target(chunk.stream)).isatty():
+            return chunk.data
+        return self._on_terminal.setdefault(_key(chunk), HarmlessStream()).feed(chunk.data)
+
+    def _ended(self, key: Key) -> bytes:
+        shown = self._on_terminal.pop(key, None)
+        return b"" if shown is None else shown.close()
+
+    def _write_lines(self, chunk: Chunk, data: bytes) -> None:
+        key, head = _key(chunk), self._heads.of(chunk)
         _, before = self._rest.get(key, (b"", b""))
-        *lines, rest = (before + chunk.data).split(b"\n")
+        *lines, rest = (before + data).split(b"\n")
         self._rest[key] = (head, rest)
         if lines:
             write(self._target(chunk.stream), b"".join(head + line + b"\n" for line in lines))
 
     def _target(self, stream: str) -> str:
         return "stdout" if self._single else stream
+
+
+def _key(chunk: Chunk) -> Key:
+    return chunk.index, chunk.attempt, chunk.stream
 
 
 def _moment(at_ms: int) -> str:

@@ -1,6 +1,7 @@
 """Arguments, environment and files -> which server to talk to, as whom, and where each of that was said."""
 
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any
 from rota.client.errors import NotAllowed, NotFound, Rejected
 
 LOCAL = "local"
+_TOKEN_FILE_MAX = 64 * 1024  # characters: far more than a token has
+_FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 SETTINGS = ("context", "namespace", "output")
 
 
@@ -153,13 +156,24 @@ def _unless(named: str | None, candidate: tuple[str | None, str]) -> list[tuple[
 
 def _secret(path: str) -> str:
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        with open(path, encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            token = file.read(_TOKEN_FILE_MAX).strip()
     except OSError as error:
         raise NotAllowed(
             "unauthenticated",
             f"the token file {path} cannot be read: {error.strerror}",
             hint="is the server set up?",
         ) from None
+    except UnicodeDecodeError:
+        raise NotAllowed("unauthenticated", f"the token file {path} is not text") from None
+    # As ssh does with keys: files of others, as those that a container is given, are their owner's concern.
+    if status.st_uid == os.geteuid() and status.st_mode & _FOR_OTHERS:
+        raise NotAllowed(
+            "unauthenticated",
+            f"the token file {path} is open to other users (mode {status.st_mode & 0o777:o})",
+            hint=f"chmod 600 {path}; if others may have read it, revoke the token and make another",
+        )
     if not token:
         raise NotAllowed("unauthenticated", f"the token file {path} is empty")
     return token
@@ -167,7 +181,12 @@ def _secret(path: str) -> str:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+        if mode & stat.S_IWOTH:  # it says where tokens are sent, and which certificate is trusted
+            raise Rejected("bad_config", f"{path} can be written by every user", hint=f"chmod o-w {path}")
+        return tomllib.loads(text)
     except OSError as error:
         raise Rejected("bad_config", f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
