@@ -14,19 +14,21 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from rota.testing.processes import until
 from tests.contracts.processes import ROOT
 from tests.system.off_loopback import ADDRESS, ROTA, give_address
 
 FILE = ROOT / "tests" / "gateway" / "worker-gateway.toml"
 NOBODY = "d5feef60-3029-11e9-b210-d663bd873d93"
 SCRIPT = "worker/scripts/count.sh"
+COUNTED = "counted"  # a file beside the worker: all has been written
 
 
 def main() -> None:
     give_address()
     directory = Path(sys.argv[1])
     (directory / SCRIPT).parent.mkdir(parents=True)
-    (directory / SCRIPT).write_text("for i in $(seq 3); do echo $i; done\nexec sleep 600\n")
+    (directory / SCRIPT).write_text(f"for i in $(seq 3); do echo $i; done\n>{COUNTED}\nexec sleep 600\n")
     server = subprocess.Popen(
         [*ROTA, "server", "--config", str(FILE), "--data-dir", str(directory / "data")],
         cwd=directory,
@@ -58,6 +60,7 @@ def talk(directory: Path) -> dict[str, Any]:
         worker_id = [next(worker.stdout) for _ in range(2)][1].split()[-1]
         started = ask("/start", {"worker_id": worker_id, "command": "bash", "path": SCRIPT})
         named = {"worker_id": worker_id, "job_id": json.loads(started[1])["job_id"]}
+        until((directory / COUNTED).exists, "it has counted")
         unknown = {"worker_id": NOBODY, "job_id": "4c5ced1c-5ea9-40f8-90ce-63d09cea26f6"}
         return {
             "start": started,
