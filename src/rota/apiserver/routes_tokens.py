@@ -56,7 +56,7 @@ async def make_token(request: Request) -> Response:
 
 
 async def revoke_token(request: Request) -> Response:
-    """It is refused from its next request on."""
+    """The token is refused from its next request on; its open streams end within 5 s."""
     api, ref = api_of(request), request.path_params["ref"]
     access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
     if not await asyncio.to_thread(api.vault.revoke_api_token, ref):

@@ -20,6 +20,7 @@ from rota.apiserver.finding import find_job, may_hear
 from rota.apiserver.rpc_orders import JobOrder
 from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
+from rota.apiserver.token_checks import while_valid
 from rota.apiserver.wanted import STREAMS, Wanted
 from rota.identity.audit import AuditEntry
 from rota.model.errors import BadField, Bug, RotaError
@@ -265,7 +266,8 @@ class ControllerDoor(ControllerServicer):
             name = caller.name
             if request is not None:
                 bounds.check(request)
-            yield caller
+            async with while_valid(self._api.vault, caller):
+                yield caller
         except grpc.aio.AbortError:
             raise
         except Exception as error:

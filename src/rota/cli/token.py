@@ -78,7 +78,7 @@ def list_tokens(cluster: Cluster, output: str) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="TOKEN")
 @with_cluster(WORKING_SECONDS)
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
-    """Take tokens back, by their ids: they are refused from their next request on."""
+    """Take tokens back, by their ids: their next requests are refused, open streams end within 5 s."""
     for one in ids:
         cluster.revoke_token(one)
         tell(f"token {clean(one)} is revoked")

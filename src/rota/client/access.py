@@ -26,7 +26,7 @@ class Access:
         return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body, headers=key)))
 
     def revoke_token(self, token_id: str) -> None:
-        """It is refused from its next request on."""
+        """The token is refused from its next request on; its open streams end within 5 s."""
         self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
 
     def join_token(self, **wishes: Any) -> JoinToken:

@@ -48,6 +48,7 @@ class _Snapshot:
     stamp: tuple[int, int, int] | None
     contents: Contents
     by_digest: Mapping[str, ApiToken]
+    by_id: Mapping[str, ApiToken]
 
 
 class Vault:
@@ -148,6 +149,11 @@ class Vault:
             return None
         return token
 
+    def is_valid(self, token_id: str, now_ms: int) -> bool:
+        """Whether the token exists and has not expired. Cheap: open streams ask every few seconds."""
+        token = self._current().by_id.get(token_id)
+        return token is not None and not _is_over(token, now_ms)
+
     def revoke_api_token(self, token_id: str) -> bool:
         """Was there such a token?"""
         with self._changing() as change:
@@ -236,7 +242,7 @@ def _read(path: Path) -> _Snapshot:
     # The stamp is taken first: if a newer file comes between, the next look reads once more.
     stamp = _stamp(path)
     if stamp is None:
-        return _Snapshot(None, Contents(), {})
+        return _Snapshot(None, Contents(), {}, {})
     try:
         contents = msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=Contents)
     except msgspec.MsgspecError as error:
@@ -245,7 +251,8 @@ def _read(path: Path) -> _Snapshot:
         raise Unsafe(
             f"{path} was written by a newer Rota (version {contents.version}, this one reads {VERSION})"
         )
-    return _Snapshot(stamp, contents, {token.digest: token for token in contents.api_tokens})
+    by_digest = {token.digest: token for token in contents.api_tokens}
+    return _Snapshot(stamp, contents, by_digest, {token.id: token for token in contents.api_tokens})
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -24,7 +24,7 @@ class AsyncAccess:
         )
 
     async def revoke_token(self, token_id: str) -> None:
-        """It is refused from its next request on."""
+        """The token is refused from its next request on; its open streams end within 5 s."""
         await apart(lambda: self._sync.revoke_token(token_id))
 
     async def join_token(self, **wishes: Any) -> JoinToken:
