@@ -146,7 +146,7 @@ def job_filter(request: Request) -> Callable[[JobEntry], bool]:
 
 def _watched_jobs(api: Api, caller: Caller, fits: Callable[[JobEntry], bool]) -> watching.Watched[JobId]:
     def about(event: Event) -> Iterator[JobId]:
-        if event.job is not None and may_hear(api.engine.mirror, caller, event.job):
+        if event.job is not None and may_hear(api.engine.mirror, caller, event):
             yield event.job
 
     def look(mirror: Mirror, job: JobId) -> show.Json | None:

@@ -164,7 +164,7 @@ class ControllerDoor(ControllerServicer):
                 events = [
                     event_to_wire(str(happened.at), happened.wall_ms, happened.event)
                     for happened in page
-                    if (not job or happened.event.job == job) and may_hear(mirror, caller, happened.event.job)
+                    if (not job or happened.event.job == job) and may_hear(mirror, caller, happened.event)
                 ]
                 if events:
                     await write(pb.EventBatch(events=events))

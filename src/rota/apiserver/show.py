@@ -395,6 +395,7 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
         "exit_codes": None if code is None else {str(code): tasks},
         "state": happened.state,
         "cluster": happened.cluster,
+        "namespace": happened.namespace,
         "step": happened.step,
         "result": None if happened.result is None else msgspec.Raw(happened.result.encode()),
         "counts": happened.counts or None,
