@@ -60,6 +60,7 @@ class Caller:
     task: TaskName | None = None  # it is a task, which may report its result and nothing else
     node: NodeId | None = None  # it is a node, which may report the results of its attempts and nothing else
     token: str = ""  # id of its API token; empty: it is known by something else
+    owner: str = ""  # the same for a token and the ones that replace it
 
     @property
     def everywhere(self) -> bool:

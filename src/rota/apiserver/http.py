@@ -202,6 +202,7 @@ class Door:
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
+            token=caller.token if caller else "",
             action=routed or scope["method"],
             target=state.get("target", scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
