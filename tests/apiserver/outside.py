@@ -43,7 +43,8 @@ async def controller(
     async with running(SqliteStore(directory)) as engine:
         source = FileSource(directory)
         api = make_api(engine, directory, source)
-        token = api.vault.make_api_token("outside", role, namespaces or ("*",), 0)
+        former = next((one.id for one in api.vault.list_api_tokens()), None)  # of the same directory, before
+        token = api.vault.make_api_token("outside", role, namespaces or ("*",), 0, replaces=former)
         door = grpc.aio.server()
         add_ControllerServicer_to_server(ControllerDoor(api), door)  # type: ignore[no-untyped-call]
         port = door.add_insecure_port("127.0.0.1:0")

@@ -166,7 +166,11 @@ class Serving:
         return str(reply.json["id"])
 
     def token_for(self, role: Role, *namespaces: str) -> str:
-        return f"Bearer {self.api.vault.make_api_token(f'{role}-token', role, namespaces, 0)}"
+        """A new one, named after its role: the first is `viewer-token`, the next `viewer-token-2`."""
+        known = self.api.vault.list_api_tokens()
+        before = sum(one.name.startswith(f"{role}-token") for one in known)
+        name = f"{role}-token" + (f"-{before + 1}" if before else "")
+        return f"Bearer {self.api.vault.make_api_token(name, role, namespaces, 0)}"
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.directory / "audit.log").read_text().splitlines()]
@@ -251,7 +255,7 @@ async def serving(
         async with asyncio.TaskGroup() as tasks:
             door = tasks.create_task(web.serve(sockets=[listener]))
             await web.listens.wait()
-            token = api.vault.make_api_token("ada", Role.ADMIN, ("*",), 0)
+            token = api.vault.make_server_token("ada", 0)
             try:
                 yield Serving(api, listener.getsockname()[1], token, source, directory)
             finally:

@@ -311,10 +311,10 @@ async def test_who_repeats_a_request_for_a_token_with_its_key_gets_the_same_one(
         first, second = await make(body), await make(body)
         conflict, other, bad = (
             await make({**body, "role": "admin"}),
-            await make(body, "k2"),
+            await make({**body, "name": "cd"}, "k2"),
             await make(body, "a b"),
         )
-        of_another = await make(body, Authorization=server.token_for(Role.ADMIN, "*"))
+        of_another = await make({**body, "name": "ce"}, Authorization=server.token_for(Role.ADMIN, "*"))
         listed = await server.call("GET", "/v1/tokens?fields=id")
         await server.call("DELETE", f"/v1/tokens/{first.json['id']}")
         late = await make(body)

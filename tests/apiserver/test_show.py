@@ -14,6 +14,7 @@ from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import Eligibility, Link, Load, NodeWish
 from rota.model.plan import Event, Record
 from tests.apiserver.builders import (
+    ADA,
     FAILED,
     RUNNING,
     SUCCEEDED,
@@ -73,7 +74,7 @@ def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
     mirror = mirror_of(
         spec(1, needs={"cpu": 500, "memory": 7, "licence": 2}), JobCluster(JobId("1"), "default")
     )
-    shown = show.job(mirror, mirror.jobs[JobId("1")])
+    shown = show.job(mirror, mirror.jobs[JobId("1")], ADA)
 
     assert (shown["state"], shown["cluster"], shown["started_at_ms"]) == ("submitted", "default", None)
     assert (shown["spec"]["cpu"], shown["spec"]["memory"], shown["spec"]["gpu"]) == (0.5, 7, 0)
@@ -242,7 +243,7 @@ def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
         attempts("1", 44, block=1, number=[1], placed_at_ms=[10], choice=Choice("earlier", NodeId("n1"), 1)),
     )
 
-    assert show.job(mirror, mirror.jobs[JobId("1")])["placement"] == {
+    assert show.job(mirror, mirror.jobs[JobId("1")], ADA)["placement"] == {
         "why": "1 task of job 1 on the idlest of 2 fitting nodes",
         "node": "laptop",
         "points": -1.5,
@@ -252,7 +253,7 @@ def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
         "at_ms": 20,
     }
     unplaced = mirror_of(spec(1))
-    assert show.job(unplaced, unplaced.jobs[JobId("1")])["placement"] is None
+    assert show.job(unplaced, unplaced.jobs[JobId("1")], ADA)["placement"] is None
 
 
 def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:

@@ -16,7 +16,6 @@ from rota.apiserver.api import Addresses
 from rota.apiserver.http import ROUTES
 from rota.apiserver.standby import StandbyFace, Where, where
 from rota.identity.authority import Authority
-from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
 
@@ -71,7 +70,7 @@ async def own_app(scope: Scope, receive: Receive, send: Send) -> None:
 class Standby:
     def __init__(self, directory: Path, stance: Stance, authority: Authority) -> None:
         vault = Vault.open(directory / "vault")
-        self._secret = vault.make_api_token("me", Role.ADMIN, ("*",), 0)
+        self._secret = vault.make_server_token("me", 0)
         addresses = Addresses("127.0.0.1:3000", "127.0.0.1:1", "127.0.0.1:2")
         self._face = StandbyFace(own_app, stance, vault, addresses, authority.ca_pem)
 

@@ -15,7 +15,13 @@ from rota.identity.tokens import new_secret
 
 def entry(target: str = "job 7f3") -> AuditEntry:
     return AuditEntry(
-        at_ms=1, who="ci", action="job.cancel", target=target, outcome="allowed", origin="127.0.0.1"
+        at_ms=1,
+        who="ci",
+        token="a1",
+        action="job.cancel",
+        target=target,
+        outcome="allowed",
+        origin="127.0.0.1",
     )
 
 
@@ -30,6 +36,7 @@ def test_an_entry_is_one_line_with_the_named_fields(tmp_path: Path) -> None:
         {
             "at_ms": 1,
             "who": "ci",
+            "token": "a1",
             "action": "job.cancel",
             "target": "a\nb",
             "outcome": "allowed",

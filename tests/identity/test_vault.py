@@ -195,13 +195,13 @@ def test_one_secret_makes_one_token_and_none_once_that_was_revoked(vault: Vault,
 
 def test_of_those_revoked_the_last_are_remembered(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vault_module, "REVOKED_KEPT", 1)
-    secrets = [vault.make_api_token("ci", Role.VIEWER, ["ml"], NOW) for _ in range(2)]
+    secrets = [vault.make_api_token(name, Role.VIEWER, ["ml"], NOW) for name in ("ci", "cd")]
     for token in vault.list_api_tokens():
         vault.revoke_api_token(token.id)
 
     assert vault.keep_api_token(secrets[0], new_token("ci", Role.VIEWER, ["ml"], NOW, None)).is_new
     with pytest.raises(Taken):
-        vault.keep_api_token(secrets[1], new_token("ci", Role.VIEWER, ["ml"], NOW, None))
+        vault.keep_api_token(secrets[1], new_token("cd", Role.VIEWER, ["ml"], NOW, None))
 
 
 def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:

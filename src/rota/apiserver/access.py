@@ -1,5 +1,6 @@
 """Who may do what: a role says which actions, its namespaces where; what is not granted is denied."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +10,7 @@ from rota.model.errors import NotAllowed
 from rota.model.ids import NodeId
 
 EVERYWHERE = "*"  # as a namespace of a token: all of them, and the cluster itself
+HIDDEN = "***"  # shown in place of a value that the caller may not read
 
 
 class Action(StrEnum):
@@ -16,6 +18,8 @@ class Action(StrEnum):
     SUBMIT = "submit jobs"
     CANCEL = "cancel jobs"
     DELETE = "delete jobs"
+    READ_ENVIRONMENTS = "read the environments of jobs"
+    READ_SETTINGS = "read the settings of providers"
     SUBSCRIBE = "keep a subscriber's position"
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
@@ -34,6 +38,8 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CANCEL: Role.SUBMITTER,
     Action.DELETE: Role.SUBMITTER,
     Action.SUBSCRIBE: Role.SUBMITTER,
+    Action.READ_ENVIRONMENTS: Role.SUBMITTER,  # keys are often passed that way; a submitter could print them
+    Action.READ_SETTINGS: Role.ADMIN,  # command lines of the server, and keys in them
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.CHANGE_CLUSTERS: Role.OPERATOR,
@@ -53,6 +59,8 @@ class Caller:
     namespaces: tuple[str, ...]
     task: TaskName | None = None  # it is a task, which may report its result and nothing else
     node: NodeId | None = None  # it is a node, which may report the results of its attempts and nothing else
+    token: str = ""  # id of its API token; empty: it is known by something else
+    owner: str = ""  # the same for a token and the ones that replace it
 
     @property
     def everywhere(self) -> bool:
@@ -61,6 +69,16 @@ class Caller:
 
 def sees(caller: Caller, namespace: str) -> bool:
     return caller.everywhere or namespace in caller.namespaces
+
+
+def may(caller: Caller, action: Action, namespace: str) -> bool:
+    """Whether the caller may do so in a namespace; EVERYWHERE: on the cluster itself."""
+    return caller.role >= LOWEST_ROLE[action] and sees(caller, namespace)
+
+
+def hidden(values: Mapping[str, str]) -> dict[str, str]:
+    """The same names without their values."""
+    return dict.fromkeys(values, HIDDEN)
 
 
 def require(caller: Caller, action: Action, namespace: str) -> None:

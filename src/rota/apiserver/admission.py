@@ -189,14 +189,21 @@ def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: 
     return Plan((spec, Counters(view.counters.jobs, number)), events=(event,), why=why, answer=spec)
 
 
-def acknowledge(known: Mapping[str, Subscriber], name: str, revision: int, index: int) -> Plan:
-    """Positions only grow: a late or repeated acknowledgement changes nothing."""
+def acknowledge(
+    known: Mapping[str, Subscriber], name: str, revision: int, index: int, owner: str = ""
+) -> Plan:
+    """Positions only grow: a late or repeated acknowledgement changes nothing.
+
+    One that a former holder of the name has left is replaced by the caller's own.
+    """
     before = known.get(name)
+    if before is not None and not before.belongs_to(owner):
+        before = None
     if before is not None and (revision, index) <= (before.revision, before.index):
         return Plan(answer=before)
-    if before is None and len(known) >= SUBSCRIBERS_MAX:
+    if name not in known and len(known) >= SUBSCRIBERS_MAX:
         raise QueueFull(f"there are {len(known)} subscribers already", field="subscriber")
-    subscriber = Subscriber(name, revision, index)
+    subscriber = Subscriber(name, revision, index, owner)
     return Plan((subscriber,), answer=subscriber)
 
 

@@ -110,7 +110,7 @@ def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
     cron = _changeable(view, ref, caller)
     why = f"{caller.name} deletes cron {cron.name}"
     keys = (cron.key, Runs(view, cron, Instant(0, 0)).status.key)
-    return Plan(deletes=keys, events=(Event("cron.changed", why),), why=why, answer=cron.ref)
+    return Plan(deletes=keys, events=(_changed(cron, why),), why=why, answer=cron.ref)
 
 
 def find(view: View, namespace: str, name: str, caller: Caller) -> Cron:
@@ -133,7 +133,11 @@ def _changeable(view: View, ref: tuple[str, str], caller: Caller) -> Cron:
 
 
 def _written(cron: Cron, why: str) -> Plan:
-    return Plan((cron,), events=(Event("cron.changed", why),), why=why, answer=cron.ref)
+    return Plan((cron,), events=(_changed(cron, why),), why=why, answer=cron.ref)
+
+
+def _changed(cron: Cron, why: str) -> Event:
+    return Event("cron.changed", why, namespace=cron.namespace)
 
 
 def _parsed(body: object, caller: Caller, zones: Zones, now: Instant) -> Cron:

@@ -40,7 +40,8 @@ def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan:
     why = f"{caller.name} sets what namespace {namespace.name} may hold"
     if defaults != before.defaults:
         why += " and what its tasks ask for by default"
-    return Plan((namespace,), events=(Event("namespace.changed", why),), why=why, answer=namespace.name)
+    event = Event("namespace.changed", why, namespace=namespace.name)
+    return Plan((namespace,), events=(event,), why=why, answer=namespace.name)
 
 
 def _defaults(value: object) -> dict[str, int]:
@@ -56,7 +57,7 @@ def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
         raise NotFound(f"nothing is set for a namespace '{fields.printable(name)}'", hint=hint)
     free = Namespace(name)  # written first, so that whoever waits for its quota is looked at
     why = f"{caller.name} takes quota, weight and defaults off namespace {name}"
-    event = Event("namespace.changed", why)
+    event = Event("namespace.changed", why, namespace=name)
     return Plan((free,), deletes=(free.key,), events=(event,), why=why, answer=name)
 
 

@@ -138,7 +138,7 @@ def who_calls(vault: Vault, authorization: str) -> Caller:
     token = vault.who(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
     if token is None:
         raise Unauthenticated("this token is not known, or no longer valid")
-    return Caller(token.name, token.role, token.namespaces)
+    return Caller(token.name, token.role, token.namespaces, token=token.id, owner=token.owned_by)
 
 
 def which_task(tokens: TaskTokens, authorization: str) -> Caller | None:

@@ -8,10 +8,11 @@ from typing import Any
 from rota.apiserver import admission, admit_wishes, show
 from rota.apiserver.access import Caller
 from rota.apiserver.admit_wishes import Admit
-from rota.apiserver.api import Api
+from rota.apiserver.api import Api, Unauthenticated
 from rota.apiserver.fields import decode_json
 from rota.apiserver.recovery import default_owner, named_owner
 from rota.apiserver.telling import Telling
+from rota.apiserver.token_checks import require_valid
 from rota.model.errors import BadField, QueueFull, Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import BODY_BYTES_MAX
@@ -52,6 +53,8 @@ class Bulk:
         action = request.WhichOneof("what") or "nothing"
         try:
             reply = await self._answer(request)
+        except Unauthenticated:
+            raise  # ends the stream: none of its requests would be accepted
         except RotaError as error:
             self.noted(action, request.id[:ID_LENGTH_MAX], error.code)
             reply = pb.BulkReply(refused=refusal_to_wire(error))
@@ -116,6 +119,7 @@ async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admissio
     body = named_owner(decode_json(spec_json.encode()))
 
     def command(view: View, now: Instant) -> Plan:
+        require_valid(api.vault, caller)
         controller = default_owner(view, body, caller, now)
         return admission.submit(view, body, caller, key or None, now, controller=controller)
 
@@ -125,9 +129,12 @@ async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admissio
 
 async def stop(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply:
     admit, body = _stopping(wanted)
-    job: JobId = await api.engine.ask(
-        "apiserver", lambda view, now: admit(view, wanted.job, body, caller, now)
-    )
+
+    def command(view: View, now: Instant) -> Plan:
+        require_valid(api.vault, caller)
+        return admit(view, wanted.job, body, caller, now)
+
+    job: JobId = await api.engine.ask("apiserver", command)
     state = await api.engine.read(lambda mirror: show.state_of(mirror.jobs[job]))
     return pb.StopReply(state=state.value)
 

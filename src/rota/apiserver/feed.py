@@ -126,15 +126,15 @@ def resume(position: Position, stored: Sequence[Row]) -> list[Happened]:
     return _behind(position, stored)
 
 
-def standing(known: Mapping[str, Subscriber], name: str, now: Position) -> Plan:
+def standing(known: Mapping[str, Subscriber], name: str, now: Position, owner: str = "") -> Plan:
     """Where a subscriber goes on: behind what it acknowledged; from now on the first time it is heard of.
 
     Who no longer leads may know an older place only, and must not answer.
     """
     before = known.get(name)
-    if before is not None:
+    if before is not None and before.belongs_to(owner):
         return Plan(answer=before, fenced=True)
-    return acknowledge(known, name, now.revision, now.index)
+    return acknowledge(known, name, now.revision, now.index, owner)
 
 
 def check(position: Position, revision: int) -> None:

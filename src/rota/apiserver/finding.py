@@ -6,9 +6,16 @@ from difflib import get_close_matches
 from rota.apiserver.access import Caller, sees
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
+from rota.model.plan import Event
 from rota.model.view import JobView, NodeView, View
 
 LAST = "last"
+# Kinds of events that tokens of any namespace hear. Not `cluster.machine_*`, `cluster.changed` and
+# `cluster.wished`, which may quote providers, nor `engine.*`, which names what others have.
+OPEN_HEADS = frozenset(("node", "queue", "leader"))
+OPEN_KINDS = frozenset(
+    f"cluster.{what}" for what in ("balanced", "brake", "closed", "created", "left", "scaled")
+)
 
 
 def find_job(view: View, ref: str, caller: Caller) -> JobView:
@@ -46,12 +53,20 @@ def find_node(view: View, ref: str) -> NodeView:
     raise NotFound(f"no node is called '{ref[:60]}'", hint=hint)
 
 
-def may_hear(view: View, caller: Caller, job: JobId | None) -> bool:
-    """Whether an event of this job, or of none, is for the caller."""
-    if job is None or caller.everywhere:
+def may_hear(view: View, caller: Caller, event: Event) -> bool:
+    """Whether an event is for the caller.
+
+    What belongs to no namespace is denied to tokens of namespaces unless its kind is known to tell nothing of
+    others: a kind that is added later is hidden from them until it is listed here.
+    """
+    if caller.everywhere:
         return True
-    entry = view.jobs.get(job)  # of a deleted one nobody knows the namespace any more
-    return entry is not None and sees(caller, entry.spec.namespace)
+    if event.job is not None:
+        entry = view.jobs.get(event.job)  # the namespace of a deleted job is not known any more
+        return entry is not None and sees(caller, entry.spec.namespace)
+    if event.namespace is not None:
+        return sees(caller, event.namespace)
+    return event.kind.partition(".")[0] in OPEN_HEADS or event.kind in OPEN_KINDS
 
 
 def _newest(view: View, caller: Caller) -> JobView | None:

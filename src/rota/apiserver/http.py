@@ -40,10 +40,19 @@ from rota.apiserver import (
     routes_wishes,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import limited, problem, problem_of, too_large
-from rota.apiserver.api import Api, host_of, signed_request, wall_ms, which_task, who_calls
+from rota.apiserver.answers import STATUS_OF_CODE, limited, problem, problem_of, too_large
+from rota.apiserver.api import (
+    Api,
+    Unauthenticated,
+    host_of,
+    signed_request,
+    wall_ms,
+    which_task,
+    who_calls,
+)
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
+from rota.apiserver.token_checks import while_valid
 from rota.identity.audit import AuditEntry
 from rota.identity.tokens import Role
 from rota.model.addresses import is_loopback
@@ -139,7 +148,8 @@ class Door:
         state = scope.setdefault("state", {})
         try:
             self._let_in(scope, Headers(scope=scope))
-            await self._app(scope, limited(receive), send_noting)
+            async with while_valid(self._api.vault, state.get("caller")):
+                await self._app(scope, limited(receive), send_noting)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -147,6 +157,8 @@ class Door:
             state["code"] = refused.code
             if not status:  # else the answer has begun, and being cut off is how the reader learns of it
                 await problem(refused)(scope, receive, send_noting)
+            else:
+                self._note_cut(scope, refused)
 
     def _let_in(self, scope: Scope, headers: Headers) -> None:
         check_host(headers.get("host", ""), self._hosts)
@@ -175,6 +187,11 @@ class Door:
         scope["state"]["signed"] = signed
         return Caller(f"node {signed.node}", Role.VIEWER, (), node=NodeId(signed.node))
 
+    def _note_cut(self, scope: Scope, error: RotaError) -> None:
+        """Write down that a stream was ended because its token is no longer valid."""
+        if isinstance(error, Unauthenticated):
+            self._note(scope, STATUS_OF_CODE[error.code])
+
     def _note(self, scope: Scope, status: int) -> None:
         if scope["method"] == "GET" and status not in (401, 403):
             return
@@ -185,6 +202,7 @@ class Door:
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
+            token=caller.token if caller else "",
             action=routed or scope["method"],
             target=state.get("target", scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),

@@ -35,7 +35,8 @@ def default_owner(view: View, body: object, caller: Caller, now: Instant) -> str
         return None
     names = view.presence.connected(caller.name)
     if not names and view.presence.is_young(now.ms, round(CONTROLLER_WAIT_SECONDS * 1000)):
-        names = names_of(caller.name, view.subscribers)
+        known = view.subscribers
+        names = names_of(caller.name, (name for name in known if known[name].belongs_to(caller.owner)))
     return names[0] if len(names) == 1 else None
 
 

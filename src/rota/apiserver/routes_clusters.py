@@ -4,9 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import access, admit_clusters, answers, etags, pages
-from rota.apiserver.access import Action
+from rota.apiserver.access import EVERYWHERE, Action, Caller
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
-from rota.apiserver.api import Api
 from rota.apiserver.openapi.clusters import CLUSTER_FIELDS
 from rota.apiserver.quantities import shown
 from rota.engine.mirror import Mirror
@@ -21,12 +20,13 @@ Json = dict[str, object]
 
 
 async def list_clusters(request: Request) -> Response:
-    access.require_role(caller_of(request), Action.LOOK)
+    caller = caller_of(request)
+    access.require_role(caller, Action.LOOK)
     wanted = pages.wish(request.query_params, CLUSTER_FIELDS, "name", most=CLUSTERS_MAX)
 
     def look(mirror: Mirror) -> Json:
         found, after = pages.page(mirror.clusters, str, wanted)
-        shown = [pages.pick(_cluster(mirror, mirror.clusters[name]), wanted.only) for name in found]
+        shown = [pages.pick(_cluster(mirror, mirror.clusters[name], caller), wanted.only) for name in found]
         return {"clusters": shown, "next": after}
 
     return answer(await api_of(request).engine.read(look))
@@ -35,7 +35,7 @@ async def list_clusters(request: Request) -> Response:
 async def show_cluster(request: Request) -> Response:
     access.require_role(caller_of(request), Action.LOOK)
     only = pages.chosen(request.query_params, CLUSTER_FIELDS)
-    return await _answered(api_of(request), request.path_params["ref"], only=only)
+    return await _answered(request, request.path_params["ref"], only=only)
 
 
 async def create_cluster(request: Request) -> Response:
@@ -43,13 +43,13 @@ async def create_cluster(request: Request) -> Response:
     body = await json_body(request)
     name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.create(view, body, caller))
     noted(request, f"cluster {name}")
-    return await _answered(api, name, 201)
+    return await _answered(request, name, 201)
 
 
 async def change_cluster(request: Request) -> Response:
     caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
     name = await _ask(request, lambda view, _: admit_clusters.change(view, ref, body, caller))
-    return await _answered(api_of(request), name)
+    return await _answered(request, name)
 
 
 async def delete_cluster(request: Request) -> Response:
@@ -67,11 +67,15 @@ async def _ask(request: Request, command: Command) -> str:
     return name
 
 
-async def _answered(api: Api, ref: str, status: int = 200, *, only: frozenset[str] | None = None) -> Response:
-    def look(mirror: Mirror) -> tuple[Json, str]:
-        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref)), _tag(mirror, ref)
+async def _answered(
+    request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
+) -> Response:
+    caller = caller_of(request)
 
-    shown, tag = await api.engine.read(look)
+    def look(mirror: Mirror) -> tuple[Json, str]:
+        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref), caller), _tag(mirror, ref)
+
+    shown, tag = await api_of(request).engine.read(look)
     return etags.tagged(answer(pages.pick(shown, only), status), tag)
 
 
@@ -79,9 +83,10 @@ def _tag(view: View, ref: str) -> str:
     return etags.tag_of(admit_clusters.wish_of(view, ref))
 
 
-def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
+def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
     name = cluster.name
     wish = mirror.cluster_wishes.get(name) or ClusterWish(name)
+    reads_settings = access.may(caller, Action.READ_SETTINGS, EVERYWHERE)
     nodes = [node for node in mirror.nodes.values() if node.spec.cluster == name]
     machines = [machine for machine in mirror.machines.values() if machine.cluster == name]
     waiting = [
@@ -98,7 +103,7 @@ def _cluster(mirror: Mirror, cluster: Cluster) -> Json:
         "region": wish.region,
         "labels": wish.labels,
         "provider": wish.provider,
-        "settings": wish.settings,
+        "settings": wish.settings if reads_settings else access.hidden(wish.settings),
         "capacity": shown(wish.capacity),
         "min_nodes": wish.min_nodes,
         "max_nodes": wish.max_nodes,

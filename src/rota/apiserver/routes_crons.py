@@ -8,7 +8,7 @@ from rota.apiserver.access import Action, sees
 from rota.apiserver.admission import Submitted
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
-from rota.apiserver.show_spec import spec
+from rota.apiserver.show_spec import readable, spec
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.engine.zones import zone
@@ -79,7 +79,7 @@ async def run_cron(request: Request) -> Response:
         "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
     )
     noted(request, f"job {done.job}")
-    shown = await engine.read(lambda mirror: show.job(mirror, mirror.jobs[done.job]))
+    shown = await engine.read(lambda mirror: show.job(mirror, mirror.jobs[done.job], caller))
     return answer(shown, 201 if done.new else 200)
 
 
@@ -103,7 +103,7 @@ async def _ask(request: Request, command: Command) -> str:
 async def _shown(
     request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
 ) -> Response:
-    api = api_of(request)
+    api, caller = api_of(request), caller_of(request)
     now_ms = api.now().wall_ms
 
     def look(mirror: Mirror) -> tuple[Json, str]:
@@ -111,7 +111,8 @@ async def _shown(
         if cron is None:
             raise NotFound(f"cron {ref} was deleted")
         runs = [_run(mirror, run) for run in status_of(mirror, cron).runs]
-        shown = {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(cron.template)}
+        template = readable(cron.template, caller, cron.namespace)
+        shown = {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(template)}
         return shown, etags.tag_of(cron)
 
     shown, tag = await api.engine.read(look)

@@ -86,7 +86,7 @@ def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
             and (node is None or event.node == node)
             and (kinds is None or not kinds.isdisjoint((event.kind, event.kind.partition(".")[0])))
             and (cluster is None or (event.cluster == cluster and event.job is None))
-            and may_hear(api.engine.mirror, caller, event.job)
+            and may_hear(api.engine.mirror, caller, event)
         )
 
     return fits

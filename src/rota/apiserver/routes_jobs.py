@@ -39,7 +39,7 @@ async def submit_job(request: Request) -> Response:
 
     def look(mirror: Mirror) -> tuple[show.Json, show.Json]:
         entry = _entry(mirror, done.job)
-        return {**show.job(mirror, entry), "warnings": warnings}, show.job_line(entry)
+        return {**show.job(mirror, entry, caller), "warnings": warnings}, show.job_line(entry)
 
     job, line = await api.engine.read(look)
     if not answers.wants_events(request):
@@ -55,7 +55,7 @@ async def rerun_job(request: Request) -> Response:
         "apiserver", lambda view, now: admit_rerun.rerun(view, ref, wanted, caller, now)
     )
     noted(request, f"job {done.job}")
-    shown = await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, done.job)))
+    shown = await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, done.job), caller))
     return answer(shown, 201 if done.new else 200)
 
 
@@ -75,7 +75,8 @@ async def list_jobs(request: Request) -> Response:
 
 async def show_job(request: Request) -> Response:
     only = pages.chosen(request.query_params, JOB_FIELDS)
-    shown = await api_of(request).engine.read(lambda mirror: show.job(mirror, asked(mirror, request)))
+    caller, engine = caller_of(request), api_of(request).engine
+    shown = await engine.read(lambda mirror: show.job(mirror, asked(mirror, request), caller))
     return etags.tagged(answer(pages.pick(shown, only)), etags.numbered(shown["version"]))
 
 
@@ -146,7 +147,7 @@ def job_filter(request: Request) -> Callable[[JobEntry], bool]:
 
 def _watched_jobs(api: Api, caller: Caller, fits: Callable[[JobEntry], bool]) -> watching.Watched[JobId]:
     def about(event: Event) -> Iterator[JobId]:
-        if event.job is not None and may_hear(api.engine.mirror, caller, event.job):
+        if event.job is not None and may_hear(api.engine.mirror, caller, event):
             yield event.job
 
     def look(mirror: Mirror, job: JobId) -> show.Json | None:

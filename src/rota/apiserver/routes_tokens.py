@@ -11,14 +11,17 @@ from rota.apiserver.admission import submit_key
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import wall_ms
 from rota.apiserver.openapi.server import TOKEN_FIELDS
-from rota.identity.errors import Refused, Taken
+from rota.identity.errors import NameTaken, NoSuchToken, Refused, Taken
 from rota.identity.tokens import API_PREFIX, ApiToken, Role, new_secret
 from rota.identity.vault import new_token
 from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField, Conflict, NotFound, QueueFull
+from rota.model.limits import NAME_LENGTH_MAX
 
 TOKENS_PAGE_MAX = 10_000  # as many as there may be
 LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # one that never ends is made by leaving it out
+KNOWN = ("name", "role", "namespaces", "valid_seconds", "replaces")
+_NAMES = "choose another name, revoke that token, or make its successor with replaces = its id and its name"
 NAMESPACES_MAX = 64  # of one token: each is compared at every request
 
 
@@ -34,7 +37,7 @@ async def make_token(request: Request) -> Response:
     """The secret is in this answer and nowhere else; who repeats it with its key is told the same."""
     api, caller = api_of(request), caller_of(request)
     access.require_everywhere(caller, Action.CHANGE_TOKENS)
-    said = fields.known_fields(await json_body(request), ("name", "role", "namespaces", "valid_seconds"))
+    said = fields.known_fields(await json_body(request), KNOWN)
     now_ms = wall_ms()
     wanted = new_token(
         fields.name("name", said.get("name")),
@@ -44,9 +47,14 @@ async def make_token(request: Request) -> Response:
         _ends_at_ms(said.get("valid_seconds"), now_ms),
     )
     key = submit_key(request.headers.get("idempotency-key"))
-    secret = new_secret(API_PREFIX) if key is None else api.authority.api_secret(caller.name, key)
+    secret = new_secret(API_PREFIX) if key is None else api.authority.api_secret(caller.owner, key)
+    replaces = _replaced(said.get("replaces"))
     try:
-        made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted)
+        made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted, replaces)
+    except NameTaken as refusal:
+        raise Conflict(str(refusal), field="name" if replaces is None else "replaces", hint=_NAMES) from None
+    except NoSuchToken as refusal:
+        raise NotFound(str(refusal), field="replaces", hint="see GET /v1/tokens") from None
     except Taken as refusal:
         raise Conflict(str(refusal), hint="use another key") from None
     except Refused as refusal:
@@ -56,7 +64,7 @@ async def make_token(request: Request) -> Response:
 
 
 async def revoke_token(request: Request) -> Response:
-    """It is refused from its next request on."""
+    """The token is refused from its next request on; its open streams end within 5 s."""
     api, ref = api_of(request), request.path_params["ref"]
     access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
     if not await asyncio.to_thread(api.vault.revoke_api_token, ref):
@@ -74,6 +82,10 @@ def _shown(token: ApiToken) -> pages.Json:
         "made_at_ms": token.made_at_ms,
         "expires_at_ms": token.expires_at_ms,
     }
+
+
+def _replaced(value: object) -> str | None:
+    return None if value is None else fields.text("replaces", value, NAME_LENGTH_MAX)
 
 
 def _namespaces(value: object) -> list[str]:

@@ -14,6 +14,7 @@ from rota.apiserver import (
     etags,
     show,
 )
+from rota.apiserver.access import Caller
 from rota.apiserver.admit_move import mover
 from rota.apiserver.admit_once import once
 from rota.apiserver.admit_update import Update, Updated
@@ -69,7 +70,7 @@ async def update_job(request: Request) -> Response:
         "apiserver", lambda view, now: admit_update.update(view, ref, wanted, caller, now)
     )
     noted(request, f"job {done.job.id}")
-    shown = await api.engine.read(lambda mirror: _shown(mirror, done.job.id))
+    shown = await api.engine.read(lambda mirror: _shown(mirror, done.job.id, caller))
     changed = {"at_once": done.at_once, "from_next_attempt": done.later}
     return etags.tagged(answer({**shown, "changed": changed}), etags.numbered(shown["version"]))
 
@@ -80,14 +81,14 @@ async def _wish(request: Request, admit: Admit) -> Response:
     admit = once(admit, request.headers.get("idempotency-key"))
     job: JobId = await api.engine.ask("apiserver", lambda view, now: admit(view, ref, body, caller, now))
     noted(request, f"job {job}")
-    return answer(await api.engine.read(lambda mirror: _shown(mirror, job)), 202)
+    return answer(await api.engine.read(lambda mirror: _shown(mirror, job, caller)), 202)
 
 
-def _shown(mirror: Mirror, job: JobId) -> show.Json:
+def _shown(mirror: Mirror, job: JobId, caller: Caller) -> show.Json:
     entry = mirror.jobs.get(job)
     if entry is None:
         raise NotFound(f"job {job} was deleted")
-    return show.job(mirror, entry)
+    return show.job(mirror, entry, caller)
 
 
 def _wanted(request: Request, body: object) -> Update:

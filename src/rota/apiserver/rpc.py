@@ -20,6 +20,7 @@ from rota.apiserver.finding import find_job, may_hear
 from rota.apiserver.rpc_orders import JobOrder
 from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
+from rota.apiserver.token_checks import while_valid
 from rota.apiserver.wanted import STREAMS, Wanted
 from rota.identity.audit import AuditEntry
 from rota.model.errors import BadField, Bug, RotaError
@@ -61,7 +62,7 @@ class ControllerDoor(ControllerServicer):
         async with self._entered(context, "schedule", "job", request) as caller:
             heard = self._heard(request.heard)
             done = await submit(self._api, caller, request.spec_json, request.idempotency_key)
-            self._note(context, caller.name, "schedule", f"job {done.job}", "ok")
+            self._note(context, caller, "schedule", f"job {done.job}", "ok")
             output = _output(done.job, request.heard) if request.logs else None
             await Telling(self._api, done.job, context.write, output, heard).run()
 
@@ -77,14 +78,14 @@ class ControllerDoor(ControllerServicer):
             access.require_role(caller, Action.SUBMIT)
 
             def noted(action: str, target: str, outcome: str) -> None:
-                self._note(context, caller.name, action, target, outcome)
+                self._note(context, caller, action, target, outcome)
 
             await Bulk(self._api, caller, context.write, noted).run(request_iterator)
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         async with self._entered(context, "stop", request.job, request) as caller:
             reply = await stop(self._api, caller, request)
-            self._note(context, caller.name, "stop", f"job {request.job}", "ok")
+            self._note(context, caller, "stop", f"job {request.job}", "ok")
             return reply
 
     async def Update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateReply:
@@ -96,7 +97,7 @@ class ControllerDoor(ControllerServicer):
                 "apiserver",
                 lambda view, now: admit_update.update(view, request.job, wanted, caller, now),
             )
-            self._note(context, caller.name, "update", f"job {done.job.id}", "ok")
+            self._note(context, caller, "update", f"job {done.job.id}", "ok")
             return pb.UpdateReply(version=done.job.version)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
@@ -104,7 +105,7 @@ class ControllerDoor(ControllerServicer):
             job = await self._api.engine.ask(
                 "apiserver", lambda view, _: admission.delete(view, request.job, caller)
             )
-            self._note(context, caller.name, "delete", f"job {job}", "ok")
+            self._note(context, caller, "delete", f"job {job}", "ok")
             return pb.DeleteReply()
 
     async def Pause(self, request: pb.PauseRequest, context: Context) -> pb.OrderReply:
@@ -122,13 +123,13 @@ class ControllerDoor(ControllerServicer):
     async def _order(self, action: str, request: JobOrder, context: Context) -> pb.OrderReply:
         async with self._entered(context, action, request.job, request) as caller:
             reply = await rpc_orders.order(self._api, caller, request)
-            self._note(context, caller.name, action, f"job {reply.job}", "ok")
+            self._note(context, caller, action, f"job {reply.job}", "ok")
             return reply
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
         async with self._entered(context, "drain", request.node, request) as caller:
             reply = await rpc_orders.drain(self._api, caller, request)
-            self._note(context, caller.name, "drain", f"node {reply.node}", "ok")
+            self._note(context, caller, "drain", f"node {reply.node}", "ok")
             return reply
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanReply:
@@ -163,7 +164,7 @@ class ControllerDoor(ControllerServicer):
                 events = [
                     event_to_wire(str(happened.at), happened.wall_ms, happened.event)
                     for happened in page
-                    if (not job or happened.event.job == job) and may_hear(mirror, caller, happened.event.job)
+                    if (not job or happened.event.job == job) and may_hear(mirror, caller, happened.event)
                 ]
                 if events:
                     await write(pb.EventBatch(events=events))
@@ -180,7 +181,7 @@ class ControllerDoor(ControllerServicer):
             indices = indices_from_wire(request.first_index, request.last_index, ANSWERS_MAX)
             said = Said(request.subscriber, request.job, indices, request.attempt, request.word)
             job = await self._api.engine.ask("apiserver", lambda view, _: resolve(view, said, caller))
-            self._note(context, caller.name, "resolve", f"job {job}: {said.word}", "ok")
+            self._note(context, caller, "resolve", f"job {job}: {said.word}", "ok")
             return pb.ResolveReply()
 
     async def State(self, _: pb.StateRequest, context: Context) -> None:
@@ -197,7 +198,7 @@ class ControllerDoor(ControllerServicer):
                 "apiserver",
                 lambda *_: set_pace(engine.mirror.pace, request.least_ms, request.most_ms, caller),
             )
-            self._note(context, caller.name, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
+            self._note(context, caller, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
             return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
 
     async def _find(self, ref: str, caller: Caller) -> JobId:
@@ -232,9 +233,9 @@ class ControllerDoor(ControllerServicer):
         def decide(*_: object) -> Plan:
             known = engine.mirror.subscribers
             return (
-                standing(known, name, now)
+                standing(known, name, now, caller.owner)
                 if at is None
-                else admission.acknowledge(known, name, at.revision, at.index)
+                else admission.acknowledge(known, name, at.revision, at.index, caller.owner)
             )
 
         kept: Subscriber = await engine.ask("apiserver", decide)
@@ -258,24 +259,30 @@ class ControllerDoor(ControllerServicer):
         self, context: Context, action: str, target: str, request: Any = None
     ) -> AsyncIterator[Caller]:
         """Who calls, and the outermost edge for whatever goes wrong; a request is looked at first of all."""
-        name = ""
+        caller: Caller | None = None
         try:
             said = dict(context.invocation_metadata() or ())
             caller = who_calls(self._api.vault, str(said.get("authorization", "")))
-            name = caller.name
             if request is not None:
                 bounds.check(request)
-            yield caller
+            async with while_valid(self._api.vault, caller):
+                yield caller
         except grpc.aio.AbortError:
             raise
         except Exception as error:
             refused = _told(error, action)
-            self._note(context, name, action, target, refused.code)
+            self._note(context, caller, action, target, refused.code)
             await _abort(context, refused)
 
-    def _note(self, context: Context, who: str, action: str, target: str, outcome: str) -> None:
+    def _note(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
         entry = AuditEntry(
-            at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=origin(context)
+            at_ms=wall_ms(),
+            who=caller.name if caller else "",
+            token=caller.token if caller else "",
+            action=action,
+            target=target,
+            outcome=outcome,
+            origin=origin(context),
         )
         self._api.audit.write(entry)
 

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from rota.apiserver import show_service
+from rota.apiserver.access import Caller
 from rota.apiserver.pages import Wish, pick
-from rota.apiserver.show_spec import devices, needs, node_name, placement, spec, versions
+from rota.apiserver.show_spec import devices, needs, node_name, placement, readable, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model.adoption import JobAdoption
@@ -51,10 +52,10 @@ _PENDING, _ACCEPTED, _RUNNING, _STOPPING, _FIRST_END, _HELD = map(
 _UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
 
 
-def job(mirror: Mirror, entry: JobEntry) -> Json:
+def job(mirror: Mirror, entry: JobEntry, caller: Caller) -> Json:
     shown = {
         **job_line(entry),
-        "spec": spec(entry.spec),
+        "spec": spec(readable(entry.spec, caller, entry.spec.namespace)),
         "needs": needs(entry.spec),
         "placement": placement(mirror, entry),
     }
@@ -395,6 +396,7 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
         "exit_codes": None if code is None else {str(code): tasks},
         "state": happened.state,
         "cluster": happened.cluster,
+        "namespace": happened.namespace,
         "step": happened.step,
         "result": None if happened.result is None else msgspec.Raw(happened.result.encode()),
         "counts": happened.counts or None,

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from rota.apiserver import show_service
+import msgspec
+
+from rota.apiserver import access, show_service
+from rota.apiserver.access import Action, Caller
 from rota.apiserver.quantities import shown
 from rota.apiserver.services import signal_name
 from rota.engine.entries import JobEntry
@@ -29,7 +32,16 @@ Json = dict[str, Any]
 BLOCKS_LOOKED_AT = 256  # for the last decision, newest first: the largest jobs have many more
 
 
+def readable(wanted: JobSpec, caller: Caller, namespace: str) -> JobSpec:
+    """The spec as the caller may read it: without values of environments, unless it may submit there."""
+    if access.may(caller, Action.READ_ENVIRONMENTS, namespace):
+        return wanted
+    steps = tuple(msgspec.structs.replace(step, env=access.hidden(step.env)) for step in wanted.steps)
+    return msgspec.structs.replace(wanted, env=access.hidden(wanted.env), steps=steps)
+
+
 def spec(wanted: JobSpec) -> Json:
+    """All of it: what a caller is shown goes through `readable` first."""
     left = dict(wanted.needs)
     return {
         "name": wanted.name,

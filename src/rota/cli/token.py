@@ -53,13 +53,17 @@ def command() -> None:
     "--namespace", "namespaces", multiple=True, help="Where only; repeatable. [default: everywhere]"
 )
 @click.option("--valid", metavar="720h", help="For how long. [default: until it is revoked]")
+@click.option(
+    "--replaces", metavar="TOKEN", help="The id of a token of the same NAME; it is valid until revoked."
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def make(
-    cluster: Cluster, *, name: str, role: str, namespaces: Sequence[str], valid: str | None, output: str
+    cluster: Cluster, *, name: str, role: str, namespaces: Sequence[str], output: str, **wishes: str | None
 ) -> None:
     """Make a token for NAME, and print its secret: it is told this once."""
-    made = cluster.make_token(name, role, *namespaces, valid_seconds=valid)
+    valid, replaces = wishes["valid"], wishes["replaces"]
+    made = cluster.make_token(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
     emit_one(output, made, made.id, lambda: iter((made.token or "",)))
     if output in ("table", "wide"):
         tell(f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file")
@@ -78,7 +82,7 @@ def list_tokens(cluster: Cluster, output: str) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="TOKEN")
 @with_cluster(WORKING_SECONDS)
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
-    """Take tokens back, by their ids: they are refused from their next request on."""
+    """Take tokens back, by their ids: their next requests are refused, open streams end within 5 s."""
     for one in ids:
         cluster.revoke_token(one)
         tell(f"token {clean(one)} is revoked")

@@ -17,16 +17,25 @@ class Access:
         return [read(Token, item) for item in listed(answer, "tokens")]
 
     def make_token(
-        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+        self,
+        name: str,
+        role: str,
+        *namespaces: str,
+        valid_seconds: str | float | None = None,
+        replaces: str | None = None,
     ) -> Token:
-        """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
+        """A token for another user, everywhere unless namespaces are named; its secret is told this once.
+
+        `replaces` is the id of a valid token of the same name: the new one has its positions.
+        """
         body: dict[str, Any] = {"name": name, "role": role, "namespaces": list(namespaces) or ["*"]}
         body |= {} if valid_seconds is None else {"valid_seconds": valid_seconds}
+        body |= {} if replaces is None else {"replaces": replaces}
         key = {"Idempotency-Key": new_key()}  # who repeats this gets the same token, not a second one
         return read(Token, self.transport.call(Request("POST", "/v1/tokens", body=body, headers=key)))
 
     def revoke_token(self, token_id: str) -> None:
-        """It is refused from its next request on."""
+        """The token is refused from its next request on; its open streams end within 5 s."""
         self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
 
     def join_token(self, **wishes: Any) -> JoinToken:

@@ -177,6 +177,7 @@ class Event:
     at_ms: int | None = None
     job: str | None = None
     node: str | None = None
+    namespace: str | None = None  # of what is no job: a cron, or the namespace itself
     indices: tuple[tuple[int, int], ...] | None = None
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None

@@ -20,6 +20,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     at_ms: int
     who: str
+    token: str = ""  # id: names may be used again once a token is gone
     action: str
     target: str
     outcome: str
@@ -99,6 +100,7 @@ def _clean(entry: AuditEntry) -> AuditEntry:
     return AuditEntry(
         at_ms=entry.at_ms,
         who=_text(entry.who),
+        token=_text(entry.token),
         action=_text(entry.action),
         target=_text(entry.target),
         outcome=_text(entry.outcome),

@@ -13,5 +13,13 @@ class Taken(Refused):
     """What is to be made was made before, otherwise."""
 
 
+class NameTaken(Taken):
+    """Another token that is still valid has the name."""
+
+
+class NoSuchToken(Refused):
+    """The token that is to be replaced does not exist."""
+
+
 class Unsafe(ValueError):
     """The operator's: a file that must not be trusted or used as it is; the message says how to mend it."""

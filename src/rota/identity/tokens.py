@@ -81,6 +81,12 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: tuple[str, ...]
     made_at_ms: int
     expires_at_ms: int | None = None
+    owner: str = ""  # the first token of those that replaced one another, by its id; empty: this one
+
+    @property
+    def owned_by(self) -> str:
+        """Whose positions and names are kept: the same for a token and the ones that replace it."""
+        return self.owner or self.id
 
     def grants_as(self, other: "ApiToken") -> bool:
         """Whether both are good for the same, and for as long."""

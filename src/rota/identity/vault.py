@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from rota.identity import files, tokens
-from rota.identity.errors import JoinRefused, Refused, Taken, Unsafe
+from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, Refused, Taken, Unsafe
 from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
 from rota.model.limits import WATCHERS_MAX
 
@@ -48,6 +48,7 @@ class _Snapshot:
     stamp: tuple[int, int, int] | None
     contents: Contents
     by_digest: Mapping[str, ApiToken]
+    by_id: Mapping[str, ApiToken]
 
 
 class Vault:
@@ -120,15 +121,34 @@ class Vault:
         return any(one.id == watcher_id for one in self.list_watchers())
 
     def make_api_token(
-        self, name: str, role: Role, namespaces: Sequence[str], now_ms: int, expires_at_ms: int | None = None
+        self,
+        name: str,
+        role: Role,
+        namespaces: Sequence[str],
+        now_ms: int,
+        expires_at_ms: int | None = None,
+        *,
+        replaces: str | None = None,
     ) -> str:
         """Its secret."""
         secret = tokens.new_secret(tokens.API_PREFIX)
-        self.keep_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms))
+        self.keep_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms), replaces)
         return secret
 
-    def keep_api_token(self, secret: str, wanted: ApiToken) -> Made:
-        """By a secret that the caller has made: whoever does the same again is told of the same token."""
+    def make_server_token(self, name: str, now_ms: int) -> str:
+        """The secret of a token for the user of a server, as admin of all.
+
+        Servers of one cluster share the vault: each has its own secret, all have one name and owner.
+        """
+        former = next((one for one in self.list_api_tokens() if one.name == name), None)
+        replaces = former.id if former is not None and not _is_over(former, now_ms) else None
+        return self.make_api_token(name, Role.ADMIN, ("*",), now_ms, replaces=replaces)
+
+    def keep_api_token(self, secret: str, wanted: ApiToken, replaces: str | None = None) -> Made:
+        """By a secret that the caller has made: whoever does the same again is told of the same token.
+
+        Its name must not be that of another valid token, unless it `replaces` that one, by its id.
+        """
         token = msgspec.structs.replace(wanted, digest=tokens.digest(secret))
         with self._changing() as change:
             change.drop_old(token.made_at_ms)
@@ -136,6 +156,7 @@ class Vault:
             if before is None and token.digest in change.revoked:
                 raise Taken("this key has made a token that was revoked")
             if before is None:
+                token = change.named(token, replaces)
                 change.api_tokens.append(token)
         if before is not None and not before.grants_as(token):
             raise Taken(f"this key has made token {before.id}, which is good for something else")
@@ -147,6 +168,11 @@ class Vault:
         if token is None or _is_over(token, now_ms):
             return None
         return token
+
+    def is_valid(self, token_id: str, now_ms: int) -> bool:
+        """Whether the token exists and has not expired. Cheap: open streams ask every few seconds."""
+        token = self._current().by_id.get(token_id)
+        return token is not None and not _is_over(token, now_ms)
 
     def revoke_api_token(self, token_id: str) -> bool:
         """Was there such a token?"""
@@ -203,6 +229,21 @@ class _Change:
         self.api_tokens = [token for token in self.api_tokens if not _is_over(token, long_ago_ms)]
         self.join_tokens = [token for token in self.join_tokens if not _is_over(token, long_ago_ms)]
 
+    def named(self, token: ApiToken, replaces: str | None) -> ApiToken:
+        """The token with its owner; raises where its name is taken."""
+        valid = [one for one in self.api_tokens if not _is_over(one, token.made_at_ms)]
+        if replaces is None:
+            holder = next((one for one in valid if one.name == token.name), None)
+            if holder is not None:
+                raise NameTaken(f"token {holder.id} is called {token.name} already")
+            return token
+        former = next((one for one in valid if one.id == replaces), None)
+        if former is None:
+            raise NoSuchToken("no valid token has this id")
+        if former.name != token.name:
+            raise NameTaken(f"token {former.id} is called {former.name}, not {token.name}")
+        return msgspec.structs.replace(token, owner=former.owned_by)
+
     def contents(self) -> Contents:
         if max(len(self.api_tokens), len(self.join_tokens)) > MAX_TOKENS:
             raise Refused(
@@ -236,7 +277,7 @@ def _read(path: Path) -> _Snapshot:
     # The stamp is taken first: if a newer file comes between, the next look reads once more.
     stamp = _stamp(path)
     if stamp is None:
-        return _Snapshot(None, Contents(), {})
+        return _Snapshot(None, Contents(), {}, {})
     try:
         contents = msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=Contents)
     except msgspec.MsgspecError as error:
@@ -245,7 +286,8 @@ def _read(path: Path) -> _Snapshot:
         raise Unsafe(
             f"{path} was written by a newer Rota (version {contents.version}, this one reads {VERSION})"
         )
-    return _Snapshot(stamp, contents, {token.digest: token for token in contents.api_tokens})
+    by_digest = {token.digest: token for token in contents.api_tokens}
+    return _Snapshot(stamp, contents, by_digest, {token.id: token for token in contents.api_tokens})
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -52,7 +52,8 @@ class Runs:
     def skip(self, count: int, reason: str) -> None:
         self.status = msgspec.structs.replace(self.status, skipped=self.status.skipped + count, reason=reason)
         times = "an instant passes" if count == 1 else f"{count} instants pass"
-        self._events.append(Event("cron.skipped", f"cron {self._cron.name}: {times} without a run: {reason}"))
+        why = f"cron {self._cron.name}: {times} without a run: {reason}"
+        self._events.append(Event("cron.skipped", why, namespace=self._cron.namespace))
 
     def reach(self, last_ms: int) -> None:
         self.status = msgspec.structs.replace(self.status, last_ms=last_ms)

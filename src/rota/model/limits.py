@@ -228,6 +228,7 @@ LEASE_MARGIN_MS_MIN = 1_000  # what a commit may take
 LEADER_TTL_SECONDS = 10  # so long after a leader's last word another may lead, where several stand for it
 LEADER_TTL_SECONDS_MIN = 2  # etcd raises less to this
 LEADER_TTL_SECONDS_MAX = 300
+TOKEN_CHECK_SECONDS = 2.0  # between two looks at the token of an open stream: revocation ends it within 5 s
 STANDBY_AGE_MS = 5_000  # what a standby knows is shown if it is no older; else the leader is asked first
 STANDBY_AGE_MAX_MS = 600_000  # nor is it shown at all if it is older: tokens may have been revoked since
 SPREAD_MS = 12  # for each node, over which they spread their calls: one costs the server some 4 ms of a core

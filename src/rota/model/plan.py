@@ -129,6 +129,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster: str | None = None
     result: str | None = None  # what an attempt reported, as JSON
     counts: dict[str, int] = {}  # numbers that the kind is about, by name
+    namespace: str | None = None  # of what is no job and belongs to one: tokens of others do not hear it
 
 
 class Plan(msgspec.Struct, frozen=True):

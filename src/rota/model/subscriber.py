@@ -11,6 +11,11 @@ class Subscriber(msgspec.Struct, frozen=True):
     name: str
     revision: int
     index: int
+    owner: str = ""  # of the token that keeps it; empty: kept before owners were noted
+
+    def belongs_to(self, owner: str) -> bool:
+        """Whether it was not kept by a former holder of the token's name."""
+        return not self.owner or self.owner == owner
 
     @property
     def key(self) -> Key:

@@ -73,6 +73,7 @@ def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
         why=event.why,
         step=event.step,
         result_json=event.result or "",
+        namespace=event.namespace or "",
         counts=event.counts,
     )
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rota.identity.token_files import read_token, write_token
-from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 
 
@@ -26,7 +25,7 @@ class Context:
         except (OSError, ValueError):
             known = False
         if not known:
-            write_token(token_file, self.vault.make_api_token("local", Role.ADMIN, ("*",), now_ms))
+            write_token(token_file, self.vault.make_server_token("local", now_ms))
         lines = [f'addr = "{",".join(urls)}"', f'token_file = "{token_file}"']
         if self.ca_pem is not None:
             (directory / "ca.crt").write_bytes(self.ca_pem)

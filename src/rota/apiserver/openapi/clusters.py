@@ -38,7 +38,10 @@ class Cluster(Answer):
     region: Annotated[str | None, said("where its nodes are")]
     labels: Annotated[dict[str, str], said("of its nodes")]
     provider: Annotated[str, said(f"who makes its nodes: one of {', '.join(PROVIDERS)}")]
-    settings: Annotated[dict[str, str], said("the provider's own")]
+    settings: Annotated[
+        dict[str, str],
+        said("the provider's own; values are hidden (***) unless the token is an admin's of all namespaces"),
+    ]
     capacity: Annotated[Amounts, said("of each machine that the provider makes")]
     min_nodes: Annotated[int, said("it has at least so many")]
     max_nodes: Annotated[int, said("and at most so many")]

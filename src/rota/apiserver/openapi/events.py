@@ -23,6 +23,7 @@ class Event(Answer):
     job: Annotated[str | None, said("the id of the job it is about")]
     node: Annotated[str | None, said("the name of the node it is about")]
     cluster: Annotated[str | None, said("the name of the cluster it is about")]
+    namespace: Annotated[str | None, said("the namespace it is about, or of the cron it is about")]
     indices: Annotated[list[tuple[int, int]] | None, said("ranges of tasks, each from and to")]
     attempts: Annotated[int | None, said("the number of the attempt, where all have the same")]
     exit_codes: Annotated[dict[str, int] | None, said("how many tasks ended with which")]

@@ -111,7 +111,7 @@ class TokenPage(Answer):
 class TokenBody(Body):
     """What a token is to be good for."""
 
-    name: Annotated[str, said("of whom it stands for")]
+    name: Annotated[str, said("of its user or program; no other valid token may have it")]
     role: Annotated[str, said(f"one of {', '.join(Role)}")]
     namespaces: Annotated[list[str], said("where it is good; `*`: everywhere")] = field(
         default_factory=lambda: ["*"]
@@ -119,6 +119,7 @@ class TokenBody(Body):
     valid_seconds: Annotated[float | int | str | None, said("for how long: `720h`; null: until revoked")] = (
         None
     )
+    replaces: Annotated[str | None, said("the id of a valid token of the same name, its predecessor")] = None
 
 
 class JoinToken(Answer):

@@ -16,15 +16,25 @@ class AsyncAccess:
         return await apart(lambda: self._sync.tokens(**query))
 
     async def make_token(
-        self, name: str, role: str, *namespaces: str, valid_seconds: str | float | None = None
+        self,
+        name: str,
+        role: str,
+        *namespaces: str,
+        valid_seconds: str | float | None = None,
+        replaces: str | None = None,
     ) -> Token:
-        """A token for somebody else, everywhere unless namespaces are named; its secret is told this once."""
+        """A token for another user, everywhere unless namespaces are named; its secret is told this once.
+
+        `replaces` is the id of a valid token of the same name: the new one has its positions.
+        """
         return await apart(
-            lambda: self._sync.make_token(name, role, *namespaces, valid_seconds=valid_seconds)
+            lambda: self._sync.make_token(
+                name, role, *namespaces, valid_seconds=valid_seconds, replaces=replaces
+            )
         )
 
     async def revoke_token(self, token_id: str) -> None:
-        """It is refused from its next request on."""
+        """The token is refused from its next request on; its open streams end within 5 s."""
         await apart(lambda: self._sync.revoke_token(token_id))
 
     async def join_token(self, **wishes: Any) -> JoinToken:

@@ -394,7 +394,7 @@ class GpuStatistics(_message.Message):
     def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step", "result_json", "counts")
+    __slots__ = ("sequence", "at_ms", "kind", "job", "node", "first_index", "last_index", "attempt", "exit_code", "state", "why", "step", "result_json", "namespace", "counts")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +415,7 @@ class Event(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     sequence: str
     at_ms: int
@@ -429,8 +430,9 @@ class Event(_message.Message):
     why: str
     step: int
     result_json: str
+    namespace: str
     counts: _containers.ScalarMap[str, int]
-    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ..., result_json: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[str] = ..., at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., job: _Optional[str] = ..., node: _Optional[str] = ..., first_index: _Optional[_Iterable[int]] = ..., last_index: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., exit_code: _Optional[int] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., step: _Optional[int] = ..., result_json: _Optional[str] = ..., namespace: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
     __slots__ = ("subscriber", "sequence")
