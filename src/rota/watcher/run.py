@@ -164,13 +164,14 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
         node = await self._who(context)
         try:
-            await self.take_log(_checked(request_iterator))
+            await self.take_log(node, _checked(request_iterator))
         except BadField as nonsense:
             await self._refuse_call(node, nonsense, context)
         return pb.LogDone()
 
-    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
-        await self._readings.take(chunks)
+    async def take_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
+        """Pass on what this node, whose identity is certain, answers to a reading that was asked of it."""
+        await self._readings.take(node, chunks)
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
