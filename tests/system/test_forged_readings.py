@@ -1,4 +1,4 @@
-"""A node can answer only what it was asked: with its own certificate it writes into no other node's readings."""
+"""A node answers only what it was asked: its certificate opens no reading of another node."""
 
 import contextlib
 import io

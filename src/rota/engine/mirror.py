@@ -87,7 +87,9 @@ class Mirror(Standing):
         self.now_ms = 0
         self.read_at_ms = 0
         self.is_short = False  # of disk space, as far as its store says
-        self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
+        self.touched: dict[
+            NodeId, None
+        ] = {}  # whose assignment may have changed, or that are revoked; emptied by the driver
         self.refusals = Refusals()
         self._lines = Lines(self.refusals)
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
@@ -380,6 +382,8 @@ class Mirror(Standing):
     def _set_node_wish(self, record: NodeWish) -> None:
         self._node(record.id).wish = record
         self._refit(self.nodes[record.id])
+        if record.revoked:
+            self.touched[record.id] = None  # its connections end
 
     def _set_namespace(self, record: Namespace) -> None:
         self.namespaces[record.name] = record
@@ -421,7 +425,9 @@ class Mirror(Standing):
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
         if job.spec.kind is _SYSTEM and any(now.phase[position] == _PENDING for position in changed):
-            self._lines.note_better(job)  # a line that another of its tasks blocks: each waits for its own node
+            self._lines.note_better(
+                job
+            )  # a line that another of its tasks blocks: each waits for its own node
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""

@@ -6,9 +6,10 @@ calls, and without both checks one could write into what another node is being r
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 
 from rota.model.columns import column
@@ -102,6 +103,29 @@ class Reading:
         self.closed = True
         self._ahead.clear()
         self._room.set()  # frees the call that waits to put one more
+
+
+class Pushes:
+    """The calls with which nodes answer readings, so that those of one node can be ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[NodeId, dict[asyncio.Timeout, None]] = {}
+
+    @contextlib.contextmanager
+    def of(self, node: NodeId) -> Iterator[asyncio.Timeout]:
+        """A limit for one call of this node, which expires when its calls are ended."""
+        limit = asyncio.timeout(None)
+        self._of.setdefault(node, {})[limit] = None
+        try:
+            yield limit
+        finally:
+            del self._of[node][limit]
+            if not self._of[node]:
+                del self._of[node]
+
+    def end(self, node: NodeId) -> None:
+        for limit in self._of.get(node, ()):
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 class LogReadings:
