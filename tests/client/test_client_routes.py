@@ -72,6 +72,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/nodes/{ref}/drain": (lambda c: c.drain("n1", if_etag='"x"'),),
     "POST /v1/nodes/{ref}/cordon": (lambda c: c.cordon("n1", if_etag='"x"'),),
     "POST /v1/nodes/{ref}/open": (lambda c: c.open("n1", if_etag='"x"'),),
+    "POST /v1/nodes/{ref}/revoke": (lambda c: c.revoke_node("n1", if_etag='"x"'),),
     "GET /v1/brake": (lambda c: c.brake(),),
     "POST /v1/brake/release": (lambda c: c.release_brake(),),
     "GET /v1/namespaces": (lambda c: c.namespaces(),),

@@ -19,7 +19,7 @@ from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Link
 from rota.model.plan import NOTHING, OWNERS, Plan, Record
-from rota.model.sync import Hello, JobOrders, LogRequest
+from rota.model.sync import Hello, JobOrders, LogPiece, LogRequest
 from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
@@ -219,7 +219,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 ) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
         door = Door(engine, cast(Authority, None))
-        door._sessions[A] = Session(A, cast(Told, None))
+        session = door._sessions[A] = Session(A, cast(Told, None))
         said = b""
 
         async def read() -> bool:
@@ -233,7 +233,10 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 
         reading = group.create_task(read())
         await turns()
-        await door.take_log(sent(*(pb.LogChunk(id=1, code=code, data=code.encode()) for code in codes)))
+        asked = only_reading(session)
+        await door.take_log(
+            A, sent(*(pb.LogChunk(id=asked, code=code, data=code.encode()) for code in codes))
+        )
 
     assert reading.result() is is_whole
     assert said == "".join(codes).replace("done", "").encode()
@@ -248,6 +251,41 @@ async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anythi
 
         with pytest.raises(Unavailable, match="is not connected any more"):
             await anext(pieces)
+
+
+async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: GatedStore) -> None:
+    async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
+        door = Door(engine, cast(Authority, None))
+        session = door._sessions[A] = Session(A, cast(Told, None))
+        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        reading = group.create_task(read_all(pieces))
+        await turns()
+        asked = only_reading(session)
+        await door.take_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
+        await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
+        await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
+
+    assert reading.result() == b"said"
+
+
+async def test_ids_of_readings_cannot_be_counted_up_to(store: GatedStore) -> None:
+    async with running(store, PLACES_NOTHING) as engine:
+        door = Door(engine, cast(Authority, None))
+        session = Session(A, cast(Told, None))
+        ids = {door._readings.open(session)[0] for _ in range(1000)}
+
+    assert len(ids) == 1000
+    assert min(ids) > 2**40
+
+
+async def read_all(pieces: AsyncIterator[LogPiece]) -> bytes:
+    return b"".join([piece.data async for piece in pieces])
+
+
+def only_reading(session: Session) -> int:
+    """The id of the one log that was asked for over this connection."""
+    [asked] = [word.open_log.id for word in session.words if word.HasField("open_log")]
+    return asked
 
 
 async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:

@@ -18,7 +18,7 @@ from rota.apiserver.recovery import owned
 from rota.apiserver.spec import check, parse_spec, said_needs
 from rota.model.amounts import parse_seconds, show_amount
 from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
-from rota.model.ids import JobId, Key, NodeId
+from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.lifecycle import NodeState
 from rota.model.limits import DRAIN_SECONDS_MAX, JOBS_WAITING_MAX, NAME_LENGTH_MAX
@@ -26,7 +26,7 @@ from rota.model.needs import assess, noted
 from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
 from rota.model.plan import Event, Instant, Plan
 from rota.model.subscriber import Subscriber
-from rota.model.view import NodeView, View, keys_of
+from rota.model.view import NodeView, View, keys_of, keys_of_node
 
 SUBMIT_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
 
@@ -117,6 +117,9 @@ def wish_node(
 ) -> Plan:
     access.require_everywhere(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
+    if node.revoked:
+        hint = "its machine can join as a new node: rota node token"
+        raise Conflict(f"node {node.spec.name} was revoked", hint=hint)
     wish = node.wish or NodeWish(node.spec.id)
     changed = msgspec.structs.replace(
         wish, eligibility=eligibility, drain_by_ms=drain.by_ms, drain_all=drain.everything
@@ -169,12 +172,11 @@ def _refuse_leased(view: View, node: NodeView) -> None:
 
 
 def forget_node(node: NodeView, why: str) -> Plan:
-    keys = tuple(Key(f"node/{node.spec.id}/{part}") for part in ("spec", "wish", "status"))
     event = Event("node.changed", why, node=node.spec.id)
     last = node.wish or NodeWish(
         node.spec.id
     )  # written first, so that whoever had a task for it is looked at
-    return Plan((last,), deletes=keys, events=(event,), why=why, answer=node.spec.id)
+    return Plan((last,), deletes=keys_of_node(node.spec.id), events=(event,), why=why, answer=node.spec.id)
 
 
 def enroll(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:

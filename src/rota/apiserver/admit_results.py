@@ -131,7 +131,10 @@ def _refuse_others(view: View, job: JobView, attempt: tuple[int, int], caller: C
         raise NotAllowed(f"{caller.name} is not known here")
     index, number = attempt
     block, position = divmod(index, BLOCK_TASKS)
-    speaks_for = caller.task.node if caller.task is not None else caller.node
+    speaks_for = caller.node if caller.task is None else NodeId(caller.task.node)
+    node = None if speaks_for is None else view.nodes.get(speaks_for)
+    if node is not None and node.revoked:
+        raise NotAllowed(f"node {node.spec.name} was revoked")
     if _node_of(job.attempts[block], position, number) not in (None, speaks_for):
         raise NotAllowed(f"attempt {number} of task {index} of job {job.spec.id} is on another node")
 

@@ -10,8 +10,10 @@ from rota.apiserver import (
     admission,
     admit_brake,
     admit_namespaces,
+    admit_revoke,
     answers,
     etags,
+    fields,
     pages,
     show,
     watching,
@@ -123,6 +125,15 @@ async def open_node(request: Request) -> Response:
     return await _wish(request, Eligibility.OPEN)
 
 
+async def revoke_node(request: Request) -> Response:
+    caller, ref = caller_of(request), request.path_params["ref"]
+    fields.known_fields(await json_body(request), ())
+    usable_ms = round(api_of(request).authority.node_usable.total_seconds() * 1000)
+    return await _changed(
+        request, lambda view, now: admit_revoke.revoke_node(view, ref, caller, now, usable_ms)
+    )
+
+
 async def change_node(request: Request) -> Response:
     caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
     return await _changed(request, lambda view, _: admit_namespaces.taint_node(view, ref, body, caller))
@@ -177,4 +188,5 @@ ROUTES = [
     answers.route("POST", "/v1/nodes/{ref}/drain", drain_node),
     answers.route("POST", "/v1/nodes/{ref}/cordon", cordon_node),
     answers.route("POST", "/v1/nodes/{ref}/open", open_node),
+    answers.route("POST", "/v1/nodes/{ref}/revoke", revoke_node),
 ]

@@ -286,6 +286,7 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "reason": _reason(entry),
         "shortage": status.shortage if status else None,
         "certificate_expires_at_ms": status.certificate_expires_at_ms if status else None,
+        "revoked_until_ms": entry.wish.revoked_until_ms if entry.wish else None,
     }
 
 
@@ -310,6 +311,8 @@ def node_labels(entry: NodeEntry) -> dict[str, str]:
 
 
 def eligibility(entry: NodeEntry) -> Eligibility:
+    if entry.revoked:
+        return Eligibility.REVOKED
     if entry.drains:
         return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
     return entry.wish.eligibility if entry.wish else Eligibility.OPEN

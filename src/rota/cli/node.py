@@ -120,6 +120,15 @@ def untaint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -
     _tainted(output, cluster.untaint(node, *taints))
 
 
+@command.command("revoke")
+@click.argument("nodes", nargs=-1, required=True)
+@output_option
+@with_cluster(WORKING_SECONDS)
+def revoke(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
+    """Cut nodes off for ever: their certificates open nothing, and their work counts as lost."""
+    _changed(output, [cluster.revoke_node(node) for node in nodes])
+
+
 @command.command("delete")
 @click.argument("nodes", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)

@@ -55,6 +55,10 @@ class Nodes:
         """Undo drain and cordon."""
         return self._change(ref, "open", {}, if_etag)
 
+    def revoke_node(self, ref: str, *, if_etag: str | None = None) -> Node:
+        """Cut a node off, for ever: its certificate opens nothing any more, its work counts as lost."""
+        return self._change(ref, "revoke", {}, if_etag)
+
     def taint(self, ref: str, *taints: str, if_etag: str | None = None) -> Node:
         """Keep work off a node that does not tolerate these: `key` or `key=value`."""
         return self._patch(ref, {"taint": list(taints)}, if_etag)

@@ -31,6 +31,7 @@ class Node:
     reason: str | None = None
     shortage: str | None = None
     certificate_expires_at_ms: int | None = None
+    revoked_until_ms: int | None = None  # of a revoked node: when it is forgotten
     etag: str | None = None  # of what operators wish of it
     raw: Mapping[str, Any] = raw_field()
 

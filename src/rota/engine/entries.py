@@ -458,6 +458,10 @@ class NodeEntry:
         self.report_ms = report_ms
 
     @property
+    def revoked(self) -> bool:
+        return self.wish is not None and self.wish.revoked
+
+    @property
     def drains(self) -> bool:
         wished = self.wish is not None and self.wish.drains
         return wished or self.retires or (self.status is not None and self.status.leaving)

@@ -87,7 +87,9 @@ class Mirror(Standing):
         self.now_ms = 0
         self.read_at_ms = 0
         self.is_short = False  # of disk space, as far as its store says
-        self.touched: dict[NodeId, None] = {}  # whose assignment may have changed; emptied by the driver
+        self.touched: dict[
+            NodeId, None
+        ] = {}  # whose assignment may have changed, or that are revoked; emptied by the driver
         self.refusals = Refusals()
         self._lines = Lines(self.refusals)
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
@@ -380,6 +382,8 @@ class Mirror(Standing):
     def _set_node_wish(self, record: NodeWish) -> None:
         self._node(record.id).wish = record
         self._refit(self.nodes[record.id])
+        if record.revoked:
+            self.touched[record.id] = None  # its connections end
 
     def _set_namespace(self, record: Namespace) -> None:
         self.namespaces[record.name] = record

@@ -40,7 +40,7 @@ class NodeDoor(Protocol):
     async def converse(self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line) -> None:
         """Until one side ends it."""
 
-    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None: ...
+    async def take_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None: ...
     async def leave(self, node: NodeId, reason: str) -> None: ...
 
 
@@ -156,7 +156,7 @@ class Standin:
                 self._read_out(word.open_log)
             case "open_outputs":
                 refusal = error_chunk(word.open_outputs.id, "a worker that is dialled keeps no files")
-                self._tasks.create_task(self._door.take_log(refusal))
+                self._tasks.create_task(self._door.take_log(self._node, refusal))
             case "close_log":
                 reading = self._readings.pop(word.close_log.id, None)
                 if reading is not None:
@@ -196,7 +196,8 @@ class Standin:
         handle = partial(self._handle, name, follow=asked.follow)
         source = Source(self._worker, handle, self._tasks, lambda: name in self._wards)
         chunks = chunks_of(source, asked)
-        reading = self._readings[asked.id] = self._tasks.create_task(self._door.take_log(chunks))
+        taking = self._door.take_log(self._node, chunks)
+        reading = self._readings[asked.id] = self._tasks.create_task(taking)
         reading.add_done_callback(lambda _: self._readings.pop(asked.id, None))
 
     async def _handle(self, name: Name, *, follow: bool) -> str:

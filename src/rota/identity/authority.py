@@ -83,6 +83,11 @@ class Authority:
     def period(self) -> Period:
         return certificates.period_of(self.ca_pem)
 
+    @property
+    def node_usable(self) -> timedelta:
+        """For how long a node's certificate that is signed now can be shown or renewed."""
+        return NODE_LIFE + self.renewal_window
+
     def task_tokens(self) -> TaskTokens:
         """By a secret that every server with this CA has, and nobody else."""
         return TaskTokens(self._secret(b"rota task tokens"))

@@ -68,7 +68,7 @@ class Silence:
         over: list[tuple[int, int]] = []
         for node, entry in view.nodes.items():
             status = entry.status
-            if status is None or status.state is NodeState.LEFT:
+            if status is None or status.state is NodeState.LEFT or entry.revoked:
                 continue
             if status.silent_at_ms is not None:
                 self._silent.append((status.silent_at_ms, node))
@@ -147,7 +147,9 @@ _RANK = {level: rank for rank, level in enumerate(Level)}
 
 
 def is_said_gone(node: NodeView) -> bool:
-    """An operator's word holds for the silence in which it was said."""
+    """An operator's word holds for the silence in which it was said; that it is revoked holds for ever."""
+    if node.revoked:
+        return True
     at_ms, said_ms = _silent_at_ms(node), None if node.wish is None else node.wish.gone_at_ms
     return at_ms is not None and said_ms is not None and said_ms > at_ms
 

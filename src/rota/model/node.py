@@ -15,6 +15,7 @@ class Eligibility(StrEnum):
     CORDONED = "cordoned"
     DRAINING = "draining"
     DRAINED = "drained"  # derived: draining, and nothing is left
+    REVOKED = "revoked"  # its certificate opens nothing any more, and no other wish takes that back
 
 
 DIALLED = "dialled"  # label and taint of nodes that are dialled: only what is pinned to one is placed there
@@ -56,10 +57,17 @@ class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
     gone_at_ms: int | None = (
         None  # cluster time at which somebody said that it is gone, in the silence it then kept
     )
+    revoked_until_ms: int | None = (
+        None  # wall clock: until then a certificate of it might be shown or renewed
+    )
 
     @property
     def key(self) -> Key:
         return Key(f"node/{self.id}/wish")
+
+    @property
+    def revoked(self) -> bool:
+        return self.eligibility is Eligibility.REVOKED
 
     @property
     def drains(self) -> bool:

@@ -146,6 +146,10 @@ class NodeView(Protocol):
     @property
     def status(self) -> NodeStatus | None: ...
     @property
+    def revoked(self) -> bool:
+        """Its certificate opens nothing any more, by an operator's word."""
+
+    @property
     def link(self) -> Link: ...
     @property
     def heard_at_ms(self) -> int: ...
@@ -300,6 +304,11 @@ def worker_node(view: View, worker_id: str) -> NodeView | None:
         if worker_id and node.spec.dialled is not None and node.spec.dialled.worker_id == worker_id:
             return node
     return None
+
+
+def keys_of_node(node: NodeId) -> tuple[Key, ...]:
+    """Of all its records."""
+    return tuple(Key(f"node/{node}/{part}") for part in ("spec", "wish", "status"))
 
 
 def keys_of(job: JobView) -> list[Key]:

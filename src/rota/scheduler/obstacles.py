@@ -80,6 +80,8 @@ def _closed(scene: Scene) -> Iterator[Obstacle]:
     wishes = [Eligibility.OPEN if node.wish is None else node.wish.eligibility for node in scene.nodes]
     leaving = [node.status is not None and node.status.leaving for node in scene.nodes]
     yield from scene.named("closed", leaving, ("is about to leave", "are about to leave"))
+    revoked = [one is Eligibility.REVOKED for one in wishes]
+    yield from scene.named("closed", revoked, ("is revoked", "are revoked"))
     for wish in (Eligibility.CORDONED, Eligibility.DRAINING, Eligibility.DRAINED):
         on = [one is wish for one in wishes]
         for obstacle in scene.named("closed", on, (f"is {wish}", f"are {wish}")):

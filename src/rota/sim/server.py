@@ -29,7 +29,7 @@ from rota.sim.watching import Watching
 from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Watch, Welcome
 from rota.sim.world import World
 from rota.store import codec
-from rota.watcher import adoption, ages, brake, departures, liveness, sessions
+from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
 from rota.watcher.told import unsealed
 
 FOR_EVER_MS = 1 << 60
@@ -76,6 +76,7 @@ class Server(Engine):
             brake.reconciler(),
             ages.reconciler(),
             departures.RECONCILER,
+            revocations.RECONCILER,
         ]
         super().__init__(world, name, medium, reconcilers)
         self._watching = Watching(self, medium, self.ask, lambda: self.revision)

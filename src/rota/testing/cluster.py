@@ -156,6 +156,10 @@ class LocalCluster:
         self._agents[number].send_signal(signum)
         return self._agents[number].wait(_START_SECONDS)
 
+    def agent_exit(self, number: int) -> int:
+        """The exit code of an agent that ends by itself."""
+        return self._agents[number].wait(_START_SECONDS)
+
     def kill_node(self, number: int) -> None:
         """Agent, keeper and work, as if the machine had lost its power."""
         self.kill_agent(number)

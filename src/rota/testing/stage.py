@@ -32,7 +32,7 @@ from rota.scheduler.survey import Surveyor
 from rota.store import codec
 from rota.store.memory import is_kept
 from rota.testing.builders import WALL_MS
-from rota.watcher import adoption, ages, brake, departures, liveness, sessions
+from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
 from rota.watcher.told import Told
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
@@ -498,6 +498,7 @@ def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
         brake.reconciler(),
         ages.reconciler(),
         departures.RECONCILER,
+        revocations.RECONCILER,
     ]
 
 

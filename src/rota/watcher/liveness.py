@@ -52,15 +52,12 @@ def judge(
         return NOTHING
     silent_ms = now.ms - entry.heard_at_ms
     suspect_ms = min(SUSPECT_MS, lost_ms // 2, *terms_ms(view, node))
-    heard = entry.link is not Link.DOWN and silent_ms < suspect_ms
+    heard = not entry.revoked and entry.link is not Link.DOWN and silent_ms < suspect_ms
     match entry.status.state:
         case NodeState.READY if heard:
             return look_again(entry.heard_at_ms + suspect_ms)
         case NodeState.READY:
-            broken = entry.link is Link.DOWN
-            closed = entry.parting or "its connection broke"
-            reason = closed if broken else f"silent for {silent_ms // 1000} s"
-            return _suspect(view, entry, reason, now, lost_ms)
+            return _suspect(view, entry, _why_suspect(entry, silent_ms), now, lost_ms)
         case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
@@ -69,6 +66,14 @@ def judge(
             return _withdraw(view, entry, now, lost_ms)
         case NodeState.LOST | NodeState.LEFT:
             return NOTHING
+
+
+def _why_suspect(entry: NodeView, silent_ms: int) -> str:
+    if entry.revoked:
+        return "it was revoked"
+    if entry.link is Link.DOWN:
+        return entry.parting or "its connection broke"
+    return f"silent for {silent_ms // 1000} s"
 
 
 def _both(one: Plan, other: Plan) -> Plan:

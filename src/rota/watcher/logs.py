@@ -1,8 +1,15 @@
-"""Readings of logs on nodes: asked for over the control stream, answered on calls of their own. [I/O]"""
+"""Readings of logs and outputs: asked for over the control stream, answered on calls of their own. [I/O]
+
+A reading belongs to the node that was asked. Its id is a secret between that node and this server, and a call
+that answers it counts only if the certificate of its connection names that node: every node may open such
+calls, and without both checks one could write into what another node is being read for.
+"""
 
 import asyncio
+import contextlib
+import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol
 
 from rota.model.columns import column
@@ -11,12 +18,14 @@ from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, TAIL_BYTES
 from rota.model.sync import TailPiece
 from rota.model.view import View
+from rota.watcher.session import Session
 from rota.wire.generated import agent_pb2 as pb
 
 STREAMS = ("stdout", "stderr")
 _AHEAD_BYTES = 256 << 10  # that wait for a reader, and one chunk more
 _AHEAD_CHUNKS = 64  # the same: of small ones
 _ANSWER_SECONDS = 20.0  # for the node to open the call
+_ID_BITS = 62  # of a reading: as many as bounds.COUNTER_MAX lets through
 
 
 class TailStore(Protocol):
@@ -42,7 +51,7 @@ def is_own(view: View, node: NodeId, piece: TailPiece) -> bool:
 class Reading:
     """One log on its way to one reader; one that stalls holds back its own call only."""
 
-    def __init__(self, asked: object) -> None:
+    def __init__(self, asked: Session) -> None:
         self.asked = asked  # the connection over which it was asked for
         self._ahead: deque[pb.LogChunk | None] = deque()
         self._ahead_bytes = 0
@@ -96,17 +105,41 @@ class Reading:
         self._room.set()  # frees the call that waits to put one more
 
 
+class Pushes:
+    """The calls with which nodes answer readings, so that those of one node can be ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[NodeId, dict[asyncio.Timeout, None]] = {}
+
+    @contextlib.contextmanager
+    def of(self, node: NodeId) -> Iterator[asyncio.Timeout]:
+        """A limit for one call of this node, which expires when its calls are ended."""
+        limit = asyncio.timeout(None)
+        self._of.setdefault(node, {})[limit] = None
+        try:
+            yield limit
+        finally:
+            del self._of[node][limit]
+            if not self._of[node]:
+                del self._of[node]
+
+    def end(self, node: NodeId) -> None:
+        for limit in self._of.get(node, ()):
+            limit.reschedule(asyncio.get_running_loop().time())
+
+
 class LogReadings:
+    """The readings that are open, by their ids."""
+
     def __init__(self) -> None:
         self._open: dict[int, Reading] = {}
-        self._last_id = 0
 
-    def open(self, asked: object) -> tuple[int, Reading]:
-        self._last_id += 1
-        reading = self._open[self._last_id] = Reading(asked)
-        return self._last_id, reading
+    def open(self, asked: Session) -> tuple[int, Reading]:
+        reading_id = 1 + secrets.randbits(_ID_BITS)
+        reading = self._open[reading_id] = Reading(asked)
+        return reading_id, reading
 
-    def give_up(self, asked: object, why: str) -> None:
+    def give_up(self, asked: Session, why: str) -> None:
         """All that were asked for over a connection which has ended."""
         for reading in self._open.values():
             if reading.asked is asked:
@@ -117,19 +150,29 @@ class LogReadings:
         if reading is not None:
             reading.close()
 
-    async def take(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
+    async def take(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
         """Pass one call's chunks on to its reader, at the reader's pace."""
         reading: Reading | None = None
         try:
             async for chunk in chunks:
                 if reading is None:
-                    reading = self._open.get(chunk.id)
+                    reading = self._begin(node, chunk.id)
                     if reading is None:
                         return
-                    reading.begun.set()
                 if reading.closed:
                     return
                 await reading.put(chunk)
         finally:
             if reading is not None and not reading.closed:
                 await reading.put(None)
+
+    def _begin(self, node: NodeId, reading_id: int) -> Reading | None:
+        """The reading that this call answers: one that was asked of this node, and that no call answers yet.
+
+        The answer to a foreign id is the same as to one that never was: it tells the caller nothing.
+        """
+        reading = self._open.get(reading_id)
+        if reading is None or reading.asked.node != node or reading.begun.is_set():
+            return None
+        reading.begun.set()
+        return reading

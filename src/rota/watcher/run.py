@@ -15,7 +15,16 @@ from rota.engine.run import Committed, Engine
 from rota.identity import authority, certificates
 from rota.identity.authority import Authority
 from rota.identity.errors import Refused
-from rota.model.errors import BadField, Conflict, NotFound, RotaError, StoreFull, Unavailable, Withheld
+from rota.model.errors import (
+    BadField,
+    Conflict,
+    NotAllowed,
+    NotFound,
+    RotaError,
+    StoreFull,
+    Unavailable,
+    Withheld,
+)
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
@@ -28,7 +37,7 @@ from rota.model.sync import Drain, JobClaims, JobOrders, LogPiece, LogRequest, O
 from rota.watcher import adoption, departures, liveness, sessions
 from rota.watcher.adoption import Brought
 from rota.watcher.leading import ALONE, Leading
-from rota.watcher.logs import LogReadings, TailStore, is_own
+from rota.watcher.logs import LogReadings, Pushes, TailStore, is_own
 from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
 from rota.watcher.session import Line, Over, Session
 from rota.watcher.told import Told, unsealed
@@ -105,6 +114,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         self._sessions: dict[NodeId, Session] = {}
         self._nonsense: dict[NodeId, str] = {}  # what each node said last that cannot be
         self._readings = LogReadings()
+        self._pushes = Pushes()
         self._tails = tails
         engine.listen(self._committed)
 
@@ -137,15 +147,18 @@ class AgentDoor(pb_grpc.AgentServicer):
     ) -> None:
         session = await self._greet(node, words, line, expires_at_ms)
         try:
-            async with asyncio.TaskGroup() as halves:
+            async with asyncio.timeout(None) as session.limit, asyncio.TaskGroup() as halves:
                 halves.create_task(self._listen(session, words))
                 halves.create_task(self._speak(session, line))
-        except* Over:
+        except* (Over, TimeoutError):
             pass
         finally:
+            session.limit = None
             self._part(session)
         if session.nonsense is not None:
             raise session.nonsense
+        if session.refusal is not None:
+            await line.abort(grpc.StatusCode.PERMISSION_DENIED, session.refusal)
 
     async def _listen(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
         """Hear the node out, until it says what cannot be.
@@ -164,13 +177,18 @@ class AgentDoor(pb_grpc.AgentServicer):
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
         node = await self._who(context)
         try:
-            await self.take_log(_checked(request_iterator))
+            with self._pushes.of(node) as limit:
+                async with limit:
+                    await self.take_log(node, _checked(request_iterator))
         except BadField as nonsense:
             await self._refuse_call(node, nonsense, context)
+        except TimeoutError:
+            await self._who(context)  # it may not push any more, and this says why
         return pb.LogDone()
 
-    async def take_log(self, chunks: AsyncIterator[pb.LogChunk]) -> None:
-        await self._readings.take(chunks)
+    async def take_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
+        """Pass on what this node, whose identity is certain, answers to a reading that was asked of it."""
+        await self._readings.take(node, chunks)
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
         node = await self._who(context)
@@ -307,9 +325,12 @@ class AgentDoor(pb_grpc.AgentServicer):
             node = NodeId(certificates.node_id_of(pem))
         except ValueError as error:
             raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, str(error)) from None
-        if not await self._engine.read(lambda mirror: node in mirror.nodes):
+        entry = await self._engine.read(lambda mirror: mirror.nodes.get(node))
+        if entry is None:
             reason = f"node {node} is not known here: join it again"
             raise Unidentified(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if entry.revoked:
+            raise Unidentified(grpc.StatusCode.PERMISSION_DENIED, sessions.why_revoked(entry))
         return node
 
     async def _greet(
@@ -471,8 +492,9 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     def _notice(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
-        if node not in self._engine.mirror.nodes:
-            raise Over  # it was deleted meanwhile
+        entry = self._engine.mirror.nodes.get(node)
+        if entry is None or entry.revoked:
+            raise Over  # it was deleted or revoked meanwhile
         wake = ((liveness.NAME, node),) if self._is_doubted(node) else ()
         self._engine.observe(lambda mirror: mirror.hear(node), *wake)
 
@@ -486,7 +508,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             await self._engine.ask(
                 "watcher", lambda view, now: sessions.report(view, node, report, now), may_split=True
             )
-        except (Unavailable, StoreFull):
+        except (Unavailable, StoreFull, NotAllowed):
             raise Over from None  # not stored, so not acknowledged: the node says it again when it calls
         session.told.stored(report.claims)
         session.stored_n = word.n
@@ -614,12 +636,7 @@ class AgentDoor(pb_grpc.AgentServicer):
     # ---- after each commit
 
     def _committed(self, committed: Committed) -> None:
-        mirror = self._engine.mirror
-        for node in mirror.touched:
-            session = self._sessions.get(node)
-            if session is not None:
-                self._collect_or_end(session)
-        mirror.touched.clear()
+        self._tell_touched(self._engine.mirror)
         deletes = committed.decided.deletes
         for session in [self._sessions.get(NodeId(node)) for node in _named(deletes, "node/")]:
             if session is not None:
@@ -631,6 +648,23 @@ class AgentDoor(pb_grpc.AgentServicer):
                 session.forget.append(job)
                 session.wake.set()
         self._note_departures(committed)
+
+    def _tell_touched(self, mirror: Mirror) -> None:
+        for node in mirror.touched:
+            session = self._sessions.get(node)
+            if node in mirror.nodes and mirror.nodes[node].revoked:
+                self._cut_off(node, session)
+            elif session is not None:
+                self._collect_or_end(session)
+        mirror.touched.clear()
+
+    def _cut_off(self, node: NodeId, session: Session | None) -> None:
+        """End every call of a node that was revoked; it is suspect from now on, whatever it still says."""
+        self._pushes.end(node)
+        if session is not None:
+            session.refusal = sessions.why_revoked(self._engine.mirror.nodes[node])
+            session.end()
+            self._part(session)
 
     def _note_departures(self, committed: Committed) -> None:
         for node, index in departures.told(committed.events):

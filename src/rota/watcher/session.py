@@ -13,6 +13,7 @@ from rota.model.sync import JobOrders
 from rota.watcher.told import Told
 from rota.wire.generated import agent_pb2 as pb
 
+LAST_WORD_SECONDS = 3.0  # that a node has to take what is being said to it when its connection is ended
 _COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
 
 
@@ -49,6 +50,8 @@ class Session:
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
+    limit: asyncio.Timeout | None = None  # of the conversation, while it lasts
+    refusal: str | None = None  # why this server ended it, if the node may not come back
     nonsense: BadField | None = None  # what ended it, if the node said what cannot be
 
     def say(self, word: pb.ToNode) -> None:
@@ -76,5 +79,11 @@ class Session:
             self.wake.clear()
 
     def end(self) -> None:
+        """End the conversation when what is being said has been taken, and soon in any case.
+
+        A node that takes nothing would otherwise hold the write, and with it the connection, for ever.
+        """
         self.over = True
         self.wake.set()
+        if self.limit is not None and self.limit.when() is None:
+            self.limit.reschedule(asyncio.get_running_loop().time() + LAST_WORD_SECONDS)

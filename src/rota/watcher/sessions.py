@@ -1,6 +1,6 @@
 """A node's words -> what to write."""
 
-from rota.model.errors import NotFound
+from rota.model.errors import NotAllowed, NotFound
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, step
 from rota.model.limits import SUSPECT_MS
@@ -33,6 +33,8 @@ def unwelcome(
     if view.restored is not None and view.restored.closed(now_ms):
         return _closed(view.restored, now_ms)
     entry = view.nodes[node]
+    if entry.revoked:
+        return why_revoked(entry)
     before = entry.status
     if before is not None and before.boot_id != word.boot_id and holds_any(view, node, now_ms, ttl_ms):
         return (
@@ -46,6 +48,10 @@ def unwelcome(
     ):
         return None
     return f"node {entry.spec.name} is connected from elsewhere"
+
+
+def why_revoked(entry: NodeView) -> str:
+    return f"node {entry.spec.name} was revoked: its machine can join as a new node"
 
 
 def _closed(restored: Restored, now_ms: int) -> str:
@@ -63,6 +69,8 @@ def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
     entry = view.nodes.get(node)
     if entry is None:
         raise NotFound(f"node {node} is not known here", hint="join it again with a new join token")
+    if entry.revoked:
+        raise NotAllowed(why_revoked(entry))
     ledger = Ledger(view, node)
     ledger.hear(word.inventory)
     _miss(view, entry, word, ledger)
@@ -83,6 +91,8 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
     entry = view.nodes.get(node)
     if entry is None:
         raise NotFound(f"node {node} is not known here")
+    if entry.revoked:  # it was decided since the word came in
+        raise NotAllowed(why_revoked(entry))
     ledger = Ledger(view, node)
     ledger.hear(word.claims)
     events = ledger.events(entry.spec.name)

@@ -40,7 +40,7 @@ from rota.scheduler.survey import Surveyor
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import Tails
-from rota.watcher import ages, brake, departures, liveness
+from rota.watcher import ages, brake, departures, liveness, revocations
 from rota.watcher.leading import Leading
 from rota.watcher.pace import Bounds
 from rota.watcher.rpc import WatcherDoor, Watchers
@@ -286,6 +286,7 @@ def _reconcilers(
         brake.reconciler(),
         ages.reconciler(),
         departures.RECONCILER,
+        revocations.RECONCILER,
     ]
 
 

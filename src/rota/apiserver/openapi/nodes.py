@@ -91,6 +91,9 @@ class Node(Answer):
     certificate_expires_at_ms: Annotated[
         int | None, said("when the certificate expires that it last showed, wall clock; null: it has none")
     ]
+    revoked_until_ms: Annotated[
+        int | None, said("of a revoked node: when it is forgotten, wall clock; null: it is not revoked")
+    ]
 
 
 class Brake(Answer):
@@ -212,6 +215,15 @@ OPERATIONS = (
     ),
     Operation(
         "POST", f"{_NODE}/open", "undo drain and cordon", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_WISH
+    ),
+    Operation(
+        "POST",
+        f"{_NODE}/revoke",
+        "cut it off: its certificate opens nothing any more",
+        Node,
+        body=EmptyBody,
+        headers=(IF_MATCH,),
+        tag=_WISH,
     ),
     Operation("GET", "/v1/brake", "whether work of silent nodes is started elsewhere", Brake),
     Operation("POST", "/v1/brake/release", "say that silent nodes are gone", ReleasedBrake, body=ReleaseBody),

@@ -50,6 +50,10 @@ class AsyncNodes:
         """Undo drain and cordon."""
         return await apart(lambda: self._sync.open(ref, if_etag=if_etag))
 
+    async def revoke_node(self, ref: str, *, if_etag: str | None = None) -> Node:
+        """Cut a node off, for ever: its certificate opens nothing any more, its work counts as lost."""
+        return await apart(lambda: self._sync.revoke_node(ref, if_etag=if_etag))
+
     async def taint(self, ref: str, *taints: str, if_etag: str | None = None) -> Node:
         """Keep work off a node that does not tolerate these: `key` or `key=value`."""
         return await apart(lambda: self._sync.taint(ref, *taints, if_etag=if_etag))

@@ -1,0 +1,40 @@
+"""A revoked node + the time -> forgotten, once no certificate of it can be shown or renewed any more.
+
+Until then the record keeps the node's id on the list of those that are refused. Later an id that is not known
+is refused as well, and ids are never given to another node.
+"""
+
+from collections.abc import Iterable
+
+from rota.engine.reconciler import Reconciler, own_id
+from rota.model.ids import NodeId
+from rota.model.lifecycle import NODE_IS_THERE
+from rota.model.limits import REVOKED_LOOK_MS
+from rota.model.node import NodeWish
+from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.view import View, keys_of_node
+
+NAME = "revocations"
+_SOON_MS = 1_000  # between two looks whether the work of a node whose time is over is lost
+
+
+def decide(view: View, key: str, now: Instant) -> Plan:
+    entry = view.nodes.get(NodeId(key))
+    if entry is None or entry.wish is None or not entry.revoked:
+        return NOTHING
+    left_ms = (entry.wish.revoked_until_ms or 0) - now.wall_ms
+    if left_ms > 0:
+        # The wall clock may jump: it is read again and again, and no timer runs until a date.
+        return look_again(now.ms + min(left_ms, REVOKED_LOOK_MS))
+    if entry.assigned or (entry.status is not None and entry.status.state in NODE_IS_THERE):
+        return look_again(now.ms + _SOON_MS)
+    why = f"node {entry.spec.name}, which was revoked, is forgotten: its certificates are of no use any more"
+    event = Event("node.changed", why, node=entry.spec.id)
+    return Plan((entry.wish,), deletes=keys_of_node(entry.spec.id), events=(event,), why=why)
+
+
+def _start(view: View) -> Iterable[str]:
+    return [node for node, entry in view.nodes.items() if entry.revoked]
+
+
+RECONCILER = Reconciler(NAME, "apiserver", {NodeWish: own_id}, decide, _start)

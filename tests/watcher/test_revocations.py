@@ -1,0 +1,90 @@
+"""A revoked node: suspect whatever it says, lost by the usual rules, and forgotten when that is safe."""
+
+import pytest
+
+from rota.engine.mirror import Mirror
+from rota.model.brake import Silence, is_said_gone
+from rota.model.errors import NotAllowed
+from rota.model.lifecycle import NodeState
+from rota.model.limits import LOST_MS, REVOKED_LOOK_MS
+from rota.model.node import Eligibility, Link, NodeWish
+from rota.model.plan import NOTHING, Instant, Plan
+from rota.model.sync import Report
+from rota.testing.builders import add_node, apply, at, hello
+from rota.watcher import liveness, revocations, sessions
+from tests.watcher.placed import A
+
+UNTIL_MS = 1_000_000
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    """One node, connected, heard and revoked."""
+    made = Mirror()
+    add_node(made, "a", link=Link.UP)
+    apply(made, Plan((NodeWish(A, Eligibility.REVOKED, revoked_until_ms=UNTIL_MS),)))
+    return made
+
+
+def judged(mirror: Mirror, ms: int) -> Plan:
+    return apply(mirror, liveness.judge(mirror, A, at(ms), LOST_MS))
+
+
+def state(mirror: Mirror) -> NodeState:
+    status = mirror.nodes[A].status
+    assert status is not None
+    return status.state
+
+
+def test_a_revoked_node_is_suspect_while_it_is_heard_and_lost_after_the_usual_time(mirror: Mirror) -> None:
+    suspected = judged(mirror, 1)
+    mirror.hear(A)
+    judged(mirror, 2)
+    early = state(mirror)
+    judged(mirror, LOST_MS)
+
+    assert suspected.why == "node a is suspect: it was revoked"
+    assert (early, state(mirror)) == (NodeState.SUSPECT, NodeState.LOST)
+
+
+def test_a_revoked_node_says_nothing_any_more(mirror: Mirror) -> None:
+    reason = sessions.unwelcome(mirror, A, hello(A), epoch=1, now_ms=1)
+
+    assert reason is not None
+    assert "was revoked" in reason
+    with pytest.raises(NotAllowed):
+        sessions.hello(mirror, A, hello(A), at(1))
+    with pytest.raises(NotAllowed):
+        sessions.report(mirror, A, Report(1, []), at(1))
+
+
+def test_the_brake_neither_counts_nor_holds_a_revoked_node(mirror: Mirror) -> None:
+    judged(mirror, 1)
+
+    assert is_said_gone(mirror.nodes[A])
+    assert Silence(mirror).is_whole
+
+
+def test_a_revoked_node_is_kept_while_a_certificate_of_it_could_be_used(mirror: Mirror) -> None:
+    early = revocations.decide(mirror, A, Instant(0, UNTIL_MS - 10))
+    long_before = revocations.decide(mirror, A, Instant(0, 0))
+
+    assert early == Plan(wake_at_ms=10)
+    assert long_before == Plan(wake_at_ms=REVOKED_LOOK_MS)
+
+
+def test_a_revoked_node_is_forgotten_when_it_is_lost_and_its_time_is_over(mirror: Mirror) -> None:
+    there = revocations.decide(mirror, A, Instant(0, UNTIL_MS))
+    judged(mirror, 1)
+    judged(mirror, LOST_MS)
+    lost = revocations.decide(mirror, A, Instant(0, UNTIL_MS))
+
+    assert not there.deletes
+    assert set(lost.deletes) == {"node/a/spec", "node/a/wish", "node/a/status"}
+
+
+def test_a_node_that_is_not_revoked_is_none_of_its_business() -> None:
+    mirror = Mirror()
+    add_node(mirror, "a")
+
+    assert revocations.decide(mirror, A, at(0)) == NOTHING
