@@ -41,7 +41,7 @@ from rota.apiserver import (
 )
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import limited, problem, problem_of, too_large
-from rota.apiserver.api import Api, host_of, signed_request, wall_ms, which_task, who_calls
+from rota.apiserver.api import CALLER, Api, host_of, signed_request, wall_ms, which_task, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.identity.audit import AuditEntry
@@ -49,7 +49,7 @@ from rota.identity.tokens import Role
 from rota.model.addresses import is_loopback
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.ids import NodeId
-from rota.model.limits import BODY_BYTES_MAX
+from rota.model.limits import BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
 
 ROUTES = [
     *routes_jobs.ROUTES,
@@ -138,8 +138,9 @@ class Door:
 
         state = scope.setdefault("state", {})
         try:
-            self._let_in(scope, Headers(scope=scope))
-            await self._app(scope, limited(receive), send_noting)
+            most = OPEN_BODY_BYTES_MAX if scope["path"] in OPEN_PATHS else BODY_BYTES_MAX
+            self._let_in(scope, Headers(scope=scope), most)
+            await self._app(scope, limited(receive, most), send_noting)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -148,14 +149,14 @@ class Door:
             if not status:  # else the answer has begun, and being cut off is how the reader learns of it
                 await problem(refused)(scope, receive, send_noting)
 
-    def _let_in(self, scope: Scope, headers: Headers) -> None:
+    def _let_in(self, scope: Scope, headers: Headers, most: int) -> None:
         check_host(headers.get("host", ""), self._hosts)
         check_origin(headers)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
-            raise too_large()
+        if not length.isdigit() or len(length) > 18 or int(length) > most:
+            raise too_large(most)
         if scope["path"] not in OPEN_PATHS:
-            scope["state"]["caller"] = self._caller(scope, headers.get("authorization", ""))
+            scope["state"][CALLER] = self._caller(scope, headers.get("authorization", ""))
 
     def _caller(self, scope: Scope, authorization: str) -> Caller:
         if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
@@ -179,7 +180,7 @@ class Door:
         if scope["method"] == "GET" and status not in (401, 403):
             return
         state = scope["state"]
-        caller: Caller | None = state.get("caller")
+        caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
         client = scope.get("client")
         entry = AuditEntry(
