@@ -1,16 +1,19 @@
 """The HTTP face on a real engine, store and socket."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from rota.apiserver import fields
 from rota.apiserver.http import ROUTES
 from rota.apiserver.openapi.document import OPEN_PATHS
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
+from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState, NodeState
@@ -341,3 +344,15 @@ async def test_refusals_between_commits_harm_nobody(tmp_path: Path) -> None:
     assert {task.result().status for task in misses} == {404}
     assert {task.result().status for task in refused} == {400}
     assert len(listed.json["jobs"]) == 30
+
+
+def test_a_field_with_an_endless_name_costs_no_more_than_a_short_one() -> None:
+    def seconds(length: int) -> float:
+        began = time.process_time()
+        with pytest.raises(BadField):
+            fields.known_fields({"a" * length: 1}, ("token", "csr", "name", "machine_id", "labels", "role"))
+        return time.process_time() - began
+
+    short, endless = (min(seconds(length) for _ in range(5)) for length in (1000, 1_000_000))
+
+    assert endless / short < 20

@@ -119,7 +119,7 @@ THIRD_PARTY = {
         "rota.watcher",
         "rota.wiring",
     ),
-    "httptools": ("rota.apiserver",),
+    "httptools": ("rota.apiserver", "rota.wiring"),
     "msgspec": (
         "rota.model",
         "rota.engine",

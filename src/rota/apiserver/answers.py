@@ -191,7 +191,7 @@ async def json_body(request: Request) -> Any:
     return fields.decode_json(raw) if raw else {}
 
 
-def limited(receive: Receive) -> Receive:
+def limited(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
     """Count the body while it comes in, and stop reading where it is too large."""
     size = 0
 
@@ -199,15 +199,15 @@ def limited(receive: Receive) -> Receive:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > BODY_BYTES_MAX:
-            raise too_large()
+        if size > most:
+            raise too_large(most)
         return message
 
     return receive_some
 
 
-def too_large() -> TooLarge:
-    return TooLarge("the body is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
+def too_large(most: int = BODY_BYTES_MAX) -> TooLarge:
+    return TooLarge("the body is too large", hint=f"send at most {most} bytes")
 
 
 def whole(query: Mapping[str, str], field: str, default: int, low: int, high: int) -> int:

@@ -31,6 +31,7 @@ from rota.model.sync import OutputsRequest
 from rota.model.view import View
 from rota.model.why import Why
 
+CALLER = "caller"  # in a request's state, once its token has been checked
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PLANS_AT_ONCE = 2  # each is a copy of the cluster, in a thread of its own
 Explain = Callable[[View, JobId, Instant], Why]

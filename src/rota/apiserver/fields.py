@@ -49,7 +49,7 @@ def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
     names = list(known)
     for field in body:
         if not isinstance(field, str) or field not in names:
-            near = get_close_matches(str(field), names, 1)
+            near = get_close_matches(str(field)[:NAME_LENGTH_MAX], names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known fields: {', '.join(names)}"
             raise BadField(printable(str(field)), "is not a known field", hint)
     return body
@@ -60,7 +60,7 @@ def known_parameters(said: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
     for name in said:
         if name not in names:
-            near = get_close_matches(name, names, 1)
+            near = get_close_matches(name[:NAME_LENGTH_MAX], names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none'}"
             raise BadField(printable(name), "is not a parameter of this address", hint)
 

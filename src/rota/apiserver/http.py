@@ -42,6 +42,7 @@ from rota.apiserver import (
 from rota.apiserver.access import Caller
 from rota.apiserver.answers import STATUS_OF_CODE, limited, problem, problem_of, too_large
 from rota.apiserver.api import (
+    CALLER,
     Api,
     Unauthenticated,
     host_of,
@@ -58,7 +59,7 @@ from rota.identity.tokens import Role
 from rota.model.addresses import is_loopback
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.ids import NodeId
-from rota.model.limits import BODY_BYTES_MAX
+from rota.model.limits import BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
 
 ROUTES = [
     *routes_jobs.ROUTES,
@@ -147,9 +148,10 @@ class Door:
 
         state = scope.setdefault("state", {})
         try:
-            self._let_in(scope, Headers(scope=scope))
-            async with while_valid(self._api.vault, state.get("caller")):
-                await self._app(scope, limited(receive), send_noting)
+            most = OPEN_BODY_BYTES_MAX if scope["path"] in OPEN_PATHS else BODY_BYTES_MAX
+            self._let_in(scope, Headers(scope=scope), most)
+            async with while_valid(self._api.vault, state.get(CALLER)):
+                await self._app(scope, limited(receive, most), send_noting)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -160,14 +162,14 @@ class Door:
             else:
                 self._note_cut(scope, refused)
 
-    def _let_in(self, scope: Scope, headers: Headers) -> None:
+    def _let_in(self, scope: Scope, headers: Headers, most: int) -> None:
         check_host(headers.get("host", ""), self._hosts)
         check_origin(headers)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
-            raise too_large()
+        if not length.isdigit() or len(length) > 18 or int(length) > most:
+            raise too_large(most)
         if scope["path"] not in OPEN_PATHS:
-            scope["state"]["caller"] = self._caller(scope, headers.get("authorization", ""))
+            scope["state"][CALLER] = self._caller(scope, headers.get("authorization", ""))
 
     def _caller(self, scope: Scope, authorization: str) -> Caller:
         if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
@@ -196,7 +198,7 @@ class Door:
         if scope["method"] == "GET" and status not in (401, 403):
             return
         state = scope["state"]
-        caller: Caller | None = state.get("caller")
+        caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
         client = scope.get("client")
         entry = AuditEntry(

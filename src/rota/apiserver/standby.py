@@ -20,6 +20,7 @@ from rota.model.errors import Rejected, Unavailable
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
 
 LEADER, AGE, REVISION = "Rota-Leader", "Rota-Age-Ms", "Rota-Revision"
+KNOWN_TO_LEADER = "known_to_leader"  # in a request's state: the leader let the caller in
 READ_SECONDS = 2.0  # for the leader to begin an answer that could be given here as well
 ANSWER_SECONDS = 15.0
 REACH_SECONDS = 2.0  # for what somebody has seen elsewhere to be heard of here
@@ -156,6 +157,8 @@ class StandbyFace:
                     await self._catch_up(head)
                 elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
                     return Unavailable("it cannot answer now")
+                if head.status < HTTPStatus.BAD_REQUEST:
+                    scope.setdefault("state", {})[KNOWN_TO_LEADER] = True
                 head.headers.append((LEADER.lower().encode(), leader.encode()))
                 has_begun = True
                 await forward.answer_with(call, head, receive, send)

@@ -23,8 +23,14 @@ from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, p
 from rota.model.errors import BadField
 from rota.model.limits import (
     AMOUNT_MAX,
+    BODY_SECONDS,
+    CONNECTIONS_LIMIT,
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS_MAX,
     DRAIN_SECONDS_MAX,
     GPUS_MAX,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
     JOBS_AGE_MS,
     JOBS_KEPT,
     JOBS_KEPT_MAX,
@@ -36,6 +42,7 @@ from rota.model.limits import (
     RENEWAL_WINDOW_SECONDS_MAX,
     REPORT_LEAST_MS,
     REPORT_MOST_MS,
+    REQUEST_SECONDS_MAX,
     RESOURCES_MAX,
     TIMEOUT_SECONDS_MAX,
 )
@@ -54,12 +61,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HttpServer:
-    """The door for users: `/v1`, the dashboard, enrolment. `use_tls` unset: off on loopback, on elsewhere."""
+    """The door for users: `/v1`, the dashboard, enrolment. `use_tls` unset: off on loopback, on elsewhere.
+
+    A TLS handshake and the head of a request have `head_seconds` to arrive, a body has `body_seconds`; a
+    connection without a request is closed after `idle_seconds`. An answer may last.
+    """
 
     addr: str = f"127.0.0.1:{HTTP_PORT}"
     use_tls: bool | None = None
     crt_file: str | None = None
     key_file: str | None = None
+    max_connections: int = CONNECTIONS_MAX
+    max_connections_per_address: int = CONNECTIONS_PER_ADDRESS_MAX
+    head_seconds: float = HEAD_SECONDS
+    body_seconds: float = BODY_SECONDS
+    idle_seconds: float = IDLE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -309,7 +325,20 @@ def check_server(config: ServerConfig) -> None:
     renewal_window(config.certificates)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
+    check_connections(config.http_server)
     check_address("agent_server.addr", config.agent_server.addr)
+
+
+def check_connections(door: HttpServer) -> None:
+    """How many connections the HTTP port takes, and for how long it waits on each."""
+    for name in ("max_connections", "max_connections_per_address"):
+        if not 1 <= (count := getattr(door, name)) <= CONNECTIONS_LIMIT:
+            hint = f"write 1 to {CONNECTIONS_LIMIT}"
+            raise ConfigError(f"http_server.{name}", f"{count} cannot be used", hint)
+    for name in ("head_seconds", "body_seconds", "idle_seconds"):
+        if not 1 <= (seconds := getattr(door, name)) <= REQUEST_SECONDS_MAX:
+            hint = f"write 1 to {REQUEST_SECONDS_MAX:g} seconds"
+            raise ConfigError(f"http_server.{name}", f"{seconds:g} cannot be used", hint)
 
 
 def renewal_window(said: Certificates) -> timedelta:

@@ -124,6 +124,25 @@ STORE_RESERVE_BYTES = 16 << 20  # of disk: results of a hundred thousand tasks, 
 TAIL_BYTES = 16 * 1024  # of each stream, kept by the server for when the node is gone
 TAILS_BYTES_MAX = 1024**3  # of all of them; the oldest go first
 BODY_BYTES_MAX = 1024 * 1024  # an API request: before authentication nobody may cost more
+OPEN_BODY_BYTES_MAX = 128 * 1024  # the same where no token is asked for: a CSR and the labels of a node
+HEAD_BYTES_MAX = 32 * 1024  # of a request's line and headers: a signed request of a node has some 3 kB
+URL_BYTES_MAX = 16 * 1024  # the longest are lists of tasks and conditions of 8 kB
+HEADERS_MAX = 100  # of one request: browsers behind proxies send some thirty
+CHUNK_OVERHEAD_MAX = (
+    32 * 1024
+)  # bytes of a chunked body beyond eight times its content: a chunk of one is six
+PIPELINED_BYTES_MAX = 64 * 1024  # sent behind a request that is not answered yet: no usual client does that
+CONNECTIONS_MAX = 10_000  # of the HTTP port, unless a server says so: each costs some 20 kB and a descriptor
+CONNECTIONS_PER_ADDRESS_MAX = 1_000  # of them from one address: a proxy or a standby speaks for many clients
+CONNECTIONS_LIMIT = 1_000_000  # what a server may say instead: above it is a typing error
+HEAD_SECONDS = 10.0  # for a TLS handshake, and for a head to arrive: one packet, and its repetitions
+BODY_SECONDS = 60.0  # for a body to arrive: 1 MiB at 17 kB/s
+IDLE_SECONDS = 75.0  # that a connection is kept without a request: more than clients keep theirs
+ACCEPTED_AT_ONCE = 64  # connections, before other clients have their turn
+DESCRIPTORS_SHARE = 2  # of all descriptors one part in this many is for HTTP: the rest is for nodes and files
+TALLY_SECONDS = 60.0  # between two log lines of one kind about what clients did wrong
+TALLY_KINDS_MAX = 32  # reasons told apart meanwhile
+REQUEST_SECONDS_MAX = 3_600.0  # an hour for each of these: above it is a unit mistaken
 TIMEOUT_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 WALL_LOOK_MS = 60_000  # how soon it is seen that the wall clock jumped over a deadline
 NOTICE_SECONDS = 30.0  # a machine is taken away so soon where its notice does not say: clouds give no less

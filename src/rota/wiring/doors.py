@@ -5,7 +5,7 @@ import contextlib
 import logging
 import platform
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,9 @@ from rota.identity.serving import ServingPair, SignedPair
 from rota.model.addresses import is_loopback
 from rota.wire import forwarding
 from rota.wiring import tls
+from rota.wiring.http_protocol import BoundedHttp, Patience
+from rota.wiring.listener import Census, Listener
+from rota.wiring.tally import Tally
 from rota.wiring.tls import ServerTls
 
 _GRPC_OPTIONS = [
@@ -31,7 +34,6 @@ _GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
 ]
-_KEEP_ALIVE_SECONDS = 75
 _KINDS = {  # of a method, by whether its requests and its responses are streams
     (False, False): "unary_unary",
     (False, True): "unary_stream",
@@ -108,7 +110,7 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(app: ASGIApp, served: ServerTls) -> "Web":
+def web_server(app: ASGIApp, served: ServerTls, door: HttpServer | None = None) -> "Web":
     logging.getLogger("uvicorn.error").addFilter(_is_an_error)
     config = uvicorn.Config(
         app,
@@ -119,13 +121,12 @@ def web_server(app: ASGIApp, served: ServerTls) -> "Web":
         access_log=False,
         server_header=False,
         proxy_headers=False,  # who calls is told by the token alone
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     config.load()
     if served.web is not None:
         config.ssl = context = tls.web_context(served.web)
         served.when_replaced(served.web, lambda pair: tls.load_pair(context, pair))
-    return Web(config)
+    return Web(config, door or HttpServer())
 
 
 def speaks_tls(door: HttpServer | GrpcServer) -> bool:
@@ -138,16 +139,51 @@ def _is_an_error(record: logging.LogRecord) -> bool:
 
 
 class Web(uvicorn.Server):
-    """uvicorn without its own ideas about signals: the process has one place for those."""
+    """uvicorn with our listeners, and without its handling of signals: the process does that in one place."""
+
+    def __init__(self, config: uvicorn.Config, door: HttpServer) -> None:
+        super().__init__(config)
+        self._door = door
+        self._refusals = Tally("HTTP connections refused")
+        self._listeners: list[Listener] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """In place of uvicorn's: its servers accept without bounds, and wait a minute for each handshake."""
+        self.servers = []
+        census = Census(self._door.max_connections, self._door.max_connections_per_address)
+        for one in sockets or ():
+            listener = Listener(one, self._protocol, self.config.ssl, census, self._refusals)
+            listener.open(self.config.backlog, self._door.head_seconds)
+            self._listeners.append(listener)
+        self.started = True
+
+    def _protocol(self, closed: Callable[[], None]) -> BoundedHttp:
+        said = self._door
+        return BoundedHttp(
+            patience=Patience(said.head_seconds, said.body_seconds, said.idle_seconds),
+            closed=closed,
+            refused=self._refusals.add,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stop_listening()
+        await super().shutdown(sockets)
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._refusals.close()
+
     async def hang_up(self) -> None:
         """Its port is free from here on, also when serving was cut short; whoever still reads is cut off."""
-        for server in getattr(self, "servers", ()):
-            server.close()
+        self._stop_listening()
         for connection in list(self.server_state.connections):
             connection.transport.abort()  # before they are ended: nobody is to be told of an error of ours
         if answering := list(self.server_state.tasks):

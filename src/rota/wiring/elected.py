@@ -106,7 +106,7 @@ class ElectedPost:
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)
         face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority.ca_pem)
-        web = doors.web_server(face, served)
+        web = doors.web_server(face, served, web_door)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))
             renewing = tasks.create_task(served.keep_current())

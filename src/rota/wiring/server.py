@@ -175,7 +175,7 @@ async def _doors(
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
     _answer(agents, attached, agent_server, ControllerDoor(api), controller_server)
     local = Local(directory / "machines", Nodes())
-    web = doors.web_server(make_app(api), served)
+    web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))

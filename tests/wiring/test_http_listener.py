@@ -1,0 +1,118 @@
+"""The HTTP listener's bounds on connections: handshakes, readers that stall, descriptors."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.apiserver.api import CALLER
+from rota.config import HttpServer, ServerConfig
+from rota.identity.authority import Authority
+from rota.wiring import doors
+from rota.wiring.listener import Census
+
+QUICK = HttpServer(addr="127.0.0.1:0", head_seconds=1, body_seconds=1, idle_seconds=1)
+LARGE = b"x" * (1 << 16)
+LARGE_COUNT = 400  # more than the buffers of two kernels hold
+ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+async def answer_at_length(scope: Scope, receive: Receive, send: Send) -> None:
+    del scope, receive
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(LARGE_COUNT):
+        await send({"type": "http.response.body", "body": LARGE, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def answer_a_known_caller(scope: Scope, receive: Receive, send: Send) -> None:
+    scope["state"][CALLER] = "alice"
+    await answer_at_length(scope, receive, send)
+
+
+@asynccontextmanager
+async def web(
+    tmp_path: Path, app: ASGIApp, addr: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[doors.Web, int]]:
+    now = datetime.now(UTC)
+    config = ServerConfig(http_server=HttpServer(addr=addr))
+    served = doors.server_tls(config, Authority.open(tmp_path / "ca", now), now)
+    bound = doors.bind_http("127.0.0.1:0")
+    bound.listen()
+    server = doors.web_server(app, served, QUICK)
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(server.serve(sockets=[bound]))
+        try:
+            async with asyncio.timeout(60):
+                yield server, bound.getsockname()[1]
+        finally:
+            server.should_exit = server.force_exit = True
+            await asyncio.wait([serving])
+            await server.hang_up()
+            bound.close()
+
+
+@asynccontextmanager
+async def dialled(port: int, said: bytes = b"") -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    try:
+        writer.write(said)
+        yield reader
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
+async def test_a_handshake_that_is_never_finished_is_cut_off(tmp_path: Path, said: bytes) -> None:
+    async with web(tmp_path, answer_at_length, "0.0.0.0:3000") as (server, port):
+        assert server.scheme == "https"
+        async with dialled(port, said) as reader:
+            assert await reader.read() == b""
+
+
+async def test_a_stranger_that_does_not_read_its_answer_is_cut_off(tmp_path: Path) -> None:
+    over = asyncio.Event()
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer_at_length(scope, receive, send)
+        over.set()
+
+    async with web(tmp_path, answer) as (_, port), dialled(port, ASK) as reader:
+        await over.wait()
+
+        seen = 0
+        with contextlib.suppress(ConnectionResetError):
+            while some := await reader.read(1 << 20):
+                seen += len(some)
+        assert seen < LARGE_COUNT * len(LARGE)
+
+
+async def test_a_known_caller_may_read_its_answer_as_slowly_as_it_likes(tmp_path: Path) -> None:
+    async with web(tmp_path, answer_a_known_caller) as (_, port), dialled(port, ASK) as slow:
+        async with dialled(port) as silent:
+            await silent.read()  # a second has passed
+
+        answer = b""
+        while not answer.endswith(b"\r\n0\r\n\r\n"):
+            answer += await slow.read(1 << 20) or b"cut"
+            assert not answer.endswith(b"cut")
+        assert answer.count(LARGE) == LARGE_COUNT
+
+
+def test_places_are_given_back_once_however_often_a_connection_says_that_it_left() -> None:
+    census = Census(most=2, most_per_address=1)
+    leave = census.enter("a")
+    census.enter("b")
+    assert census.why_not("c") == "no more than 2 connections are taken"
+
+    leave()
+    leave()
+
+    assert census.why_not("a") is None
+    assert census.why_not("b") == "no more than 1 connections are taken from one address"
