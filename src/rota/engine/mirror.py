@@ -87,9 +87,8 @@ class Mirror(Standing):
         self.now_ms = 0
         self.read_at_ms = 0
         self.is_short = False  # of disk space, as far as its store says
-        self.touched: dict[
-            NodeId, None
-        ] = {}  # whose assignment may have changed, or that are revoked; emptied by the driver
+        # Nodes whose assignment may have changed, or that were revoked; emptied by the driver.
+        self.touched: dict[NodeId, None] = {}
         self.refusals = Refusals()
         self._lines = Lines(self.refusals)
         self._appliers: dict[type, Callable[[Any], None]] = self.keepers() | {
@@ -424,10 +423,9 @@ class Mirror(Standing):
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
+        # Each task of a system job waits for its own node, so one that is tried in vain says nothing of others.
         if job.spec.kind is _SYSTEM and any(now.phase[position] == _PENDING for position in changed):
-            self._lines.note_better(
-                job
-            )  # a line that another of its tasks blocks: each waits for its own node
+            self._lines.note_better(job)
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
         """Attempts took, kept or gave back a place or room on their nodes."""
