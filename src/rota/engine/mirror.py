@@ -423,7 +423,7 @@ class Mirror(Standing):
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._lines.put(job, self.now_ms)
-        # Each task of a system job waits for its own node, so one that is tried in vain says nothing of others.
+        # Each task of a system job waits for its own node: one that is tried in vain says nothing of others.
         if job.spec.kind is _SYSTEM and any(now.phase[position] == _PENDING for position in changed):
             self._lines.note_better(job)
 
