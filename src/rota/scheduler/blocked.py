@@ -69,7 +69,7 @@ class BlockedLines:
         self._needs: Array = np.zeros((0, 0), np.int64)  # by row and resource
         self._turn: Array = np.zeros((0, 3), np.int64)
         self._expect_ms: Array = np.zeros(0, np.int64)
-        self._behind: Array = np.zeros(0, np.bool_)
+        self._behind: Array = np.zeros(0, np.bool_)  # by row: it was last tried behind a promise
         self._anywhere: Array = np.zeros(0, np.bool_)
         self._gang: Array = np.zeros(0, np.bool_)
         self._admission: Array = np.zeros(0, np.intp)
@@ -146,7 +146,9 @@ class BlockedLines:
                 found |= self._newly(free, tried.behind, rows & self._behind)
         # Behind a promise it was not tried to evict others, or to start a gang again as a whole.
         found |= (self._evicts() | self._gang) & self._behind & ~behind
-        self._behind = behind
+        # A line that was tried behind a promise has seen less room than others: that holds until it is tried
+        # again, also when the promise is over.
+        self._behind = self._behind | behind
         changed = board.since(self._position)
         slots = np.arange(board.size) if changed is None else changed
         if slots.size and self._anywhere.any():
