@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import rota
 from rota.engine.entries import JobEntry
-from rota.model.ids import JobId
+from rota.model.ids import JobId, NodeId
 from rota.scheduler.round import Memory, Settings
 from rota.testing.stage import Stage
 from tests.fuzz.picture import differences, overcommitted, picture
@@ -146,7 +146,9 @@ def _overlooked(twin: Stage) -> list[str]:
 def _twin(stage: Stage) -> Stage:
     """A stage without machines that has just read the records, and knows what the live one has observed."""
     twin = Stage()
-    twin.now_ms, twin.wall_shift_ms, twin.records = stage.now_ms, stage.wall_shift_ms, dict(stage.records)
+    twin.now_ms, twin.wall_shift_ms = stage.now_ms, stage.wall_shift_ms
+    # Equal nodes are chosen by their slots, so the twin has them in the same order.
+    twin.records = dict(sorted(stage.records.items(), key=lambda record: _slot_of(stage, record[0])))
     twin.loop = twin._opened()
     live, fresh = stage.mirror, twin.mirror
     fresh.inherit(live)
@@ -160,6 +162,11 @@ def _twin(stage: Stage) -> Stage:
             fresh.jobs[job].run_us = known.run_us
     _share_promises(stage, twin)
     return twin
+
+
+def _slot_of(stage: Stage, key: str) -> int:
+    kind, _, rest = key.partition("/")
+    return stage.mirror.room.slot.get(NodeId(rest.partition("/")[0]), -1) if kind == "node" else -1
 
 
 def _share_promises(stage: Stage, twin: Stage) -> None:

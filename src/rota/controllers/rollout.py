@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from rota.controllers import service_rollout
 from rota.controllers.making_way import changed, told
 from rota.engine.reconciler import Reconciler, Wakes
-from rota.model.attempt import StatusBlock
+from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus, JobWish
@@ -18,6 +18,7 @@ from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
 _RUNNING = int(Phase.RUNNING)
+_NOT_EVICTED = bytes((0, LOOKAHEAD))  # values of the flags of attempts that stay
 
 
 WAKES: Wakes = {
@@ -26,6 +27,8 @@ WAKES: Wakes = {
     JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
     JobRollout: lambda rollout: (rollout.id,) if rollout.state is RolloutState.GOING else (),
     **dict.fromkeys((StatusBlock, TaskBlock), lambda block: (block.job,)),
+    # A replacement that is evicted does not prove the new version any longer.
+    AttemptBlock: lambda block: (block.job,) if block.flags.strip(_NOT_EVICTED) else (),
 }
 
 
