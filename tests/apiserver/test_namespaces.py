@@ -157,7 +157,8 @@ async def test_a_namespace_is_set_shown_listed_and_deleted(tmp_path: Path) -> No
         again = await server.call("DELETE", "/v1/namespaces/team")
 
     quota = {"cpu": 2.0, "gpu": 1.5}
-    fresh = {"quota": quota, "weight": 3, "defaults": {}, "held": {}, "waiting": 0}
+    fresh = {"quota": quota, "weight": 3, "defaults": {}, "bounds": {}, "held": {}, "waiting": 0}
+    fresh["kept"] = {"jobs": 0, "tasks": 0, "bytes": 0}
     assert made.json == {"name": "team", **fresh}
     assert [(one["name"], one["waiting"]) for one in listed.json["namespaces"]] == [("other", 1), ("team", 1)]
     assert (unknown.status, unknown.json["quota"]) == (200, {})

@@ -67,6 +67,10 @@ class Caller:
         return EVERYWHERE in self.namespaces
 
 
+def is_cluster_admin(caller: Caller) -> bool:
+    return caller.role >= Role.ADMIN and caller.everywhere
+
+
 def sees(caller: Caller, namespace: str) -> bool:
     return caller.everywhere or namespace in caller.namespaces
 

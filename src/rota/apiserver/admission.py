@@ -17,6 +17,7 @@ from rota.apiserver.finding import find_job, find_node
 from rota.apiserver.recovery import owned
 from rota.apiserver.spec import check, parse_spec, said_needs
 from rota.model.amounts import parse_seconds, show_amount
+from rota.model.bounds import admitted
 from rota.model.errors import BadField, Conflict, QueueFull, StoreFull
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec, SubmitKey
@@ -67,11 +68,17 @@ def submit(
     if before is not None:
         return Plan(answer=Submitted(before, new=False, warnings=_warnings(view, wish, body)))
     require_room(view)
-    check_cluster(view, wish.cluster)
+    wish_within = admitted(view, wish, known)
+    check_cluster(view, wish_within.cluster)
     number = view.counters.jobs + 1
     dated = wish if wish.deadline_at_ms is None else parse_spec(body, now.wall_ms)
     spec = msgspec.structs.replace(
-        dated, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
+        dated,
+        id=JobId(str(number)),
+        submitted_at_ms=now.wall_ms,
+        user=caller.name,
+        priority=wish_within.priority,
+        cluster=wish_within.cluster,
     )
     spec = owned(spec, controller)
     spec = assess(view, noted(name_others(view, spec, caller), said_needs(known)))

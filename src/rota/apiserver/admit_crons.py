@@ -11,6 +11,7 @@ from rota.apiserver.access import Action, Caller, sees
 from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
 from rota.apiserver.spec import parse_spec, said_needs
 from rota.model.amounts import parse_count
+from rota.model.bounds import allowed
 from rota.model.cron import Cron, Missed, Overlap
 from rota.model.cron_run import Runs
 from rota.model.errors import BadField, Conflict, NotFound, QueueFull
@@ -33,7 +34,7 @@ _NOT_IN_A_TEMPLATE = {
 
 def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan:
     """What is there as it is wished was created by a request whose answer was lost."""
-    cron = _parsed(body, caller, zones, now)
+    cron = _within(view, _parsed(body, caller, zones, now), body)
     before = view.crons.get(cron.ref)
     if before is not None and before == _as_of(before, cron):
         return Plan(answer=cron.ref, fenced=True)
@@ -60,6 +61,7 @@ def change(
     said = fields.known_fields(body, KNOWN)
     before = find(view, *ref, caller)
     cron = _parsed({**said, "namespace": before.namespace, "name": before.name}, caller, zones, now)
+    cron = _within(view, cron, said)
     runs = Runs(view, before, now)
     runs.reach(max(runs.status.last_ms, now.wall_ms))
     cron = msgspec.structs.replace(cron, paused=before.paused, created_at_ms=before.created_at_ms)
@@ -99,7 +101,8 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str
     runs = Runs(view, cron, now)
     skipped = runs.begin(now.wall_ms // 1000 * 1000)
     if skipped is not None:
-        raise Conflict(skipped.reason, hint="wait for it, cancel it, or create the cron with overlap = allow")
+        hint = skipped.hint or "wait for it, cancel it, or create the cron with overlap = allow"
+        raise Conflict(skipped.reason, hint=hint)
     plan, job = runs.plan(), runs.status.runs[-1].job
     keys = () if key is None else (SubmitKey(cron.namespace, key, job, digest(wish)),)
     return plan.but(puts=(*plan.puts, *keys), answer=Submitted(job, new=True))
@@ -130,6 +133,15 @@ def _changeable(view: View, ref: tuple[str, str], caller: Caller) -> Cron:
     cron = find(view, *ref, caller)
     access.require(caller, Action.SUBMIT, cron.namespace)
     return cron
+
+
+def _within(view: View, cron: Cron, body: object) -> Cron:
+    """The cron with what its template may ask for in its namespace."""
+    said = body.get("job") if isinstance(body, dict) else None
+    wish = msgspec.structs.replace(cron.template, namespace=cron.namespace)
+    fitting = allowed(view, wish, said if isinstance(said, dict) else ())
+    template = msgspec.structs.replace(cron.template, priority=fitting.priority, cluster=fitting.cluster)
+    return msgspec.structs.replace(cron, template=template)
 
 
 def _written(cron: Cron, why: str) -> Plan:

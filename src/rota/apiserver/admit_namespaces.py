@@ -6,6 +6,7 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.bounds import parse_bounds
 from rota.apiserver.finding import find_node
 from rota.apiserver.quantities import QUOTA, TASK, quantities
 from rota.model.amounts import parse_count
@@ -26,20 +27,23 @@ _TAINT_HINT = "write KEY or KEY=VALUE, as dedicated=ci"
 def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan:
     """The whole of it: a quota that is left out is none, a weight that is left out is 1.
 
-    Not so the defaults, which stay as they are: whoever leaves them out may not know of them.
+    Not so defaults and bounds, which stay as they are: a client that leaves them out may not know of them.
     """
     access.require_everywhere(caller, Action.CHANGE_NAMESPACES)
-    said = fields.known_fields(body, ("quota", "weight", "defaults"))
+    said = fields.known_fields(body, ("quota", "weight", "defaults", "bounds"))
     weight = fields.number("weight", parse_count, said.get("weight", 1), 1, WEIGHT_MAX)
     quota = quantities("quota", said.get("quota", {}), QUOTA)
     before = view.namespaces.get(name, Namespace(name))
     defaults = before.defaults if said.get("defaults") is None else _defaults(said["defaults"])
-    namespace = Namespace(fields.name("name", name), quota, weight, defaults)
+    bounds = before.bounds if said.get("bounds") is None else parse_bounds(said["bounds"])
+    namespace = Namespace(fields.name("name", name), quota, weight, defaults, bounds)
     if namespace.name not in view.namespaces and len(view.namespaces) >= NAMESPACES_MAX:
         raise QueueFull(f"there are {len(view.namespaces)} namespaces already", field="name")
     why = f"{caller.name} sets what namespace {namespace.name} may hold"
     if defaults != before.defaults:
         why += " and what its tasks ask for by default"
+    if bounds != before.bounds:
+        why += " and what its jobs are bound to"
     event = Event("namespace.changed", why, namespace=namespace.name)
     return Plan((namespace,), events=(event,), why=why, answer=namespace.name)
 
@@ -56,7 +60,7 @@ def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
         hint = "see what there is: rota namespace ls"
         raise NotFound(f"nothing is set for a namespace '{fields.printable(name)}'", hint=hint)
     free = Namespace(name)  # written first, so that whoever waits for its quota is looked at
-    why = f"{caller.name} takes quota, weight and defaults off namespace {name}"
+    why = f"{caller.name} takes quota, weight, defaults and bounds off namespace {name}"
     event = Event("namespace.changed", why, namespace=name)
     return Plan((free,), deletes=(free.key,), events=(event,), why=why, answer=name)
 

@@ -9,6 +9,7 @@ from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import Submitted, digest, require_room, submitted_before
 from rota.apiserver.finding import find_job
+from rota.model.bounds import admitted
 from rota.model.errors import Conflict
 from rota.model.ids import JobId
 from rota.model.job import Counters, JobSpec, Kind, SubmitKey
@@ -38,6 +39,7 @@ def rerun(view: View, ref: str, wanted: Wanted, caller: Caller, now: Instant) ->
     if before is not None:
         return Plan(answer=Submitted(before, new=False))
     require_room(view)
+    admitted(view, wish, ("priority",))
     number = view.counters.jobs + 1
     spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, digest(wish)),)

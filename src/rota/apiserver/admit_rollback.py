@@ -5,6 +5,7 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
 from rota.apiserver.spec import parse_spec
+from rota.model.bounds import check_update
 from rota.model.errors import Conflict
 from rota.model.plan import Event, Instant, Plan
 from rota.model.rollout import go_back
@@ -27,6 +28,7 @@ def rollback(view: View, ref: str, body: object, caller: Caller, now: Instant) -
         raise Conflict(f"job {job.spec.id} has no version to go back to", hint=hint)
     parse_spec(spec_body.body_of(back.spec))  # beside the number of tasks there are by now
     refuse_circle(view, back.spec)
+    check_update(view, job.spec, back.spec)
     before = f"what it was before version {back.wish.back_from}"
     why = f"{caller.name} lets job {job.spec.id} go back to {before}, as version {back.spec.version}"
     event = Event("job.rollout", why, job=job.spec.id, state="back")

@@ -10,6 +10,7 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.contradictions import refuse_circle
 from rota.apiserver.finding import find_job
 from rota.apiserver.spec import BUILT_IN, FIELDS, KNOWN, check, parse_spec
+from rota.model.bounds import check_update
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec, JobWish, Kind, resized
 from rota.model.needs import assess, noted
@@ -59,6 +60,7 @@ def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -
         # A deadline may be close by now: what the patch does not speak of is not refused for that.
         check(spec, now.wall_ms if any(field in patch for field in OF_TIME) else 0)
         refuse_circle(view, spec)
+        check_update(view, job.spec, spec)
     puts: list[Record] = [spec, *_former(job, spec)] if changed else []
     wish = _replacement(job, spec, wanted)
     puts += [] if wish is None else [wish]

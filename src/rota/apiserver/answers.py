@@ -34,7 +34,13 @@ STATUS_OF_CODE = {
     "store_damaged": 503,
     "store_full": 507,
 }
-RETRY_AFTER_SECONDS = {"queue_full": "5", "unavailable": "1", "store_full": "10", "store_damaged": "10"}
+RETRY_AFTER_SECONDS = {
+    "queue_full": "5",
+    "rate_limited": "1",  # by then a second's worth of requests is free again
+    "unavailable": "1",
+    "store_full": "10",
+    "store_damaged": "10",
+}
 EVENTS = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
 COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}

@@ -11,6 +11,7 @@ from rota.apiserver.access import Caller
 from rota.apiserver.admit_move import WhyNotMoved
 from rota.apiserver.logs import Logs
 from rota.apiserver.metrics import Counts
+from rota.apiserver.rates import Rates
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.engine.shadow import Taken
@@ -117,6 +118,7 @@ class Api:
     expiries: Callable[[], list[Expiry]] = list  # of the certificates that this server uses
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
+    rates: Rates = field(default_factory=Rates)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 
     def __post_init__(self) -> None:

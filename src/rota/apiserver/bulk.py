@@ -44,6 +44,7 @@ class Bulk:
         room = asyncio.Semaphore(UNANSWERED_MAX)
         async with asyncio.TaskGroup() as tasks:
             async for request in requests:
+                await self.api.rates.wait(self.caller)  # slows the stream down; nothing of it is refused
                 await room.acquire()
                 tasks.create_task(self._serve(request, room, tasks))
 

@@ -176,7 +176,9 @@ class Door:
             return routes_gateway.ANYBODY
         reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
         if reporter is None:
-            return who_calls(self._api.vault, authorization)
+            caller = who_calls(self._api.vault, authorization)
+            self._api.rates.take(caller)
+            return caller
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
             raise NotAllowed("a task or a node may report results here, and nothing else")
         return reporter

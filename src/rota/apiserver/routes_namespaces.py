@@ -6,10 +6,12 @@ from starlette.responses import Response
 from rota.apiserver import access, admit_namespaces, answers, etags, fields, pages
 from rota.apiserver.access import Action, sees
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.bounds import show_bounds, show_kept
 from rota.apiserver.openapi.nodes import NAMESPACE_FIELDS
 from rota.apiserver.quantities import shown
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.model.accounts import Kept
 from rota.model.errors import NotFound
 from rota.model.namespace import Namespace
 from rota.model.view import View
@@ -19,7 +21,7 @@ NAMESPACES_PAGE_MAX = 10_000  # as many as there may be
 
 
 async def list_namespaces(request: Request) -> Response:
-    """Those for which something is set, and those whose jobs hold something or wait."""
+    """Those for which something is set, and those that have jobs."""
     caller = caller_of(request)
     access.require_role(caller, Action.LOOK)
     wanted = pages.wish(request.query_params, NAMESPACE_FIELDS, "name", most=NAMESPACES_PAGE_MAX)
@@ -27,7 +29,8 @@ async def list_namespaces(request: Request) -> Response:
     def look(mirror: Mirror) -> Json:
         holding = [name for name, held in mirror.accounts.of_namespace.items() if any(held.values())]
         waiting = [line.owner.namespace for line, _ in mirror.waiting()]
-        names = {name for name in (*mirror.namespaces, *holding, *waiting) if sees(caller, name)}
+        known = (*mirror.namespaces, *mirror.accounts.kept, *holding, *waiting)
+        names = {name for name in known if sees(caller, name)}
         found, after = pages.page(names, str, wanted)
         shown = [pages.pick(_namespace(mirror, name), wanted.only) for name in found]
         return {"namespaces": shown, "next": after}
@@ -82,6 +85,8 @@ def _namespace(mirror: Mirror, name: str) -> Json:
         "quota": shown(known.quota),
         "weight": known.weight,
         "defaults": shown(known.defaults),
+        "bounds": show_bounds(known.bounds),
+        "kept": show_kept(mirror.accounts.kept.get(name, Kept())),
         "held": shown({resource: amount for resource, amount in held.items() if amount}),
         "waiting": sum(len(jobs) for line, jobs in mirror.waiting() if line.owner.namespace == name),
     }

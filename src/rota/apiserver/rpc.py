@@ -47,6 +47,7 @@ STATUS_OF_CODE = {
     "conflict": Code.FAILED_PRECONDITION,
     "gone": Code.OUT_OF_RANGE,
     "queue_full": Code.RESOURCE_EXHAUSTED,
+    "rate_limited": Code.RESOURCE_EXHAUSTED,
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,
 }
@@ -263,6 +264,7 @@ class ControllerDoor(ControllerServicer):
         try:
             said = dict(context.invocation_metadata() or ())
             caller = who_calls(self._api.vault, str(said.get("authorization", "")))
+            self._api.rates.take(caller)
             if request is not None:
                 bounds.check(request)
             async with while_valid(self._api.vault, caller):

@@ -15,6 +15,7 @@ from rota.client.server_views import Namespace
 SIZES = ("memory", "disk")
 USUAL = ("cpu", "memory", "gpu", "tasks")
 NONE = "none"
+ALL = "all"
 
 
 def _share(namespace: Namespace, name: str) -> str:
@@ -92,16 +93,34 @@ def show_namespace(cluster: Cluster, name: str, output: str) -> None:
     metavar="RESOURCE=AMOUNT",
     help="What a task asks for whose job does not say, as memory=4g; repeatable.",
 )
+@click.option("--max-priority", metavar="0-100", help="The highest that its jobs may have.")
+@click.option("--max-jobs", metavar="COUNT", help="Jobs that have not ended.")
+@click.option("--max-tasks", metavar="COUNT", help="Tasks of jobs that have not ended.")
+@click.option("--max-bytes", metavar="SIZE", help="Commands, environments and files of all its jobs.")
+@click.option(
+    "--toleration",
+    "tolerations",
+    multiple=True,
+    metavar="TAINT",
+    help="A taint that its jobs may tolerate; repeatable. `none`: no taint, `all`: every one.",
+)
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="NAME",
+    help="A cluster that its jobs may use; repeatable. `all`: every one.",
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], output: str, **flags: Any) -> None:
     """Set what the jobs of a namespace may hold together, its share, and what they ask for by default.
 
-    RESOURCE is cpu, memory, disk, gpu, tasks or any other thing nodes have; an AMOUNT of `none` takes the
-    limit or the default off. What is not named stays as it is.
+    RESOURCE is cpu, memory, disk, gpu, tasks or any other thing nodes have; `none` takes a limit or a default
+    off. What is not named stays as it is.
     """
-    weight, defaults = flags["weight"], flags["defaults"]
-    if not quota and weight is None and not defaults:
+    weight, defaults, bounds = flags["weight"], flags["defaults"], _said_bounds(flags)
+    if not quota and weight is None and not defaults and not bounds:
         raise click.UsageError("nothing is to change; write cpu=8, tasks=100, --weight 2 or --default cpu=2")
     before = cluster.namespace(name)
     after = cluster.set_namespace(
@@ -109,11 +128,24 @@ def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], output: str
         _kept(before.quota, pairs(quota, "RESOURCE=AMOUNT")),
         before.weight if weight is None else weight,
         defaults=_kept(before.defaults, pairs(defaults, "--default")) if defaults else None,
+        bounds=_kept(before.bounds, bounds) if bounds else None,
     )
     emit_one(output, after, after.name, lambda: _lines(after))
 
 
-def _kept(before: Mapping[str, float], said: Mapping[str, str]) -> dict[str, Any]:
+def _said_bounds(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds that were named, `none` where one is to be taken off."""
+    numbers = {name: flags[f"max_{name}"] for name in ("priority", "jobs", "tasks", "bytes")}
+    said: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    for name, given in (("tolerate", flags["tolerations"]), ("clusters", flags["clusters"])):
+        if ALL in given:
+            said[name] = NONE
+        elif given:
+            said[name] = [one for one in given if one != NONE]
+    return said
+
+
+def _kept(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     return {resource: amount for resource, amount in {**before, **said}.items() if amount != NONE}
 
 
@@ -121,7 +153,7 @@ def _kept(before: Mapping[str, float], said: Mapping[str, str]) -> dict[str, Any
 @click.argument("names", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
-    """Take quota, weight and defaults off namespaces; their jobs go on."""
+    """Take quota, weight, defaults and bounds off namespaces; their jobs go on."""
     for name in names:
         cluster.forget_namespace(name)
         tell(f"namespace {clean(name)}: no quota, weight 1")
@@ -132,3 +164,17 @@ def _lines(namespace: Namespace) -> Iterator[str]:
     yield f"namespace {clean(namespace.name)}: {clean(limits or 'no quota')}, weight {namespace.weight}"
     if namespace.defaults:
         yield f"  a task asks for {clean(_defaults(namespace))}, unless its job says otherwise"
+    if namespace.bounds:
+        yield f"  its jobs are bound to {clean(', '.join(_bounds(namespace)))}"
+
+
+def _bounds(namespace: Namespace) -> Iterator[str]:
+    """Each bound with what there is of it."""
+    for name, most in namespace.bounds.items():
+        show = size if name == "bytes" else number
+        if name in namespace.kept:
+            yield f"{name} {show(namespace.kept[name])}/{show(most)}"
+        elif name == "priority":
+            yield f"priority {most}"
+        else:
+            yield f"{name} {' '.join(most) or NONE}"

@@ -62,7 +62,7 @@ class Access:
         self.transport.call(Request("DELETE", f"/v1/watchers/{segment(watcher)}"))
 
     def namespaces(self, **query: str | int | None) -> list[Namespace]:
-        """Those for which something is set, and those whose jobs hold something or wait."""
+        """Those for which something is set, and those that have jobs."""
         answer = self.transport.call(Request("GET", "/v1/namespaces", query))
         return [read(Namespace, item) for item in listed(answer, "namespaces")]
 
@@ -77,19 +77,22 @@ class Access:
         weight: int = 1,
         *,
         defaults: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         if_etag: str | None = None,
     ) -> Namespace:
         """What its jobs may hold together, as a whole: what is left out is not limited.
 
-        `defaults` is what a task asks for where its job does not say; None: as it is.
+        `defaults` is what a task asks for where its job does not say; `bounds` are `priority`, `tolerate`,
+        `clusters`, `jobs`, `tasks` and `bytes`, of which those left out are not set; None: as they are.
         """
         body: dict[str, Any] = {"quota": dict(quota or {}), "weight": weight}
         body |= {} if defaults is None else {"defaults": dict(defaults)}
+        body |= {} if bounds is None else {"bounds": dict(bounds)}
         request = Request("PUT", _path(name), body=body, headers=matching(if_etag))
         return read(Namespace, self.transport.call(request))
 
     def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
-        """Take quota, weight and defaults off a namespace; its jobs go on."""
+        """Take quota, weight, defaults and bounds off a namespace; its jobs go on."""
         self.transport.call(Request("DELETE", _path(name), headers=matching(if_etag)))
 
 

@@ -65,6 +65,8 @@ class Namespace:
     quota: Mapping[str, float] = field(default_factory=dict)
     weight: int = 1
     defaults: Mapping[str, float] = field(default_factory=dict)  # of a task whose job does not say
+    bounds: Mapping[str, Any] = field(default_factory=dict)  # only those that are set
+    kept: Mapping[str, int] = field(default_factory=dict)  # unfinished jobs and tasks, bytes of all jobs
     held: Mapping[str, float] = field(default_factory=dict)
     waiting: int = 0
     etag: str | None = None  # of what is set for it

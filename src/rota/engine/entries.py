@@ -6,6 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rota.engine.pins import Pins
+from rota.model.accounts import Kept
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock, state_of
 from rota.model.columns import changes, differing, ints, widened
@@ -117,6 +118,7 @@ class JobEntry:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
+        self.kept = Kept()  # what it counts for in the account of its namespace
         self.wish: JobWish | None = None
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None

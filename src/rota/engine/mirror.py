@@ -12,7 +12,7 @@ from rota.engine.load_order import load_order
 from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
-from rota.model.accounts import Accounts
+from rota.model.accounts import Accounts, Kept, kept_of, of_ended
 from rota.model.adoption import JobAdoption
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -284,6 +284,7 @@ class Mirror(Standing):
         self.unassigned[record.id] = None
         self._assigned.put(job)
         self.unfinished += 1
+        self._keep(job, kept_of(record))
         self._followers.come(record)
         self._sums.begin(record)
 
@@ -302,6 +303,8 @@ class Mirror(Standing):
             self._shift_holds(job, attempt, job.held(block), bytes(len(job.held(block))))
         self._sums.end(job.spec)
         job.revise(record)
+        has_ended = job.status is not None and job.status.ended
+        self._keep(job, of_ended(kept_of(record)) if has_ended else kept_of(record))
         self._assigned.put(job)
         self._sums.begin(record)
         for block, attempt in job.attempts.items():
@@ -496,6 +499,8 @@ class Mirror(Standing):
         before, ended = job.status is not None and job.status.ended, record.ended
         job.status = record
         self.unfinished -= int(ended) - int(before)
+        if ended != before:
+            self._keep(job, of_ended(job.kept) if ended else kept_of(job.spec))
         self._followers.stand(job.spec, record.state)
         if job.spec.kind is _SYSTEM:
             self._note_system(record)
@@ -540,9 +545,16 @@ class Mirror(Standing):
         self.room.expect(slot, entry.expected)
         self._assigned.count(entry)
 
+    def _keep(self, job: JobEntry, kept: Kept) -> None:
+        """A job counts for this much in the account of its namespace, instead of what it did before."""
+        self.accounts.keep(job.spec.namespace, job.kept, -1)
+        job.kept = kept
+        self.accounts.keep(job.spec.namespace, kept)
+
     def _forget_job(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
         if job is not None:
+            self._keep(job, Kept())
             self.past.forget(job_id)
             self._lines.take_out(job)
             self._assigned.take_out(job)

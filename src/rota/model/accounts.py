@@ -1,9 +1,42 @@
-"""Accounts: what each namespace and each user holds of the cluster."""
+"""Accounts: what each namespace and each user holds of the cluster, and what is kept for its jobs."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from rota.model.job import JobSpec
 from rota.model.namespace import TASKS
 from rota.model.shape import Owner
+
+_RECORD_BYTES = 1024  # of a job without any text: its numbers, names and places in indexes
+
+
+class Kept(NamedTuple):
+    """What is kept for jobs: how many have not ended, their tasks, and the bytes of all."""
+
+    jobs: int = 0
+    tasks: int = 0
+    stored_bytes: int = 0
+
+    def plus(self, other: "Kept", sign: int = 1) -> "Kept":
+        return Kept(
+            self.jobs + sign * other.jobs,
+            self.tasks + sign * other.tasks,
+            self.stored_bytes + sign * other.stored_bytes,
+        )
+
+
+def kept_of(spec: JobSpec) -> Kept:
+    """What one unfinished job counts for."""
+    texts = [*spec.command, *spec.env, *spec.env.values(), *spec.labels, *spec.labels.values()]
+    for step in spec.steps:
+        texts += [*step.command, *step.env, *step.env.values()]
+    files = sum(len(path) + len(content) for path, content in spec.files.items())
+    return Kept(1, spec.size, _RECORD_BYTES + files + sum(map(len, texts)))
+
+
+def of_ended(kept: Kept) -> Kept:
+    """What the same job counts for once it has ended: its bytes are kept until it expires."""
+    return Kept(0, 0, kept.stored_bytes)
 
 
 class Accounts:
@@ -13,6 +46,15 @@ class Accounts:
         self.of_namespace: dict[str, dict[str, int]] = {}
         self.of_owner: dict[Owner, dict[str, int]] = {}
         self.released: dict[str, int] = {}  # by namespace: how often it gave something back
+        self.kept: dict[str, Kept] = {}  # by namespace; what is empty has no entry
+
+    def keep(self, namespace: str, kept: Kept, sign: int = 1) -> None:
+        """Something more is kept for jobs of a namespace; with sign -1, no longer."""
+        now = self.kept.get(namespace, Kept()).plus(kept, sign)
+        if any(now):
+            self.kept[namespace] = now
+        else:
+            self.kept.pop(namespace, None)
 
     def charge(self, owner: Owner, needs: Iterable[tuple[str, int]], tasks: int) -> None:
         """So many tasks more (a negative number: fewer) hold room."""

@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from rota.model.accounts import Kept, kept_of
+from rota.model.bounds import admitted
 from rota.model.calendar import MINUTE_MS, written
 from rota.model.cron import Cron, CronRun, CronStatus, Overlap
+from rota.model.errors import Rejected
 from rota.model.ids import JobId, Key
-from rota.model.job import Counters, JobWish
+from rota.model.job import Counters, JobSpec, JobWish
 from rota.model.needs import assess
 from rota.model.plan import Event, Instant, Plan, Record
 from rota.model.view import JobView, View, keys_of
@@ -17,6 +20,7 @@ class Skipped(NamedTuple):
     """An instant without a run."""
 
     reason: str
+    hint: str | None = None
 
 
 def status_of(view: View, cron: Cron) -> CronStatus:
@@ -37,6 +41,7 @@ class Runs:
         self._now = now
         self._live = live_runs(view, self.status)
         self._number = view.counters.jobs
+        self._begun = Kept()  # what the jobs of this transaction count for
         self._puts: list[Record] = []
         self._events: list[Event] = []
 
@@ -44,9 +49,15 @@ class Runs:
         """One more, unless the rule on overlaps forbids it."""
         if self._live and self._cron.overlap is Overlap.SKIP:
             return Skipped(f"job {self._live[-1]} of an earlier run has not ended")
+        spec = self._spec(instant_ms)
+        try:
+            # What the template says was said: a bound that was set since is told, and not kept silently.
+            spec = admitted(self._view, spec, ("priority",), self._begun)
+        except Rejected as problem:
+            return Skipped(str(problem), problem.hint)
         if self._live and self._cron.overlap is Overlap.REPLACE:
             self._cancel(self._cron.child_name(instant_ms))
-        self._submit(instant_ms)
+        self._submit(spec, instant_ms)
         return None
 
     def skip(self, count: int, reason: str) -> None:
@@ -78,13 +89,13 @@ class Runs:
         """What begins now is not in the view yet."""
         return run.job in self._live
 
-    def _submit(self, instant_ms: int) -> None:
-        self._number += 1
-        cron, job = self._cron, JobId(str(self._number))
+    def _spec(self, instant_ms: int) -> JobSpec:
+        """The job of one run, as it is submitted if nothing forbids it."""
+        cron = self._cron
         instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
-        spec = msgspec.structs.replace(
+        return msgspec.structs.replace(
             cron.template,
-            id=job,
+            id=JobId(str(self._number + 1)),
             name=cron.child_name(instant_ms),
             namespace=cron.namespace,
             user=cron.user,
@@ -92,6 +103,11 @@ class Runs:
             labels={**cron.template.labels, "cron": cron.name},
             env={**cron.template.env, "ROTA_CRON_INSTANT": instant},
         )
+
+    def _submit(self, spec: JobSpec, instant_ms: int) -> None:
+        self._number += 1
+        cron, job = self._cron, spec.id
+        self._begun = self._begun.plus(kept_of(spec))
         self._puts.append(assess(self._view, spec))
         self._live.append(job)
         runs = (*self.status.runs, CronRun(instant_ms, job))

@@ -149,6 +149,8 @@ class Namespace(Answer):
     quota: Annotated[Amounts, said("what its jobs may hold together; what is not here is not limited")]
     weight: Annotated[int, said("its share against the others, 1 to 1000")]
     defaults: Annotated[Amounts, said("what a task asks for where its job does not speak of it")]
+    bounds: Annotated[dict[str, Any], said("what one job may ask for and how much is kept; only what is set")]
+    kept: Annotated[dict[str, int], said("unfinished `jobs`, their `tasks`, and `bytes` of all its jobs")]
     held: Annotated[Amounts, said("what its jobs hold")]
     waiting: Annotated[int, said("jobs of it that wait")]
 
@@ -170,6 +172,10 @@ class NamespaceBody(Body):
     defaults: Annotated[
         dict[str, Any] | None,
         said("of a task: cpu, memory, disk, gpu or another resource; null: as they are"),
+    ] = None
+    bounds: Annotated[
+        dict[str, Any] | None,
+        said("priority, tolerate, clusters, jobs, tasks, bytes: all that is to be set; null: as they are"),
     ] = None
 
 

@@ -58,7 +58,7 @@ class AsyncAccess:
         await apart(lambda: self._sync.remove_watcher(watcher))
 
     async def namespaces(self, **query: str | int | None) -> list[Namespace]:
-        """Those for which something is set, and those whose jobs hold something or wait."""
+        """Those for which something is set, and those that have jobs."""
         return await apart(lambda: self._sync.namespaces(**query))
 
     async def namespace(self, name: str) -> Namespace:
@@ -72,16 +72,20 @@ class AsyncAccess:
         weight: int = 1,
         *,
         defaults: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         if_etag: str | None = None,
     ) -> Namespace:
         """What its jobs may hold together, as a whole: what is left out is not limited.
 
-        `defaults` is what a task asks for where its job does not say; None: as it is.
+        `defaults` is what a task asks for where its job does not say; `bounds` are `priority`, `tolerate`,
+        `clusters`, `jobs`, `tasks` and `bytes`, of which those left out are not set; None: as they are.
         """
         return await apart(
-            lambda: self._sync.set_namespace(name, quota, weight, defaults=defaults, if_etag=if_etag)
+            lambda: self._sync.set_namespace(
+                name, quota, weight, defaults=defaults, bounds=bounds, if_etag=if_etag
+            )
         )
 
     async def forget_namespace(self, name: str, *, if_etag: str | None = None) -> None:
-        """Take quota, weight and defaults off a namespace; its jobs go on."""
+        """Take quota, weight, defaults and bounds off a namespace; its jobs go on."""
         await apart(lambda: self._sync.forget_namespace(name, if_etag=if_etag))
