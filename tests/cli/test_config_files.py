@@ -169,6 +169,7 @@ def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path
         ("name = ''", "name", "leave it out or give the cluster a name of at most 128 characters"),
         ("lost_seconds = 0", "lost_seconds", "write 1 to 86400 seconds"),
         ("[http_server]\nmax_connections = 0", "http_server.max_connections", "write 1 to 1000000"),
+        ("[grpc_server]\nidle_seconds = 9999", "grpc_server.idle_seconds", "write 1 to 3600 seconds"),
         ("[http_server]\nhead_seconds = 0", "http_server.head_seconds", "write 1 to 3600 seconds"),
         ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
         ("[http_server]\naddr = '3000'", "http_server.addr", "write host:port, as 127.0.0.1:3000"),
@@ -278,4 +279,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 35
+    assert len(variables) == len(set(variables)) == 37

@@ -115,9 +115,10 @@ class Bulk:
 
 
 async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admission.Submitted:
-    if len(spec_json) > BODY_BYTES_MAX:
+    raw = spec_json.encode()
+    if len(raw) > BODY_BYTES_MAX:
         raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
-    body = named_owner(decode_json(spec_json.encode()))
+    body = named_owner(decode_json(raw))
 
     def command(view: View, now: Instant) -> Plan:
         require_valid(api.vault, caller)

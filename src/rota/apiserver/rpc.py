@@ -13,7 +13,7 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.admit_loss import Said, resolve
 from rota.apiserver.admit_pace import set_pace
 from rota.apiserver.admit_update import Update, Updated
-from rota.apiserver.api import Api, wall_ms, who_calls
+from rota.apiserver.api import Api, Unauthenticated, wall_ms, who_calls
 from rota.apiserver.bulk import Bulk, stop, submit
 from rota.apiserver.feed import Position, standing
 from rota.apiserver.finding import find_job, may_hear
@@ -22,14 +22,15 @@ from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
 from rota.apiserver.token_checks import while_valid
 from rota.apiserver.wanted import STREAMS, Wanted
-from rota.identity.audit import AuditEntry
+from rota.identity.audit import AuditEntry, AuditLog
+from rota.identity.vault import Vault
 from rota.model.errors import BadField, Bug, RotaError
 from rota.model.ids import JobId
-from rota.model.limits import ANSWERS_MAX
+from rota.model.limits import ANSWERS_MAX, NAME_LENGTH_MAX
 from rota.model.pace import ReportPace
 from rota.model.plan import Plan
 from rota.model.subscriber import Subscriber
-from rota.wire import bounds
+from rota.wire import bounds, services
 from rota.wire.controller import event_to_wire, indices_from_wire
 from rota.wire.forwarding import origin
 from rota.wire.generated import controller_pb2 as pb
@@ -53,6 +54,43 @@ STATUS_OF_CODE = {
 }
 HEARD_MAX = 20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
 log = structlog.get_logger("rota.apiserver")
+
+
+class TokenFirst(grpc.aio.ServerInterceptor):
+    """Refuses calls of outside controllers by their metadata alone, before a message of theirs is read.
+
+    `may_register` is asked for the services of workers, whose calls need a token off loopback only.
+    """
+
+    def __init__(self, vault: Vault, audit: AuditLog, may_register: Callable[[str], bool]) -> None:
+        self._vault = vault
+        self._audit = audit
+        self._may_register = may_register
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        said = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
+        refusal = self._refusal(service, str(said))
+        if refusal is None:
+            return await continuation(handler_call_details)
+
+        async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
+            _write(self._audit, context, None, method[:NAME_LENGTH_MAX].lower(), service, refusal.code)
+            await _abort(context, refusal)
+
+        # A handler of streams is called before anything is read, a unary one when its message is there.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _refusal(self, service: str, authorization: str) -> Unauthenticated | None:
+        if service in services.WORKERS and not self._may_register(authorization):
+            return Unauthenticated("off loopback this needs a token", hint="of an admin of all namespaces")
+        if service != services.CONTROLLER:
+            return None
+        try:
+            who_calls(self._vault, authorization)
+        except Unauthenticated as refusal:
+            return refusal
+        return None
 
 
 class ControllerDoor(ControllerServicer):
@@ -277,16 +315,21 @@ class ControllerDoor(ControllerServicer):
             await _abort(context, refused)
 
     def _note(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
-        entry = AuditEntry(
-            at_ms=wall_ms(),
-            who=caller.name if caller else "",
-            token=caller.token if caller else "",
-            action=action,
-            target=target,
-            outcome=outcome,
-            origin=origin(context),
-        )
-        self._api.audit.write(entry)
+        _write(self._api.audit, context, caller, action, target, outcome)
+
+
+def _write(audit: AuditLog, context: Context, caller: Caller | None, *said: str) -> None:
+    action, target, outcome = said
+    entry = AuditEntry(
+        at_ms=wall_ms(),
+        who=caller.name if caller else "",
+        token=caller.token if caller else "",
+        action=action,
+        target=target,
+        outcome=outcome,
+        origin=origin(context),
+    )
+    audit.write(entry)
 
 
 def _output(job: JobId, heard: pb.Heard) -> Output:

@@ -29,6 +29,8 @@ from rota.model.limits import (
     CONNECTIONS_PER_ADDRESS_MAX,
     DRAIN_SECONDS_MAX,
     GPUS_MAX,
+    GRPC_CONNECTIONS_MAX,
+    GRPC_IDLE_SECONDS,
     HEAD_SECONDS,
     IDLE_SECONDS,
     JOBS_AGE_MS,
@@ -80,12 +82,17 @@ class HttpServer:
 
 @dataclass(frozen=True)
 class GrpcServer:
-    """The door for controllers from outside. `use_tls` unset: off on loopback, on elsewhere."""
+    """The door for controllers from outside. `use_tls` unset: off on loopback, on elsewhere.
+
+    A connection without a call is closed after `idle_seconds`.
+    """
 
     addr: str = f"127.0.0.1:{GRPC_PORT}"
     use_tls: bool | None = None
     crt_file: str | None = None
     key_file: str | None = None
+    max_connections: int = GRPC_CONNECTIONS_MAX
+    idle_seconds: float = GRPC_IDLE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -325,20 +332,31 @@ def check_server(config: ServerConfig) -> None:
     renewal_window(config.certificates)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
-    check_connections(config.http_server)
+    check_connections(config)
     check_address("agent_server.addr", config.agent_server.addr)
 
 
-def check_connections(door: HttpServer) -> None:
-    """How many connections the HTTP port takes, and for how long it waits on each."""
-    for name in ("max_connections", "max_connections_per_address"):
-        if not 1 <= (count := getattr(door, name)) <= CONNECTIONS_LIMIT:
-            hint = f"write 1 to {CONNECTIONS_LIMIT}"
-            raise ConfigError(f"http_server.{name}", f"{count} cannot be used", hint)
-    for name in ("head_seconds", "body_seconds", "idle_seconds"):
-        if not 1 <= (seconds := getattr(door, name)) <= REQUEST_SECONDS_MAX:
+def check_connections(config: ServerConfig) -> None:
+    """How many connections the listeners take, and for how long they wait on each."""
+    web, controllers = config.http_server, config.grpc_server
+    counts = {
+        "http_server.max_connections": web.max_connections,
+        "http_server.max_connections_per_address": web.max_connections_per_address,
+        "grpc_server.max_connections": controllers.max_connections,
+    }
+    waits = {
+        "http_server.head_seconds": web.head_seconds,
+        "http_server.body_seconds": web.body_seconds,
+        "http_server.idle_seconds": web.idle_seconds,
+        "grpc_server.idle_seconds": controllers.idle_seconds,
+    }
+    for key, count in counts.items():
+        if not 1 <= count <= CONNECTIONS_LIMIT:
+            raise ConfigError(key, f"{count} cannot be used", f"write 1 to {CONNECTIONS_LIMIT}")
+    for key, seconds in waits.items():
+        if not 1 <= seconds <= REQUEST_SECONDS_MAX:
             hint = f"write 1 to {REQUEST_SECONDS_MAX:g} seconds"
-            raise ConfigError(f"http_server.{name}", f"{seconds:g} cannot be used", hint)
+            raise ConfigError(key, f"{seconds:g} cannot be used", hint)
 
 
 def renewal_window(said: Certificates) -> timedelta:

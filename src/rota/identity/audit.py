@@ -11,6 +11,7 @@ import msgspec
 from rota.identity import files
 from rota.identity.tokens import masked
 
+AUDIT_FILE = "audit.log"  # in a server's data directory
 MAX_FIELD_CHARACTERS = 1000  # a refused request may have been made of anything
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 

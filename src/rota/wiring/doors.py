@@ -6,6 +6,7 @@ import logging
 import platform
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,21 +20,22 @@ from rota.identity import certificates
 from rota.identity.authority import Authority
 from rota.identity.serving import ServingPair, SignedPair
 from rota.model.addresses import is_loopback
+from rota.model.limits import (
+    AGENT_CONNECTIONS_MAX,
+    AGENT_DESCRIPTORS_PERCENT,
+    AGENT_MESSAGE_BYTES_MAX,
+    CALL_BYTES_MAX,
+    CALLS_MAX,
+    GRPC_IDLE_SECONDS,
+    HANDSHAKE_SECONDS,
+)
 from rota.wire import forwarding
 from rota.wiring import tls
 from rota.wiring.http_protocol import BoundedHttp, Patience
-from rota.wiring.listener import Census, Listener
+from rota.wiring.listener import Census, Listener, descriptors
 from rota.wiring.tally import Tally
 from rota.wiring.tls import ServerTls
 
-_GRPC_OPTIONS = [
-    ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.max_send_message_length", 64 * 1024 * 1024),
-]
 _KINDS = {  # of a method, by whether its requests and its responses are streams
     (False, False): "unary_unary",
     (False, True): "unary_stream",
@@ -42,8 +44,44 @@ _KINDS = {  # of a method, by whether its requests and its responses are streams
 }
 
 
-def grpc_server(*interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
-    return grpc.aio.server(interceptors=interceptors, options=_GRPC_OPTIONS)
+@dataclass(frozen=True)
+class GrpcBounds:
+    """What one gRPC listener takes from its clients."""
+
+    message_bytes: int
+    connections: int
+    streams: int
+    idle_seconds: float
+    handshake_seconds: float = HANDSHAKE_SECONDS
+
+    @property
+    def options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_receive_message_length", self.message_bytes),
+            ("grpc.max_send_message_length", 64 * 1024 * 1024),
+            ("grpc.max_allowed_incoming_connections", self.connections),  # counted before their handshake
+            ("grpc.max_concurrent_streams", self.streams),
+            ("grpc.server_handshake_timeout_ms", round(self.handshake_seconds * 1000)),
+            ("grpc.max_connection_idle_ms", round(self.idle_seconds * 1000)),
+        ]
+
+
+def controller_bounds(door: GrpcServer) -> GrpcBounds:
+    return GrpcBounds(CALL_BYTES_MAX, door.max_connections, CALLS_MAX, door.idle_seconds)
+
+
+def agent_bounds() -> GrpcBounds:
+    """For ports that require a certificate; a standby forwards all of its calls over one connection."""
+    connections = min(AGENT_CONNECTIONS_MAX, descriptors() * AGENT_DESCRIPTORS_PERCENT // 100)
+    return GrpcBounds(AGENT_MESSAGE_BYTES_MAX, connections, 2**31 - 1, GRPC_IDLE_SECONDS)
+
+
+def grpc_server(bounds: GrpcBounds, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    return grpc.aio.server(interceptors=interceptors, options=bounds.options)
 
 
 class ForwardedCalls(grpc.aio.ServerInterceptor):

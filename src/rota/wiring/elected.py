@@ -13,6 +13,7 @@ from rota.config import ConfigError, ServerConfig
 from rota.config.etcd import endpoints
 from rota.engine.leadership import Act, Tenure, due, surely_leads
 from rota.engine.run import Engine
+from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.model.errors import Deposed, StoreFull, Unavailable
@@ -102,6 +103,7 @@ class ElectedPost:
             vault,
             Addresses(http, self._config.agent_server.addr, forwarding.controller_address),
             served.expiries,
+            AuditLog(self._directory / AUDIT_FILE),
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)

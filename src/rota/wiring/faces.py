@@ -50,6 +50,7 @@ class Own:
     vault: Vault
     addresses: Addresses
     expiries: Callable[[], list[Expiry]]
+    audit: AuditLog
 
 
 def make_api(
@@ -69,7 +70,7 @@ def make_api(
         outputs=sources.outputs,
         vault=own.vault,
         authority=own.authority,
-        audit=AuditLog(own.directory / "audit.log"),
+        audit=own.audit,
         explain=partial(why, plugins=settings.plugins, backfill=settings.backfill, known=known),
         foresee=partial(foresee, settings=settings),
         displace=partial(displace, settings=settings),

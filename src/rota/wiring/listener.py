@@ -26,7 +26,7 @@ class Census:
     """How many connections there are, in all and by address."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
-        self._most = min(most, _descriptors() // DESCRIPTORS_SHARE)
+        self._most = min(most, descriptors() // DESCRIPTORS_SHARE)
         self._most_per_address = most_per_address
         self._count = 0
         self._by_address: dict[str, int] = {}
@@ -154,6 +154,6 @@ def _turn_away(connected: socket.socket, *, is_plain: bool) -> None:
         connected.close()
 
 
-def _descriptors() -> int:
+def descriptors() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
 from rota.apiserver import certificates
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
-from rota.apiserver.rpc import ControllerDoor
+from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
 from rota.config.etcd import endpoints
@@ -23,6 +24,7 @@ from rota.controllers import after, batch, cron, expire, rollback, rollout, syst
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
+from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.model.adoption import jobs_before
@@ -52,7 +54,7 @@ from rota.wiring.cards import Card
 from rota.wiring.context import Context
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
-from rota.wiring.gateway import gateway_line, open_gateway
+from rota.wiring.gateway import admission, gateway_line, open_gateway
 from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
@@ -152,8 +154,8 @@ async def _doors(
     vault = post.open_vault()
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
-    agent_server = doors.grpc_server(doors.ForwardedCalls(services.AGENT, services.WATCHER))
-    controller_server = doors.grpc_server()
+    audit = AuditLog(directory / AUDIT_FILE)
+    agent_server, controller_server = _grpc_servers(config, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
         agent=doors.open_agent_door(agent_server, config, served),
@@ -169,7 +171,7 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    own = Own(directory, authority, vault, addresses, served.expiries)
+    own = Own(directory, authority, vault, addresses, served.expiries, audit)
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
@@ -198,6 +200,20 @@ async def _doors(
             http_socket.close()
             tails.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing)
+
+
+class _GrpcServers(NamedTuple):
+    agents: grpc.aio.Server
+    controllers: grpc.aio.Server
+
+
+def _grpc_servers(config: ServerConfig, vault: Vault, audit: AuditLog) -> _GrpcServers:
+    token_first = TokenFirst(vault, audit, admission(config, vault))
+    others = doors.ForwardedCalls(services.AGENT, services.WATCHER)
+    return _GrpcServers(
+        doors.grpc_server(doors.agent_bounds(), others, token_first),
+        doors.grpc_server(doors.controller_bounds(config.grpc_server), token_first),
+    )
 
 
 def _answer(

@@ -26,7 +26,7 @@ class StandbyForwarding:
             return service not in services.WORKERS or may_register(authorization)
 
         self._proxy = LeaderProxy((services.CONTROLLER, *workers), self._channel, admit)
-        self._server = doors.grpc_server()
+        self._server = doors.grpc_server(doors.controller_bounds(config.grpc_server))
         self._server.add_generic_rpc_handlers((self._proxy,))
         self.controller_address = doors.open_controller_door(self._server, config, served)
         self._tunnel = Tunnel(own_address, self._channel.leader, self._channel.changed)

@@ -57,7 +57,7 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         lambda server: channel_to(server, credentials.pair),
         None if config.server_addr else lambda told: _remember(directory, told),
     )
-    server = doors.grpc_server()
+    server = doors.grpc_server(doors.agent_bounds())
     others = LeaderProxy((services.AGENT,), UplinkWay(uplink), attest=_attest)
     server.add_generic_rpc_handlers((AgentEdge(uplink), others))
     doors.open_watcher_port(server, config.agent_addr, credentials)

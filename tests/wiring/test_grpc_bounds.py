@@ -1,0 +1,85 @@
+"""Connections to a gRPC listener: idle ones are closed, there are not too many, and calls that last go on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from rota.wiring import doors
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = bytes(3) + b"\x04\x00" + bytes(4)
+BOUNDS = doors.GrpcBounds(
+    message_bytes=1 << 20, connections=20, streams=100, idle_seconds=1, handshake_seconds=1
+)
+
+
+class Clock(grpc.GenericRpcHandler):
+    """Answers with a message for each that it gets."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        del handler_call_details
+        return grpc.stream_stream_rpc_method_handler(self._answer)
+
+    async def _answer(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            await context.write(request)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    server = doors.grpc_server(BOUNDS)
+    server.add_generic_rpc_handlers((Clock(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with asyncio.timeout(60):
+            yield port
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def dialled(port: int, said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(said)
+        yield reader
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS], ids=["nothing", "half", "preface", "settings"]
+)
+async def test_a_connection_without_a_call_is_closed(said: bytes) -> None:
+    async with serving() as port, dialled(port, said) as reader:
+        await reader.read()  # returns when the server has closed it
+
+
+async def test_a_call_that_lasts_is_not_idle() -> None:
+    async with serving() as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.stream_stream("/any/Call")()
+        await call.write(b"first")
+        assert await call.read() == b"first"
+        for _ in range(3):
+            async with dialled(port, b"") as silent:
+                await silent.read()
+
+        await call.write(b"second")
+        assert await call.read() == b"second"
+        call.cancel()
+
+
+async def test_there_are_no_more_connections_than_allowed() -> None:
+    async with serving() as port:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(BOUNDS.connections)]
+        async with dialled(port, PREFACE + SETTINGS) as one_more:
+            assert await one_more.read() == b""
+        for _, writer in opened:
+            writer.transport.abort()
+        await asyncio.sleep(0)
