@@ -67,7 +67,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/plan/drain": (lambda c: c.plan_drain("n1"),),
     "GET /v1/nodes": (lambda c: c.nodes(), lambda c: first(c.watch_nodes())),
     "GET /v1/nodes/{ref}": (lambda c: c.node("n1"),),
-    "PATCH /v1/nodes/{ref}": (lambda c: c.taint("n1", "a", if_etag='"x"'), lambda c: c.untaint("n1", "a")),
+    "PATCH /v1/nodes/{ref}": (
+        lambda c: c.taint("n1", "a", if_etag='"x"'),
+        lambda c: c.untaint("n1", "a"),
+        lambda c: c.label_node("n1", {"a": "b"}),
+        lambda c: c.unlabel_node("n1", "a"),
+    ),
     "DELETE /v1/nodes/{ref}": (lambda c: c.forget_node("n1", if_etag='"x"'),),
     "POST /v1/nodes/{ref}/drain": (lambda c: c.drain("n1", if_etag='"x"'),),
     "POST /v1/nodes/{ref}/cordon": (lambda c: c.cordon("n1", if_etag='"x"'),),

@@ -34,7 +34,7 @@ async def make_join_token(request: Request) -> Response:
     access.require_everywhere(caller_of(request), Action.ADD_NODES)
     known = ("labels", "cluster", "valid_seconds", "local", "role")
     said = fields.known_fields(await json_body(request), known)
-    labels = fields.labels("labels", said.get("labels", {}))
+    labels = fields.granted_labels("labels", said.get("labels", {}))
     cluster = fields.name("cluster", said.get("cluster", DEFAULT))
     own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
     valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))

@@ -19,6 +19,8 @@ class Node:
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    granted_labels: Mapping[str, str] = field(default_factory=dict)  # of these, by an operator's word
+    ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by its agent, not counted
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)
     used: Mapping[str, float] | None = None
