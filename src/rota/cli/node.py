@@ -1,23 +1,22 @@
 """`rota node`: which machines there are, how one joins, and how one is taken out of service."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
-from rota.cli.arguments import pairs, seconds
+from rota.cli.arguments import pairs
 from rota.cli.bars import bar
 from rota.cli.node_brake import brake
 from rota.cli.node_drain import drain, drain_words, told
+from rota.cli.node_token import token
 from rota.cli.node_words import NODES, SIZES, certificate, heard, label_lines, machine, state
 from rota.cli.node_words import labels as _labels
 from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, duration, number, size
+from rota.cli.words import clean, number, size
 from rota.client.cluster import Cluster
 from rota.client.server_views import Node
 
-TOKEN_VALID = "30m"
 BAR_CELLS = 20
 
 
@@ -28,6 +27,7 @@ def command() -> None:
 
 command.add_command(drain)
 command.add_command(brake)
+command.add_command(token)
 
 
 @command.command("ls")
@@ -56,31 +56,6 @@ def show(cluster: Cluster, node: str, output: str) -> None:
     """Show a node, by name or id."""
     found = cluster.node(node)
     emit_one(output, found, found.id, lambda: _lines(found))
-
-
-@command.command("token")
-@click.option("--label", multiple=True, metavar="K=V", help="A label the node will have; repeatable.")
-@click.option("--cluster", "cluster_name", help="The cluster it will belong to. [default: default]")
-@click.option(
-    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="How long it may be used."
-)
-@click.option(
-    "--local", is_flag=True, help="For an agent on this machine, where the server listens on loopback."
-)
-@output_option
-@with_cluster(WORKING_SECONDS)
-def token(cluster: Cluster, label: Sequence[str], valid: str, output: str, **wishes: Any) -> None:
-    """Print the line that makes another machine a node; it can be used once."""
-    valid_seconds = seconds(valid, "--valid") or 0.0
-    made = cluster.join_token(
-        labels=pairs(label, "--label") or None,
-        cluster=wishes["cluster_name"],
-        valid_seconds=valid_seconds,
-        local=wishes["local"] or None,
-    )
-    emit_one(output, made, made.token, lambda: [made.line])
-    if output in ("table", "wide"):
-        tell(f"run this line on the new machine (single use, valid for {duration(valid_seconds)})")
 
 
 @command.command("cordon")

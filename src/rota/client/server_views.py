@@ -118,9 +118,26 @@ class JoinToken:
 
     token: str = field(repr=False)
     line: str = field(repr=False)
+    id: str = ""
     address: str = ""
     ca: str = ""
     expires_at_ms: int | None = None
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
+class ListedJoinToken:
+    """The right of one machine to join, without its secret: open, used, revoked or expired."""
+
+    id: str
+    state: str = "open"
+    role: str = "node"
+    cluster: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    made_at_ms: int = 0
+    expires_at_ms: int = 0
+    used_by: str | None = None
     raw: Mapping[str, Any] = raw_field()
 
 

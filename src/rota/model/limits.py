@@ -62,6 +62,7 @@ JOBS_KEPT = 100_000  # ended jobs, unless a server says so: some hundred MB, rea
 KEEP_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 RENEWAL_WINDOW_SECONDS = 90 * 24 * 3600  # a node that was off for a quarter of a year is still the same node
 RENEWAL_WINDOW_SECONDS_MAX = 10 * 365 * 24 * 3600  # the life of the authority: nothing it signed lasts longer
+JOIN_ADDRESSES_MAX = 16  # networks from which a join token may be used: each is a line of the vault
 REVOKED_LOOK_MS = 60_000  # between two looks at the wall clock, for whether a revoked node can be forgotten
 GONE_MS = 24 * 3600 * 1000  # how long a submit that is repeated is known after its job has expired
 GONE_MAX = 1_000_000  # the same, in jobs: each is two short records
