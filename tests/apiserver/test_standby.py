@@ -72,7 +72,7 @@ class Standby:
         vault = Vault.open(directory / "vault")
         self._secret = vault.make_server_token("me", 0)
         addresses = Addresses("127.0.0.1:3000", "127.0.0.1:1", "127.0.0.1:2")
-        self._face = StandbyFace(own_app, stance, vault, addresses, authority.ca_pem)
+        self._face = StandbyFace(own_app, stance, vault, addresses, authority)
 
     @property
     def lines(self) -> list[forward.Line]:
@@ -173,6 +173,7 @@ def test_of_each_route_it_is_known_who_answers() -> None:
         "/v1/jobs/{ref}/logs",
         "/v1/jobs/{ref}/outputs",
         "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result",
+        "/v1/join-tokens",
         "/v1/store/backup",
         "/v1/tokens",
         "/v1/watchers",

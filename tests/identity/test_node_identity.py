@@ -1,8 +1,11 @@
 """The node's side: the key stays, the certificate must fit it, and the CA must be the one named."""
 
+import os
+import signal
 import stat
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -98,6 +101,60 @@ def test_a_renewal_that_is_not_for_this_node_and_now_changes_nothing(
         with pytest.raises(Refused, match=reason):
             renewal.accept(cert_pem, now)
     assert load_identity(node) == held
+
+
+CRASHES = ("os.open", "os.fsync", "os.replace", "pathlib.Path.unlink")
+
+
+@pytest.mark.parametrize("crashes_at", CRASHES)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_of_a_renewal_leaves_an_identity_that_can_be_used(
+    node: Path, authority: Authority, now: datetime, crashes_at: str, *, after: bool
+) -> None:
+    """A child process is killed before or after each call that changes the disk."""
+    join(node, authority, now - timedelta(hours=12))
+    old = load_identity(node)
+    assert old is not None
+    renewal = Renewal(old)
+    renewed = renewal.accept(authority.sign_node(renewal.request, "n-17", "laptop", now), now)
+    child = os.fork()
+    if child == 0:
+        _die_at(crashes_at, after=after)
+        replace_identity(node, renewed)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    found = load_identity(node)
+
+    assert os.WTERMSIG(status) == signal.SIGKILL, "it has come to that call"
+    assert found in (old, renewed)
+    replace_identity(node, renewed)
+    assert load_identity(node) == renewed
+    assert not list(node.glob(".node.*.new")), "no key is left behind"
+
+
+def _die_at(name: str, *, after: bool) -> None:
+    owner, _, function = name.rpartition(".")
+    module = Path if owner == "pathlib.Path" else os
+    real = getattr(module, function)
+
+    def dies(*arguments: Any, **named: Any) -> Any:
+        if after:
+            real(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(module, function, dies)
+
+
+def test_renewals_of_nodes_that_joined_together_are_spread(
+    node: Path, authority: Authority, now: datetime
+) -> None:
+    join(node, authority, now)
+    identity = load_identity(node)
+    assert identity is not None
+    period = identity.period
+
+    assert period.renew_after(0.0) == period.begin + period.life / 2
+    assert period.renew_after(1.0) - period.renew_after(0.0) > period.life / 20
 
 
 def test_an_identity_of_an_earlier_release_with_its_key_beside_it_is_read(

@@ -234,6 +234,26 @@ def test_an_expired_certificate_is_good_for_renewal_alone_and_with_its_key_alone
     assert renewed.ca == identity.ca_pem
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"rubbish",
+        bytes(range(256)),
+        b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+        b"x" * 20_000,
+    ],
+)
+def test_a_request_that_is_none_is_refused_with_a_sentence(shared: LocalCluster, garbage: bytes) -> None:
+    identity = load_identity(shared.node_directory(1))
+    assert identity is not None
+    with pytest.raises(grpc.RpcError) as refused:
+        renew(shared, identity, garbage)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (refused.value.details() or "").startswith("csr: expected ")
+
+
 def renew(cluster: LocalCluster, identity: NodeIdentity, request: bytes) -> agent_pb2.RenewReply:
     with agent_stub(cluster, identity) as stub:
         reply: agent_pb2.RenewReply = stub.Renew(agent_pb2.RenewRequest(csr=request), timeout=60)

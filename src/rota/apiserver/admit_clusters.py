@@ -146,7 +146,7 @@ def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
         wish,
         type=fields.name("type", said.get("type", DEFAULT)),
         region=None if said.get("region") is None else fields.label_value("region", said["region"]),
-        labels=fields.labels("labels", said.get("labels", {})),
+        labels=fields.granted_labels("labels", said.get("labels", {})),
         provider=provider,
         settings=settings,
         capacity=capacity,

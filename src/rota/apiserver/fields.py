@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rota.model.cluster import MACHINE
 from rota.model.errors import BadField, Rejected
+from rota.model.labels import PREFIX
 from rota.model.limits import (
     ENV_BYTES_MAX,
     LABEL_VALUE_MAX,
@@ -19,6 +21,7 @@ from rota.model.limits import (
     WHERE_MAX,
 )
 from rota.model.names import LABEL, NAME, NAME_HINT, RESERVED_RESOURCES
+from rota.model.node import DIALLED
 
 TEXT_MAX = 1024  # a reason given by a person
 TERM_MAX = 8192  # one condition: a list of values, each of which fits a line
@@ -27,6 +30,8 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+
+_OWN_LABELS = ("node", "cluster", MACHINE, DIALLED)  # by which Rota itself knows nodes
 
 
 def decode_json(raw: bytes) -> Any:
@@ -149,6 +154,20 @@ def labels(field: str, value: object) -> dict[str, str]:
             raise BadField(field, f"the value of {key} is not a short text", hint)
         no_nul(field, given)
     return dict(sorted(pairs.items()))
+
+
+def granted_labels(field: str, value: object) -> dict[str, str]:
+    """Labels of nodes, by an operator's word: not those that say which node it is, nor marked ones."""
+    found = labels(field, value)
+    for key in found:
+        grantable(field, key)
+    return found
+
+
+def grantable(field: str, key: str) -> None:
+    if key in _OWN_LABELS or key.startswith(PREFIX):
+        hint = f"write another than {', '.join(_OWN_LABELS)}, and no {PREFIX!r}, which Rota adds itself"
+        raise BadField(field, f"'{printable(key)}' cannot be granted", hint)
 
 
 def environment(field: str, value: object) -> dict[str, str]:

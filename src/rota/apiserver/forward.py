@@ -15,6 +15,7 @@ from rota.apiserver.answers import limited, until_disconnect
 from rota.model.errors import Unavailable
 
 FORWARDED = "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
+ORIGIN = "rota-origin"  # the caller's address, and a mark that only servers of the cluster can make
 CONNECT_SECONDS = 2.0
 IDLE_SECONDS = 10.0  # a connection is kept; the leader keeps its end far longer
 IDLE_MAX = 32
@@ -30,6 +31,7 @@ _OF_THE_CONNECTION = (
     b"date",
 )
 _OF_THE_DOOR = (b"host", b"origin", b"sec-fetch-site", b"content-length")  # looked at here
+_OURS = (FORWARDED.encode(), ORIGIN.encode())  # not believed from callers
 RawHeaders = list[tuple[bytes, bytes]]
 
 
@@ -137,9 +139,9 @@ class Leader:
                 return Line(url, *await asyncio.open_connection(address.hostname, address.port, ssl=tls))
 
 
-def request_of(scope: Scope, url: str, body: bytes) -> bytes:
-    """The same request, as it is said to the leader."""
-    dropped = (*_OF_THE_CONNECTION, *_OF_THE_DOOR)
+def request_of(scope: Scope, url: str, body: bytes, origin: str) -> bytes:
+    """The same request, as it is said to the leader; `origin` is the value of that header."""
+    dropped = (*_OF_THE_CONNECTION, *_OF_THE_DOOR, *_OURS)
     target = scope.get("raw_path", scope["path"].encode())
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
@@ -148,6 +150,7 @@ def request_of(scope: Scope, url: str, body: bytes) -> bytes:
         b"host: " + urlsplit(url).netloc.encode(),
         b"content-length: %d" % len(body),
         FORWARDED.encode() + b": 1",
+        ORIGIN.encode() + b": " + origin.encode(),
         *(name + b": " + value for name, value in scope["headers"] if name.lower() not in dropped),
     ]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

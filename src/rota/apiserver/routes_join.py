@@ -1,18 +1,20 @@
 """Routes by which a machine becomes a node: join tokens and enrolment. [I/O]"""
 
 import asyncio
+import ipaddress
 import secrets
 from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, admission, answers, fields, show
+from rota.apiserver import access, admission, answers, fields, forward, pages, show
 from rota.apiserver.access import Action
 from rota.apiserver.admit_clusters import check_join
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
 from rota.apiserver.api import Api, host_of, wall_ms
 from rota.apiserver.finding import find_node
+from rota.apiserver.openapi.server import JOIN_TOKEN_FIELDS
 from rota.engine.mirror import Mirror
 from rota.identity import tokens
 from rota.identity.errors import JoinRefused, Refused
@@ -21,10 +23,12 @@ from rota.identity.vault import DAY_MS, JOIN_TOKEN_LIFE_MS
 from rota.model.amounts import parse_seconds
 from rota.model.cluster import DEFAULT
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
+from rota.model.limits import JOIN_ADDRESSES_MAX
 from rota.model.node import NodeSpec
 
 CSR_BYTES_MAX = 16_384  # as the authority accepts
 HTTPS_PORT = 443
+JOIN_TOKENS_PAGE_MAX = 10_000  # as many as there may be
 _COMMANDS = {JoinRole.NODE: "agent", JoinRole.WATCHER: "watcher"}
 _NEW_WATCHER_TOKEN = "make a new one: rota watcher token"
 
@@ -32,13 +36,14 @@ _NEW_WATCHER_TOKEN = "make a new one: rota watcher token"
 async def make_join_token(request: Request) -> Response:
     api = api_of(request)
     access.require_everywhere(caller_of(request), Action.ADD_NODES)
-    known = ("labels", "cluster", "valid_seconds", "local", "role")
+    known = ("labels", "cluster", "valid_seconds", "local", "role", "addresses")
     said = fields.known_fields(await json_body(request), known)
-    labels = fields.labels("labels", said.get("labels", {}))
+    labels = fields.granted_labels("labels", said.get("labels", {}))
     cluster = fields.name("cluster", said.get("cluster", DEFAULT))
     own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
     valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
     role = _role(said.get("role"))
+    networks = _networks(said.get("addresses", []))
     if api.addresses.loopback_only and said.get("local") is not True:
         raise Conflict(
             "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
@@ -51,11 +56,13 @@ async def make_join_token(request: Request) -> Response:
         cluster=cluster,
         valid_ms=valid_ms,
         role=role,
+        addresses=networks,
     )
     address = api.addresses.http
     line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
     noted(request, f"cluster {cluster}")
     made = {
+        "id": JoinToken.id_of(secret),
         "token": secret,
         "ca": api.authority.fingerprint,
         "address": address,
@@ -63,6 +70,70 @@ async def make_join_token(request: Request) -> Response:
         "expires_at_ms": now_ms + valid_ms,
     }
     return answer(made, 201)
+
+
+async def list_join_tokens(request: Request) -> Response:
+    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    wanted = pages.wish(request.query_params, JOIN_TOKEN_FIELDS, "id", most=JOIN_TOKENS_PAGE_MAX)
+    known, now_ms = api_of(request).vault.list_join_tokens(), wall_ms()
+    found, after = pages.page(known, lambda token: token.id, wanted)
+    shown = [pages.pick(_token_shown(token, now_ms), wanted.only) for token in found]
+    return answer({"join_tokens": shown, "next": after})
+
+
+async def revoke_join_token(request: Request) -> Response:
+    """It joins nothing from now on."""
+    api, ref = api_of(request), request.path_params["ref"]
+    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    noted(request, f"join token {fields.printable(ref)}")
+    token = await asyncio.to_thread(api.vault.revoke_join_token, ref)
+    if token is None:
+        raise NotFound(f"no join token has the id '{fields.printable(ref)}'", hint="see GET /v1/join-tokens")
+    if token.used_by is not None:
+        remedy = "rota watcher delete" if token.role is JoinRole.WATCHER else "rota node revoke"
+        hint = f"cut off what has joined by it: {remedy} {token.used_by}"
+        raise Conflict(f"join token {token.id} was used already", hint=hint)
+    return nothing()
+
+
+def _token_shown(token: JoinToken, now_ms: int) -> show.Json:
+    return {
+        "id": token.id,
+        "state": _token_state(token, now_ms),
+        "role": token.role.value,
+        "cluster": token.cluster,
+        "labels": token.labels,
+        "addresses": token.addresses,
+        "made_at_ms": token.made_at_ms,
+        "expires_at_ms": token.expires_at_ms,
+        "used_by": token.used_by,
+    }
+
+
+def _token_state(token: JoinToken, now_ms: int) -> str:
+    if token.used_by is not None:
+        return "used"
+    if token.revoked:
+        return "revoked"
+    return "open" if token.expires_at_ms > now_ms else "expired"
+
+
+def _networks(value: object) -> list[str]:
+    hint = f"write at most {JOIN_ADDRESSES_MAX} networks: 10.0.0.0/8, 192.0.2.7, fd00::/8"
+    if not isinstance(value, list) or len(value) > JOIN_ADDRESSES_MAX:
+        raise BadField("addresses", "is not a short list", hint)
+    try:
+        return [str(ipaddress.ip_network(fields.text("addresses", one), strict=False)) for one in value]
+    except ValueError:
+        raise BadField("addresses", "holds what is no network", hint) from None
+
+
+def _origin(api: Api, request: Request, body: bytes) -> str:
+    """The caller's address: that of the connection, or the one that a standby has marked."""
+    origin, _, mark = request.headers.get(forward.ORIGIN, "").partition(" ")
+    if mark and api.authority.is_origin(origin, body, mark):
+        return origin
+    return request.client.host if request.client else ""
 
 
 def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
@@ -86,7 +157,7 @@ async def enroll(request: Request) -> Response:
     csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
     name = fields.name("name", said.get("name"))
     fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
-    token = await asyncio.to_thread(_usable, api, secret)
+    token = await asyncio.to_thread(_usable, api, secret, _origin(api, request, await request.body()))
     role = _role(said.get("role"))
     if role is not token.role:
         hint = f"this one is for `rota {_COMMANDS[token.role]}`"
@@ -121,17 +192,25 @@ def _enrolled(api: Api, own_id: str, name: str, certificate: bytes, addresses: l
     }
 
 
-def _usable(api: Api, secret: str) -> JoinToken:
+def _usable(api: Api, secret: str, origin: str) -> JoinToken:
     digest = tokens.digest(secret)
     now_ms = wall_ms()
     for token in api.vault.list_join_tokens():
-        if token.digest == digest and token.used_by is None and token.expires_at_ms > now_ms:
+        if token.digest == digest and _token_state(token, now_ms) == "open":
+            _refuse_elsewhere(token, origin)
             return token
     try:
         api.vault.use_join_token(secret, "", now_ms)  # says why not
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
     raise NotAllowed("join token is not usable now", field="token", hint="make a new one: rota node token")
+
+
+def _refuse_elsewhere(token: JoinToken, origin: str) -> None:
+    if not token.admits(origin):
+        named = ", ".join(token.addresses)
+        reason = f"join token is not for {fields.printable(origin) or 'an unknown address'}"
+        raise NotAllowed(reason, field="token", hint=f"it may be used from {named}")
 
 
 def _certify(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
@@ -205,7 +284,9 @@ def _port(address: str) -> int:
 
 
 ROUTES = [
+    answers.route("GET", "/v1/join-tokens", list_join_tokens),
     answers.route("POST", "/v1/join-tokens", make_join_token),
+    answers.route("DELETE", "/v1/join-tokens/{ref}", revoke_join_token),
     answers.route("GET", "/v1/ca", show_ca),
     answers.route("POST", "/v1/enroll", enroll),
     answers.route("GET", "/v1/watchers", list_watchers),

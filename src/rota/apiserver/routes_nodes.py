@@ -9,7 +9,7 @@ from rota.apiserver import (
     access,
     admission,
     admit_brake,
-    admit_namespaces,
+    admit_labels,
     admit_revoke,
     answers,
     etags,
@@ -64,13 +64,14 @@ def _node_filter(request: Request) -> Callable[[NodeEntry], bool]:
     eligible = pages.one_or_more(query, "eligibility", Eligibility)
     labelled = pages.labelled(query.getlist("label"))
     cluster = query.get("cluster")
+    only_granted = api_of(request).engine.mirror.only_granted
 
     def fits(entry: NodeEntry) -> bool:
         return (
             (states is None or show.node_state(entry) in states)
             and (eligible is None or show.eligibility(entry) in eligible)
             and cluster in (None, entry.spec.cluster)
-            and labelled(show.node_labels(entry))
+            and labelled(show.node_labels(entry, only_granted))
         )
 
     return fits
@@ -136,7 +137,7 @@ async def revoke_node(request: Request) -> Response:
 
 async def change_node(request: Request) -> Response:
     caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
-    return await _changed(request, lambda view, _: admit_namespaces.taint_node(view, ref, body, caller))
+    return await _changed(request, lambda view, _: admit_labels.change_node(view, ref, body, caller))
 
 
 async def delete_node(request: Request) -> Response:
@@ -175,7 +176,8 @@ async def _answered(api: Api, ref: str, status: int = 200, *, only: frozenset[st
 
 
 def _tag(view: View, ref: str) -> str:
-    return etags.tag_of(find_node(view, ref).wish)
+    node = find_node(view, ref)
+    return etags.tag_of((node.wish, node.spec.labels))
 
 
 ROUTES = [

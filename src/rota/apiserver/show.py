@@ -14,6 +14,7 @@ from rota.apiserver.pages import Wish, pick
 from rota.apiserver.show_spec import devices, needs, node_name, placement, readable, spec, versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
+from rota.model import labels
 from rota.model.adoption import JobAdoption
 from rota.model.brake import Silence
 from rota.model.columns import count_filled
@@ -273,7 +274,9 @@ def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "drain": _drain(mirror, entry, now_ms),
         "taints": entry.wish.taints if entry.wish else (),
         "cluster": entry.spec.cluster,
-        "labels": node_labels(entry),
+        "labels": node_labels(entry, mirror.only_granted),
+        "granted_labels": entry.spec.labels,
+        "ignored_labels": labels.ignored(_declared(entry), entry.spec.labels, mirror.only_granted),
         "capacity": _amounts(status.capacity if status else {}),
         "reserved": _reserved(mirror, entry),
         "used": _used(entry),
@@ -306,8 +309,12 @@ def node_state(entry: NodeEntry) -> NodeState:
     return entry.status.state if entry.status else NodeState.LEFT
 
 
-def node_labels(entry: NodeEntry) -> dict[str, str]:
-    return {**(entry.status.labels if entry.status else {}), **entry.spec.labels}
+def node_labels(entry: NodeEntry, only_granted: frozenset[str]) -> dict[str, str]:
+    return labels.shown(_declared(entry), entry.spec.labels, only_granted)
+
+
+def _declared(entry: NodeEntry) -> dict[str, str]:
+    return entry.status.labels if entry.status else {}
 
 
 def eligibility(entry: NodeEntry) -> Eligibility:

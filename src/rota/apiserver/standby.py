@@ -15,6 +15,7 @@ from rota.apiserver.answers import problem_of
 from rota.apiserver.api import Addresses, Stance, Unauthenticated, who_calls
 from rota.apiserver.http import ROUTES, check_host, check_origin
 from rota.apiserver.openapi.document import OPEN_PATHS
+from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected, Unavailable
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
@@ -80,13 +81,14 @@ class StandbyFace:
     """An application in front of the one that a leader has, over a mirror of what others decide."""
 
     def __init__(
-        self, app: ASGIApp, stance: Stance, vault: Vault, addresses: Addresses, ca_pem: bytes
+        self, app: ASGIApp, stance: Stance, vault: Vault, addresses: Addresses, authority: Authority
     ) -> None:
         self._app = app
         self._stance = stance
         self._vault = vault
         self._hosts = addresses.hosts
-        self._way = forward.Leader(ca_pem)
+        self._authority = authority
+        self._way = forward.Leader(authority.ca_pem)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -152,7 +154,8 @@ class StandbyFace:
         has_begun = False
         try:
             async with self._way.called(leader) as call:
-                head = await call.say(forward.request_of(scope, leader, body), patience_seconds)
+                request = forward.request_of(scope, leader, body, self._origin(scope, body))
+                head = await call.say(request, patience_seconds)
                 if scope["method"] != "GET":
                     await self._catch_up(head)
                 elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -167,6 +170,10 @@ class StandbyFace:
                 raise
             return problem
         return None
+
+    def _origin(self, scope: Scope, body: bytes) -> str:
+        address = (scope.get("client") or ("",))[0]
+        return f"{address} {self._authority.origin_mark(address, body)}"
 
     async def _catch_up(self, head: forward.Head) -> None:
         """Who changed something here is to see it here."""

@@ -1,22 +1,22 @@
 """`rota node`: which machines there are, how one joins, and how one is taken out of service."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
-from rota.cli.arguments import pairs, seconds
+from rota.cli.arguments import pairs
 from rota.cli.bars import bar
 from rota.cli.node_brake import brake
 from rota.cli.node_drain import drain, drain_words, told
-from rota.cli.node_words import NODES, SIZES, certificate, heard, labels, machine, state
+from rota.cli.node_token import token
+from rota.cli.node_words import NODES, SIZES, certificate, heard, label_lines, machine, state
+from rota.cli.node_words import labels as _labels
 from rota.cli.output import emit, emit_one, output_option, tell, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, duration, number, size
+from rota.cli.words import clean, number, size
 from rota.client.cluster import Cluster
 from rota.client.server_views import Node
 
-TOKEN_VALID = "30m"
 BAR_CELLS = 20
 
 
@@ -27,6 +27,7 @@ def command() -> None:
 
 command.add_command(drain)
 command.add_command(brake)
+command.add_command(token)
 
 
 @command.command("ls")
@@ -55,31 +56,6 @@ def show(cluster: Cluster, node: str, output: str) -> None:
     """Show a node, by name or id."""
     found = cluster.node(node)
     emit_one(output, found, found.id, lambda: _lines(found))
-
-
-@command.command("token")
-@click.option("--label", multiple=True, metavar="K=V", help="A label the node will have; repeatable.")
-@click.option("--cluster", "cluster_name", help="The cluster it will belong to. [default: default]")
-@click.option(
-    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="How long it may be used."
-)
-@click.option(
-    "--local", is_flag=True, help="For an agent on this machine, where the server listens on loopback."
-)
-@output_option
-@with_cluster(WORKING_SECONDS)
-def token(cluster: Cluster, label: Sequence[str], valid: str, output: str, **wishes: Any) -> None:
-    """Print the line that makes another machine a node; it can be used once."""
-    valid_seconds = seconds(valid, "--valid") or 0.0
-    made = cluster.join_token(
-        labels=pairs(label, "--label") or None,
-        cluster=wishes["cluster_name"],
-        valid_seconds=valid_seconds,
-        local=wishes["local"] or None,
-    )
-    emit_one(output, made, made.token, lambda: [made.line])
-    if output in ("table", "wide"):
-        tell(f"run this line on the new machine (single use, valid for {duration(valid_seconds)})")
 
 
 @command.command("cordon")
@@ -120,6 +96,26 @@ def untaint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -
     _tainted(output, cluster.untaint(node, *taints))
 
 
+@command.command("label")
+@click.argument("node")
+@click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def label(cluster: Cluster, node: str, labels: tuple[str, ...], output: str) -> None:
+    """Grant a node labels, which it cannot give itself: see `granted.KEY` in conditions."""
+    _granted(output, cluster.label_node(node, pairs(labels, "labels") or {}))
+
+
+@command.command("unlabel")
+@click.argument("node")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def unlabel(cluster: Cluster, node: str, keys: tuple[str, ...], output: str) -> None:
+    """Take back labels that a node was granted."""
+    _granted(output, cluster.unlabel_node(node, *keys))
+
+
 @command.command("revoke")
 @click.argument("nodes", nargs=-1, required=True)
 @output_option
@@ -154,6 +150,13 @@ def _tainted(output: str, node: Node) -> None:
     tell(f"node {clean(node.name)}: taints {clean(', '.join(node.taints) or 'none')}")
 
 
+def _granted(output: str, node: Node) -> None:
+    if output not in ("table", "wide"):
+        emit(output, NODES, [node])
+        return
+    tell(f"node {clean(node.name)}: granted {clean(_labels(node.granted_labels))}")
+
+
 def _limits(limits: str, limited: str) -> str:
     """`cgroup v1 (memory, pids, cpu)`"""
     how = "by polling every 200 ms" if limits == "polling" else limits.replace("-", " ")
@@ -181,7 +184,7 @@ def _lines(node: Node) -> Iterator[str]:
         yield f"  limits     {clean(_limits(limits, node.labels.get('limited', '')))}"
     if node.labels.get("podman") == "rootless":
         yield "  containers none: podman is here, but is used only by an agent that is root"
-    yield f"  labels     {clean(labels(node.labels))}"
+    yield from label_lines(node)
     if node.taints:
         yield f"  taints     {clean(', '.join(node.taints))}"
     yield f"  agent      {node.agent_version or '-'}"

@@ -41,6 +41,19 @@ def labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in labels.items()) or "-"
 
 
+def _declared(node: Node) -> str:
+    return labels({name: value for name, value in node.labels.items() if name not in node.granted_labels})
+
+
+def label_lines(node: Node) -> Iterator[str]:
+    """What the agent declares, what the node was granted, and what is declared in vain."""
+    yield f"  labels     {clean(_declared(node))}"
+    if node.granted_labels:
+        yield f"  granted    {clean(labels(node.granted_labels))}"
+    if node.ignored_labels:
+        yield f"  ignored    {clean(labels(node.ignored_labels))}: declared by its agent, and not granted"
+
+
 def machine(node: Node) -> Iterator[str]:
     """What the machine measured of itself: its load, swap, file systems and GPUs."""
     told = node.statistics
@@ -81,7 +94,8 @@ NODES: Listing[Node] = Listing(
         Column("HEARD", heard, right=True),
         Column("CERT", certificate, wide=True, right=True),
         Column("VERSION", lambda node: node.agent_version or "-", wide=True),
-        Column("LABELS", lambda node: labels(node.labels), wide=True),
+        Column("LABELS", _declared, wide=True),
+        Column("GRANTED", lambda node: labels(node.granted_labels), wide=True),
         Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
         Column("REASON", _reason),
     ],

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token, Watcher
+from rota.client.server_views import (
+    Authority,
+    Enrolled,
+    JoinToken,
+    ListedJoinToken,
+    Namespace,
+    Token,
+    Watcher,
+)
 from rota.client.transport import Request, Transport, matching, new_key, segment
 from rota.client.views import listed, read
 
@@ -39,9 +47,18 @@ class Access:
         self.transport.call(Request("DELETE", f"/v1/tokens/{segment(token_id)}"))
 
     def join_token(self, **wishes: Any) -> JoinToken:
-        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`, `role`."""
+        """The right of one machine: `labels`, `cluster`, `valid_seconds`, `local`, `role`, `addresses`."""
         said = {name: value for name, value in wishes.items() if value is not None}
         return read(JoinToken, self.transport.call(Request("POST", "/v1/join-tokens", body=said)))
+
+    def join_tokens(self, **query: str | int | None) -> list[ListedJoinToken]:
+        """Rights to join, without the secrets; by id, all or a page by `limit` and `after`."""
+        answer = self.transport.call(Request("GET", "/v1/join-tokens", query))
+        return [read(ListedJoinToken, item) for item in listed(answer, "join_tokens")]
+
+    def revoke_join_token(self, token_id: str) -> None:
+        """It joins nothing from then on; one that was used already cannot be taken back."""
+        self.transport.call(Request("DELETE", f"/v1/join-tokens/{segment(token_id)}"))
 
     def authority(self) -> Authority:
         """Who signs certificates of nodes."""

@@ -67,6 +67,14 @@ class Nodes:
         """Take taints off a node, by key or as a whole."""
         return self._patch(ref, {"untaint": list(taints)}, if_etag)
 
+    def label_node(self, ref: str, labels: Mapping[str, str], *, if_etag: str | None = None) -> Node:
+        """Grant a node labels: conditions on `granted.KEY` count no others."""
+        return self._patch(ref, {"label": dict(labels)}, if_etag)
+
+    def unlabel_node(self, ref: str, *keys: str, if_etag: str | None = None) -> Node:
+        """Take back labels that a node was granted; what its agent declares is not changed by that."""
+        return self._patch(ref, {"unlabel": list(keys)}, if_etag)
+
     def forget_node(self, ref: str, *, if_etag: str | None = None) -> None:
         """Forget a node that is lost or has left."""
         self.transport.call(Request("DELETE", _path(ref), headers=matching(if_etag)))

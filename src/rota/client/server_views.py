@@ -19,6 +19,8 @@ class Node:
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    granted_labels: Mapping[str, str] = field(default_factory=dict)  # of these, by an operator's word
+    ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by its agent, not counted
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)
     used: Mapping[str, float] | None = None
@@ -118,9 +120,26 @@ class JoinToken:
 
     token: str = field(repr=False)
     line: str = field(repr=False)
+    id: str = ""
     address: str = ""
     ca: str = ""
     expires_at_ms: int | None = None
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
+class ListedJoinToken:
+    """The right of one machine to join, without its secret: open, used, revoked or expired."""
+
+    id: str
+    state: str = "open"
+    role: str = "node"
+    cluster: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    made_at_ms: int = 0
+    expires_at_ms: int = 0
+    used_by: str | None = None
     raw: Mapping[str, Any] = raw_field()
 
 

@@ -9,6 +9,7 @@ from rota.model.cluster import DEFAULT, Cluster, ClusterWish
 from rota.model.fit import Fit
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, Recovery, asking_only, assessed
+from rota.model.labels import counted
 from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import MOVE_LOOK_MS, MOVE_STEP_MAX
 from rota.model.node import NodeStatus, NodeWish
@@ -235,7 +236,7 @@ def _has_neighbour(view: View, cluster: str, spec: JobSpec, term: Term) -> bool:
 def _rank(view: View, spec: JobSpec, name: str, fit: Fit) -> tuple[object, ...]:
     """The smaller the better: room now, what it prefers, who waits there already; then by name."""
     wish = view.cluster_wishes.get(name) or ClusterWish(name)
-    labels = {**wish.node_labels, "cluster": name}
+    labels = counted({}, {**wish.node_labels, "cluster": name}, frozenset())
     preferred = sum(one.weight for one in spec.prefer if one.condition.holds(labels))
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.waiting_in(name), name != DEFAULT, name)

@@ -7,6 +7,7 @@ from rota.clusters import machines
 from rota.clusters.lifecycle import least
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
 from rota.model.ids import NodeId
+from rota.model.labels import shown
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.plan import Event, Instant, Plan
 from rota.model.view import NodeView, View
@@ -95,16 +96,16 @@ def _by_machine(view: View) -> dict[str, NodeView]:
 def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:
     seconds = fleet.wish.join_seconds
     if node is not None and machines.is_there(node):
-        yield _joined(fleet, machine, node, now)
+        yield _joined(view, fleet, machine, node, now)
     elif machine.place is not None and now.ms - machine.since_ms > seconds * 1000:
         yield machines.not_made(view, machine.name, f"it has not joined within {seconds:g} s", now)
 
 
-def _joined(fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Plan:
+def _joined(view: View, fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Plan:
     took = (now.ms - machine.asked_ms) / 1000
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = Event("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
     assert node.status is not None, "it is there"
-    cluster = fleet.cluster.joined_by(node.status.labels)
+    cluster = fleet.cluster.joined_by(shown(node.status.labels, {}, view.only_granted))
     known = (cluster,) if cluster != fleet.cluster else ()
     return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)

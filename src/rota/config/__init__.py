@@ -21,6 +21,7 @@ from rota.config.keys import sources as sources
 from rota.model.addresses import is_loopback, is_port
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.errors import BadField
+from rota.model.labels import PREFIX
 from rota.model.limits import (
     AMOUNT_MAX,
     BODY_SECONDS,
@@ -115,9 +116,13 @@ class WorkerGateway:
 
 @dataclass(frozen=True)
 class Placement:
-    """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`."""
+    """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`.
+
+    Labels named in `granted_labels` count only where a join token or an operator has granted them.
+    """
 
     backfill: bool = True
+    granted_labels: list[str] = field(default_factory=list)
     interference: dict[str, str] = field(default_factory=dict)
 
 
@@ -330,6 +335,7 @@ def check_server(config: ServerConfig) -> None:
         hint = f"write 0 to {JOBS_KEPT_MAX}"
         raise ConfigError("retention.jobs_count", "is out of range", hint)
     renewal_window(config.certificates)
+    check_granted_labels(config.placement.granted_labels)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
     check_connections(config)
@@ -357,6 +363,16 @@ def check_connections(config: ServerConfig) -> None:
         if not 1 <= seconds <= REQUEST_SECONDS_MAX:
             hint = f"write 1 to {REQUEST_SECONDS_MAX:g} seconds"
             raise ConfigError(key, f"{seconds:g} cannot be used", hint)
+
+
+def check_granted_labels(keys: list[str]) -> None:
+    if len(keys) > LABELS_MAX:
+        hint = f"write at most {LABELS_MAX}"
+        raise ConfigError("placement.granted_labels", f"has {len(keys)} entries", hint)
+    for key in keys:
+        if not is_label(key) or key.startswith(PREFIX):
+            hint = f"name labels as nodes declare them, without {PREFIX!r}: pool"
+            raise ConfigError("placement.granted_labels", f"{key[:60]!r} is not a label's name", hint)
 
 
 def renewal_window(said: Certificates) -> timedelta:
@@ -458,6 +474,9 @@ def check_labels(config: AgentConfig) -> None:
         if not is_label(name):
             hint = "use letters, digits, '.', '_', '-' and '/'"
             raise ConfigError(f"labels.{name[:60]}", "is not a label's name", hint)
+        if name.startswith(PREFIX):
+            hint = "a node cannot grant itself labels: rota node label, or rota node token --label"
+            raise ConfigError(f"labels.{name}", "is not a label that a node declares", hint)
         if len(value) > LABEL_VALUE_MAX or "\0" in value:
             hint = f"write at most {LABEL_VALUE_MAX} characters"
             raise ConfigError(f"labels.{name}", f"{value[:60]!r} cannot be used", hint)

@@ -23,7 +23,10 @@ class Loaded(NamedTuple):
 
 
 def load(
-    written: Iterable[tuple[str, bytes]], now_ms: int, distrusted: dict[str, Exception] | None = None
+    written: Iterable[tuple[str, bytes]],
+    now_ms: int,
+    distrusted: dict[str, Exception] | None = None,
+    only_granted: frozenset[str] = frozenset(),
 ) -> Loaded:
     """Raises Damaged if there is no going on without a record that cannot be read."""
     decoded = codec.decode_all(written)
@@ -35,7 +38,7 @@ def load(
     failures = 0
     while True:
         records = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
-        mirror = Mirror()
+        mirror = Mirror(only_granted)
         mirror.now_ms = now_ms
         try:
             mirror.load(records)

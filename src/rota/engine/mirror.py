@@ -12,6 +12,7 @@ from rota.engine.load_order import load_order
 from rota.engine.refusals import Refusals
 from rota.engine.standing import Standing
 from rota.engine.sums import Sums
+from rota.model import labels
 from rota.model.accounts import Accounts, Kept, kept_of, of_ended
 from rota.model.adoption import JobAdoption
 from rota.model.amounts import GPU, WHOLE_GPU
@@ -65,8 +66,10 @@ class Unapplied(Exception):
 
 
 class Mirror(Standing):
-    def __init__(self) -> None:
+    def __init__(self, only_granted: frozenset[str] = frozenset()) -> None:
+        """`only_granted`: keys of labels that count only where they were granted."""
         super().__init__()
+        self.only_granted = only_granted
         self.jobs: dict[JobId, JobEntry] = {}
         self.nodes: dict[NodeId, NodeEntry] = {}
         self.room = Room()
@@ -538,9 +541,9 @@ class Mirror(Standing):
     def _refit(self, entry: NodeEntry) -> None:
         slot = self.room.slot[entry.id]
         declared = entry.status.labels if entry.status else {}
-        own = {"node": entry.spec.name, "cluster": entry.spec.cluster}
+        granted = {**entry.spec.labels, "node": entry.spec.name, "cluster": entry.spec.cluster}
         taints = entry.wish.taints if entry.wish else ()
-        self.room.set_labels(slot, {**declared, **entry.spec.labels, **own}, taints)
+        self.room.set_labels(slot, labels.counted(declared, granted, self.only_granted), taints)
         self.room.set_open(slot, entry.open)
         self.room.expect(slot, entry.expected)
         self._assigned.count(entry)

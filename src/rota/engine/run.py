@@ -82,15 +82,19 @@ class Committed(NamedTuple):
 
 
 class Engine:
-    def __init__(self, store: Store, reconcilers: Sequence[Reconciler]) -> None:
+    def __init__(
+        self, store: Store, reconcilers: Sequence[Reconciler], only_granted: frozenset[str] = frozenset()
+    ) -> None:
+        """`only_granted`: keys of nodes' labels that count only where they were granted."""
         self.store = store
+        self._only_granted = only_granted
         self.epoch = 0
         self.revision = 0
         self.healthy = False
         self._reconcilers = reconcilers
         self._clock = Clock(0)
         self.parking = Parking()
-        self._loop = Loop(Mirror(), reconcilers, self.parking)
+        self._loop = Loop(Mirror(only_granted), reconcilers, self.parking)
         self._woken = asyncio.Event()
         self._ahead = False  # the mirror holds what is not on disk
         self._reads: list[Read] = []
@@ -511,8 +515,10 @@ class Engine:
     async def _load(self, snapshot: Snapshot, now_ms: int) -> Loaded:
         distrusted, self._distrusted = self._distrusted, {}
         if len(snapshot.records) > _LOADED_AT_ONCE:
-            return await asyncio.to_thread(load, snapshot.records.items(), now_ms, distrusted)
-        return load(snapshot.records.items(), now_ms, distrusted)
+            return await asyncio.to_thread(
+                load, snapshot.records.items(), now_ms, distrusted, self._only_granted
+            )
+        return load(snapshot.records.items(), now_ms, distrusted, self._only_granted)
 
     def _log_faults(self) -> None:
         while self.parking.faults:

@@ -18,6 +18,7 @@ class Taken(NamedTuple):
     seen: list["Seen"]
     run_us: list[tuple[JobId, float]]
     refusals: Refusals
+    only_granted: frozenset[str]
 
 
 class Seen(NamedTuple):
@@ -34,7 +35,7 @@ class Shadow(Mirror):
 
     @staticmethod
     def take(mirror: Mirror) -> Taken:
-        taken = Taken(mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy())
+        taken = Taken(mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy(), mirror.only_granted)
         records = taken.records
         records.extend(mirror.clusters.values())
         records.extend(mirror.cluster_wishes.values())
@@ -53,7 +54,7 @@ class Shadow(Mirror):
 
     @classmethod
     def of(cls, taken: Taken) -> Self:
-        shadow = cls()
+        shadow = cls(taken.only_granted)
         shadow.now_ms = taken.now_ms
         shadow.load(taken.records)
         for node, link, load, settled in taken.seen:

@@ -1,6 +1,7 @@
 """The cluster's certificate authority: made at the first start, then signs nodes and the server."""
 
 import hashlib
+import hmac
 import ipaddress
 import re
 import secrets
@@ -99,6 +100,14 @@ class Authority:
     def api_secret(self, caller: str, key: str) -> str:
         """Of the API token that a caller makes by this key: however often it asks, and whichever server."""
         return tokens.secret_of(self._secret(b"rota api tokens"), f"{caller}\0{key}")
+
+    def origin_mark(self, origin: str, body: bytes) -> str:
+        """The mark by which a leader believes a standby where a request that it hands on came from."""
+        content = f"{origin}\n{hashlib.sha256(body).hexdigest()}".encode()
+        return hmac.new(self._secret(b"rota origins"), content, hashlib.sha256).hexdigest()
+
+    def is_origin(self, origin: str, body: bytes, mark: str) -> bool:
+        return hmac.compare_digest(self.origin_mark(origin, body).encode(), mark.encode())
 
     def _secret(self, purpose: bytes) -> bytes:
         return hashlib.sha256(purpose + b"\0" + certificates.key_to_pem(self._key)).digest()

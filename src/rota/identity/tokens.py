@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from rota.identity.errors import Refused
 API_PREFIX = "rota_"
 JOIN_PREFIX = "join_"
 SECRET_BYTES = 32
+ID_LENGTH = 16  # of a join token's: hex digits of its digest
 JOIN_SECRET = re.compile(JOIN_PREFIX + r"[A-Za-z0-9_-]{43}")  # 32 bytes in base64 without padding
 ANY_SECRET = re.compile(rf"({API_PREFIX}|{JOIN_PREFIX})[A-Za-z0-9_-]{{32,}}")
 TASK_SECRET = re.compile(r"(task_[\w.-]{1,160}\.)[0-9a-f]{64}")
@@ -63,6 +65,29 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     used_by: str | None = None
     role: JoinRole = JoinRole.NODE
+    addresses: tuple[str, ...] = ()  # networks in CIDR notation from which it may be used; empty: from all
+    revoked: bool = False
+
+    @property
+    def id(self) -> str:
+        """By which it is listed and revoked; it tells nothing of the secret, which has 256 random bits."""
+        return self.digest[:ID_LENGTH]
+
+    @staticmethod
+    def id_of(secret: str) -> str:
+        return digest(secret)[:ID_LENGTH]
+
+    def admits(self, origin: str) -> bool:
+        """Whether it may be used from this address."""
+        if not self.addresses:
+            return True
+        try:
+            address = ipaddress.ip_address(origin.partition("%")[0])
+        except ValueError:
+            return False
+        # A listener for both versions tells an IPv4 address as the IPv6 one that stands for it.
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return any((mapped or address) in ipaddress.ip_network(network) for network in self.addresses)
 
 
 class Watcher(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ class Vault:
         cluster: str,
         valid_ms: int = JOIN_TOKEN_LIFE_MS,
         role: JoinRole = JoinRole.NODE,
+        addresses: Sequence[str] = (),
     ) -> str:
         secret = tokens.new_secret(tokens.JOIN_PREFIX)
         token = JoinToken(
@@ -82,6 +83,7 @@ class Vault:
             labels=dict(labels),
             cluster=cluster,
             role=role,
+            addresses=tuple(addresses),
         )
         with self._changing() as change:
             change.drop_old(now_ms)
@@ -93,6 +95,8 @@ class Vault:
         with self._changing() as change:
             index = _position(change.join_tokens, secret)
             token = change.join_tokens[index]
+            if token.revoked:
+                raise JoinRefused("join token was revoked")
             if token.used_by is not None:
                 raise JoinRefused("join token was already used")
             if _is_over(token, now_ms):
@@ -100,6 +104,14 @@ class Vault:
             spent = msgspec.structs.replace(token, used_by=node_id)
             change.join_tokens[index] = spent
         return spent
+
+    def revoke_join_token(self, token_id: str) -> JoinToken | None:
+        """The token, revoked; or as it was used, which cannot be taken back. None: there is none."""
+        with self._changing() as change:
+            for index, token in enumerate(change.join_tokens):
+                if token.id == token_id and token.used_by is None:
+                    change.join_tokens[index] = msgspec.structs.replace(token, revoked=True)
+            return next((one for one in change.join_tokens if one.id == token_id), None)
 
     def add_watcher(self, watcher: Watcher) -> None:
         with self._changing() as change:

@@ -62,6 +62,7 @@ JOBS_KEPT = 100_000  # ended jobs, unless a server says so: some hundred MB, rea
 KEEP_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: above it is a unit mistaken
 RENEWAL_WINDOW_SECONDS = 90 * 24 * 3600  # a node that was off for a quarter of a year is still the same node
 RENEWAL_WINDOW_SECONDS_MAX = 10 * 365 * 24 * 3600  # the life of the authority: nothing it signed lasts longer
+JOIN_ADDRESSES_MAX = 16  # networks from which a join token may be used: each is a line of the vault
 REVOKED_LOOK_MS = 60_000  # between two looks at the wall clock, for whether a revoked node can be forgotten
 GONE_MS = 24 * 3600 * 1000  # how long a submit that is repeated is known after its job has expired
 GONE_MAX = 1_000_000  # the same, in jobs: each is two short records
@@ -259,9 +260,7 @@ LEADER_TTL_SECONDS_MAX = 300
 NAMESPACE_JOBS_MAX = 20_000  # unfinished, of one other than `default` where nothing is set: a fifth of all
 NAMESPACE_TASKS_MAX = 20_000_000  # of these jobs: two of the largest
 NAMESPACE_BYTES_MAX = 1 << 30  # of commands, environments and files of all its jobs: they are kept in memory
-REQUESTS_PER_SECOND = (
-    500  # of one token, unless it is an admin's of all namespaces: others are served too
-)
+REQUESTS_PER_SECOND = 500  # of one token, unless it is an admin's of all namespaces: others are served too
 REQUESTS_AT_ONCE = 1_000  # of one token, above its rate: a script that begins, a client that reconnects
 TOKEN_CHECK_SECONDS = 2.0  # between two looks at the token of an open stream: revocation ends it within 5 s
 STANDBY_AGE_MS = 5_000  # what a standby knows is shown if it is no older; else the leader is asked first

@@ -6,6 +6,7 @@ from rota.model.amounts import DISK, MEMORY
 from rota.model.cluster import Cluster, ClusterWish
 from rota.model.fit import Fit
 from rota.model.job import JobSpec
+from rota.model.labels import counted
 from rota.model.shape import Shape, Term
 
 UNASSIGNED = ""  # in place of a cluster's name: jobs that have none yet
@@ -37,7 +38,8 @@ def makes(cluster: Cluster, wish: ClusterWish, spec: JobSpec) -> bool:
 
     Before the first has joined it is taken for able to do what a job implies: to run containers, for one.
     """
-    labels = {**(cluster.found or {}), **wish.node_labels, "cluster": cluster.name}
+    granted = {**wish.node_labels, "cluster": cluster.name}
+    labels = counted(cluster.found or {}, granted, frozenset())
     conditions = spec.where if cluster.found is None else spec.conditions
     return has_enough(wish.capacity, spec.needs) and all(one.holds(labels) for one in conditions)
 

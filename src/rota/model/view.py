@@ -194,6 +194,10 @@ class View(Protocol):
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
     @property
+    def only_granted(self) -> frozenset[str]:
+        """Keys of labels that count only where a node was granted them."""
+
+    @property
     def leased(self) -> Mapping[JobId, None]:
         """Jobs that have not ended and whose attempts run under leases."""
 

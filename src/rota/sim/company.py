@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.model.cluster import DEFAULT
 from rota.model.job import JobSpec
+from rota.model.labels import counted
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
 from rota.model.shape import Constraint, Op, Spread, Term
@@ -132,7 +133,7 @@ class Company:
     def _labels(self, node: str) -> dict[str, str]:
         spec, status = self._known[f"node/{node}/spec"], self._known.get(f"node/{node}/status")
         said = {} if status is None else status.labels
-        return {**said, **spec.labels, "node": spec.name, "cluster": spec.cluster}
+        return counted(said, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
 
 
 def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:

@@ -136,13 +136,17 @@ class LocalCluster:
     # ---- nodes
 
     def start_agent(self, number: int, **variables: str) -> None:
-        """Joins the first time; later takes up what its directory holds. PYTHONPATH: of another version."""
+        """Joins the first time; later takes up what its directory holds. PYTHONPATH: of another version.
+
+        `labels`: what it declares beside its number, as K=V with commas between.
+        """
         before = self._agents.get(number)
         assert before is None or before.poll() is not None, "the agent runs"
         name = f"node-{number}"
         secrets = {} if before else {"ROTA_JOIN": variables.pop("join", "") or self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
-        more = ("--label", f"number={number}", "--run-as", self._run_as)
+        declared = [f"number={number}", *filter(None, variables.pop("labels", "").split(","))]
+        more = ("--run-as", self._run_as, *(part for one in declared for part in ("--label", one)))
         self._agents[number] = self._start(name, "agent", *given, *more, **secrets, **variables)
 
     def signal_agent(self, number: int, signum: int) -> None:

@@ -1,5 +1,6 @@
 """Several servers on one etcd, each a real process, for tests that take the leader away. [I/O]"""
 
+import json
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -151,8 +152,8 @@ class ElectedCluster(LocalCluster):
         agents = [agent.pid for agent in self._agents.values()]
         return [*(process.pid for process in self.servers.values()), *agents, *self.keepers()]
 
-    def asked(self, number: int, method: str, path: str) -> Answer:
+    def asked(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """One request to that server, whoever leads."""
-        return self._ask(
-            self.places[number].http, method, path, None, {"authorization": f"Bearer {self.token}"}
-        )
+        said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
+        payload = None if body is None else json.dumps(body).encode()
+        return self._ask(self.places[number].http, method, path, payload, said)

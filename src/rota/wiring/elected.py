@@ -107,7 +107,7 @@ class ElectedPost:
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)
-        face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority.ca_pem)
+        face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority)
         web = doors.web_server(face, served, web_door)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))

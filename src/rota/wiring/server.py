@@ -134,7 +134,8 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         authority = Authority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
         settings = placement.settings(config.placement)
         placing = Scheduler(settings)
-        engine = Engine(post.store, _reconcilers(config, settings, placing, post.ttl_ms))
+        reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
+        engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
         await post.lead(engine, authority, settings)
         async with _doors(config, engine, authority, post, settings, placing=placing) as server:
             yield server

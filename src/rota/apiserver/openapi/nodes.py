@@ -77,6 +77,13 @@ class Node(Answer):
     taints: Annotated[list[str], said("what work must tolerate to be placed there")]
     cluster: Annotated[str, said("to which it belongs")]
     labels: Annotated[dict[str, str], said("by which work chooses it")]
+    granted_labels: Annotated[
+        dict[str, str], said("those of them that its join token or an operator has granted")
+    ]
+    ignored_labels: Annotated[
+        dict[str, str],
+        said("what its agent declares and does not count: another value, or nothing, is granted"),
+    ]
     capacity: Annotated[Amounts, said("what it offers; cpu in cores, memory and disk in bytes")]
     reserved: Annotated[Amounts, said("what is promised to work on it")]
     used: Annotated[dict[str, float | int | None] | None, said("what is in use, as it measured")]
@@ -129,11 +136,13 @@ class DrainBody(Body):
     force: Annotated[bool, said("at once, and all of it")] = False
 
 
-class TaintBody(Body):
-    """Which taints come and go."""
+class NodeBody(Body):
+    """Which taints and granted labels come and go."""
 
     taint: Annotated[list[str], said("to add: KEY or KEY=VALUE")] = field(default_factory=list)
     untaint: Annotated[list[str], said("to take off, by key or as a whole")] = field(default_factory=list)
+    label: Annotated[dict[str, str], said("to grant, by key")] = field(default_factory=dict)
+    unlabel: Annotated[list[str], said("keys of granted labels to take back")] = field(default_factory=list)
 
 
 class ReleaseBody(Body):
@@ -204,7 +213,9 @@ OPERATIONS = (
         events="`node`, as in the list, after each change of its state; `gone` with its `id`",
     ),
     Operation("GET", _NODE, "show a node", Node, query=(fields_parameter(),), tag=_WISH),
-    Operation("PATCH", _NODE, "taint it", Node, body=TaintBody, headers=(IF_MATCH,), tag=_WISH),
+    Operation(
+        "PATCH", _NODE, "taint it, grant it labels", Node, body=NodeBody, headers=(IF_MATCH,), tag=_WISH
+    ),
     Operation("DELETE", _NODE, "forget one that is lost or has left", None, 204, headers=(IF_MATCH,)),
     Operation(
         "POST",

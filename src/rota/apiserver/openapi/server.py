@@ -125,6 +125,7 @@ class TokenBody(Body):
 class JoinToken(Answer):
     """The right of one machine to join, for a while."""
 
+    id: Annotated[str, said("by which it is revoked")]
     token: Annotated[str, said("the secret; it is told once, and good once")]
     ca: Annotated[str, said("fingerprint of the cluster's authority")]
     address: Annotated[str, said("where to join")]
@@ -140,6 +141,30 @@ class JoinTokenBody(Body):
     valid_seconds: Annotated[float | int | str, said("for how long: `30m`, at most 24 h")] = 1800
     local: Annotated[bool, said("it is this machine, though the server listens on loopback only")] = False
     role: Annotated[str, said("`node`, or `watcher`: it holds the connections of agents")] = "node"
+    addresses: Annotated[
+        list[str], said("networks from which it may be used: `10.0.0.0/8`; empty: from everywhere")
+    ] = field(default_factory=list)
+
+
+class ListedJoinToken(Answer):
+    """The right of one machine to join, without its secret."""
+
+    id: Annotated[str, said("by which it is revoked")]
+    state: Annotated[str, said("open, used, revoked or expired")]
+    role: Annotated[str, said("what its holder becomes: node or watcher")]
+    cluster: Annotated[str, said("to which it is to belong")]
+    labels: Annotated[dict[str, str], said("that the node is granted")]
+    addresses: Annotated[list[str], said("networks from which it may be used; empty: from everywhere")]
+    made_at_ms: Annotated[int, said("wall clock")]
+    expires_at_ms: Annotated[int, said("wall clock")]
+    used_by: Annotated[str | None, said("id of the node or watcher that has joined by it")]
+
+
+class JoinTokenPage(Answer):
+    """One page of join tokens; they are listed until a day after they have expired."""
+
+    join_tokens: Annotated[list[ListedJoinToken], said("by id")]
+    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
 
 
 class Authority(Answer):
@@ -189,6 +214,7 @@ class Watchers(Answer):
 
 TOKEN_KEY = Parameter("Idempotency-Key", "the same key and body give the same token", where="header")
 TOKEN_FIELDS = Token.__struct_fields__
+JOIN_TOKEN_FIELDS = ListedJoinToken.__struct_fields__
 
 OPERATIONS = (
     Operation("GET", "/v1/server", "the server that answers", Server),
@@ -217,7 +243,15 @@ OPERATIONS = (
         headers=(TOKEN_KEY,),
     ),
     Operation("DELETE", "/v1/tokens/{ref}", "revoke a token", None, 204),
+    Operation(
+        "GET",
+        "/v1/join-tokens",
+        "list join tokens, without their secrets",
+        JoinTokenPage,
+        query=list_parameters("id", 10_000, "all"),
+    ),
     Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
+    Operation("DELETE", "/v1/join-tokens/{ref}", "revoke one that was not used", None, 204),
     Operation("GET", "/v1/ca", "the cluster's authority", Authority),
     Operation("POST", "/v1/enroll", "become a node or a watcher", Enrolled, 201, body=EnrollBody),
     Operation("GET", "/v1/watchers", "list watchers", Watchers),

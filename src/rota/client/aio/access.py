@@ -5,7 +5,15 @@ from typing import Any
 
 from rota.client.access import Access
 from rota.client.aio.threads import apart
-from rota.client.server_views import Authority, Enrolled, JoinToken, Namespace, Token, Watcher
+from rota.client.server_views import (
+    Authority,
+    Enrolled,
+    JoinToken,
+    ListedJoinToken,
+    Namespace,
+    Token,
+    Watcher,
+)
 
 
 class AsyncAccess:
@@ -38,8 +46,16 @@ class AsyncAccess:
         await apart(lambda: self._sync.revoke_token(token_id))
 
     async def join_token(self, **wishes: Any) -> JoinToken:
-        """The right of one machine to join: `labels`, `cluster`, `valid_seconds`, `local`, `role`."""
+        """The right of one machine: `labels`, `cluster`, `valid_seconds`, `local`, `role`, `addresses`."""
         return await apart(lambda: self._sync.join_token(**wishes))
+
+    async def join_tokens(self, **query: str | int | None) -> list[ListedJoinToken]:
+        """Rights to join, without the secrets; by id, all or a page by `limit` and `after`."""
+        return await apart(lambda: self._sync.join_tokens(**query))
+
+    async def revoke_join_token(self, token_id: str) -> None:
+        """It joins nothing from then on; one that was used already cannot be taken back."""
+        await apart(lambda: self._sync.revoke_join_token(token_id))
 
     async def authority(self) -> Authority:
         """Who signs certificates of nodes."""

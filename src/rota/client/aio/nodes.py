@@ -1,6 +1,6 @@
 """`rota.client.nodes` for asyncio, under the same names. Made by `make client`, not by hand."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from rota.client.aio.threads import apart, each
 from rota.client.nodes import Nodes
@@ -61,6 +61,14 @@ class AsyncNodes:
     async def untaint(self, ref: str, *taints: str, if_etag: str | None = None) -> Node:
         """Take taints off a node, by key or as a whole."""
         return await apart(lambda: self._sync.untaint(ref, *taints, if_etag=if_etag))
+
+    async def label_node(self, ref: str, labels: Mapping[str, str], *, if_etag: str | None = None) -> Node:
+        """Grant a node labels: conditions on `granted.KEY` count no others."""
+        return await apart(lambda: self._sync.label_node(ref, labels, if_etag=if_etag))
+
+    async def unlabel_node(self, ref: str, *keys: str, if_etag: str | None = None) -> Node:
+        """Take back labels that a node was granted; what its agent declares is not changed by that."""
+        return await apart(lambda: self._sync.unlabel_node(ref, *keys, if_etag=if_etag))
 
     async def forget_node(self, ref: str, *, if_etag: str | None = None) -> None:
         """Forget a node that is lost or has left."""
