@@ -6,6 +6,7 @@ be left out: a missing package, or a user with too few rights, fails the test.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 from rota.keeper import sandbox
 from rota.keeper.limits import homes
 from rota.keeper.process.cells import Cells
+from rota.keeper.process.starter import CODE
 from rota.testing import images
 from tests.own_kernel import why_emulation_does_not_work, why_user_mode_does_not_boot
 from tools.machine import COMMANDS
@@ -138,6 +140,12 @@ def _own_kernel() -> Lack | None:
     return _commands("linux.uml", "qemu-system-x86_64")() or Lack(Cause.PACKAGE, reason)
 
 
+def _starter() -> Lack | None:
+    """The machine code of the keeper's starter."""
+    machine = platform.machine()
+    return None if machine in CODE else Lack(Cause.MACHINE, f"there is no starter for {machine}")
+
+
 def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -156,4 +164,5 @@ NEEDS: dict[str, Callable[[], Lack | None]] = {
     "openssl": _commands("openssl"),
     "curl": _commands("curl"),
     "C compiler": _commands("cc"),
+    "starter": _starter,
 }

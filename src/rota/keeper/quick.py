@@ -38,6 +38,27 @@ def write(fd: int, data: bytes) -> int:
     return written
 
 
+def pipe() -> tuple[int, int]:
+    """The reading end and the writing end; no child has them."""
+    ends = (ctypes.c_int * 2)()
+    if _libc.pipe2(ends, os.O_CLOEXEC):
+        raise _error()
+    return ends[0], ends[1]
+
+
+def read(fd: int, size: int) -> bytes:
+    """What is there to be read: for files that are known not to block."""
+    answer = ctypes.create_string_buffer(size)
+    there: int = _libc.read(fd, answer, ctypes.c_size_t(size))
+    if there < 0:
+        raise _error()
+    return answer.raw[:there]
+
+
+def close(fd: int) -> None:
+    _libc.close(fd)
+
+
 def stat(fd: int) -> Stat:
     answer = ctypes.create_string_buffer(_STAT_BYTES)
     if _libc.statx(fd, b"", _EMPTY_PATH, _BASIC, answer):

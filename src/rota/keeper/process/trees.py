@@ -110,6 +110,12 @@ def find_checks(mark: str, key: Key) -> list[int]:
     return [one.pid for one in find_marked(mark) if one.key == key and is_of_check(one.pid, mark)]
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, or a debugger, holds this process still."""
+    stat = _stat(pid)
+    return stat is not None and stat.state in ("T", "t")
+
+
 def has_members(group: int) -> bool:
     """Whether a group whose leader is buried has others; nothing is sent: no harm if the number is reused."""
     with contextlib.suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""Who the work of a root keeper runs as, and how one thread of it becomes that user for a moment."""
+"""Which user the work of a root keeper runs as, and what that user could reach."""
 
 import contextlib
 import ctypes
@@ -17,6 +17,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # The C library's functions change all threads at once; the system calls change the one that calls.
 SYSTEM_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
+_KEEP = ctypes.c_uint32(-1)
 _quick = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -97,8 +98,13 @@ def give(directory: str, user: User) -> None:
 
 
 @contextlib.contextmanager
-def worn(user: User | None) -> Iterator[None]:
-    """This thread is that user; what it starts is nobody else ever. Its saved user brings it back."""
+def as_user(user: User | None) -> Iterator[None]:
+    """This thread has the effective user and groups of `user`, and reaches the files that it reaches.
+
+    Its real and saved user stay the keeper's. The kernel compares these two when a process signals or traces
+    another, and a signal to one thread of the keeper would end all of it. Nothing may be started in here: it
+    would have root as its real user. `os.access` goes by the real user unless told `effective_ids`.
+    """
     if user is None:
         yield
         return
@@ -106,12 +112,12 @@ def worn(user: User | None) -> Iterator[None]:
     before = os.getgroups()
     try:
         _call(set_groups, len(user.groups), (ctypes.c_uint32 * len(user.groups))(*user.groups))
-        _call(set_gids, user.gid, user.gid, 0)
-        _call(set_uids, user.uid, user.uid, 0)
+        _call(set_gids, _KEEP, user.gid, _KEEP)
+        _call(set_uids, _KEEP, user.uid, _KEEP)
         yield
     finally:
-        _call(set_uids, 0, 0, 0)
-        _call(set_gids, 0, 0, 0)
+        _call(set_uids, _KEEP, 0, _KEEP)
+        _call(set_gids, _KEEP, 0, _KEEP)
         _call(set_groups, len(before), (ctypes.c_uint32 * len(before))(*before))
 
 
