@@ -121,6 +121,14 @@ def _own_pid_namespaces() -> Lack | None:
     return None if Cells("").label is not None else Lack(Cause.MACHINE, "no pid namespace can be made")
 
 
+def _control_groups() -> Lack | None:
+    """Of either version, in which a root keeper can make groups."""
+    if lack := _root():
+        return lack
+    there = [path for path in (homes.home_v2(), *homes.homes_v1().values()) if path]
+    return None if any(os.access(path, os.W_OK) for path in there) else Lack(Cause.MACHINE, "there are none")
+
+
 def _cgroup_v2() -> Lack | None:
     if lack := _root():
         return lack
@@ -159,6 +167,7 @@ NEEDS: dict[str, Callable[[], Lack | None]] = {
     "networks": _networks,
     "pid namespaces": _pid_namespaces,
     "own pid namespaces": _own_pid_namespaces,
+    "control groups": _control_groups,
     "cgroup v2": _cgroup_v2,
     "own kernel": _own_kernel,
     "openssl": _commands("openssl"),

@@ -65,7 +65,7 @@ def is_left(groups: GroupsV2, group: GroupV2) -> bool:
 def start(group: GroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
     env = {b"PATH": os.fsencode(os.environ["PATH"])}
     words = tuple(map(os.fsencode, argv))
-    around = Surroundings(user, (group.entrance,))
+    around = Surroundings(user, (*group.entrances,))
     program = forked.Program(words[0], words, env, cwd, around, [signal.SIGPIPE])
     pid, error = forked.start(program, os.fsencode(output))
     if error:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.users import FIRST, LAST
-from tests.keeper.conftest import Agent, Keeper
+from rota.keeper.process.users import FIRST, LAST, User, Users
+from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
 pytestmark = needs("root")
@@ -155,3 +155,79 @@ def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper
     agent.stop(*(["7", index, 1] for index in range(1, 201)))
     agent.wait_ended(before + 201)
     assert next(row for row in agent.ended if row[0] == "8")[4] == 0
+
+
+ORPHANS = (
+    "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"  # no mark, no session, no group of its own
+)
+
+
+def find(uid: int) -> set[int]:
+    """All living processes of this user."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            fields = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+            if fields["Uid"].split()[0] == str(uid) and fields["State"].split()[0] != "Z":
+                found.add(int(path.parent.name))
+    return found
+
+
+@needs("control groups")
+def test_a_stop_ends_processes_that_have_cleared_their_environment_and_left_their_session(
+    keeper: Keeper, agent: Agent
+) -> None:
+    agent.start("6", "sleep", "600", needs={"cpu": 0})  # which ran when they were first seen
+    agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
+    agent.wait_started(2)
+    uid = user_of(keeper, "7")
+    wait_until(lambda: len(find(uid)) == 3, "two orphans and their parent")
+    agent.stop(["7", 0, 1])
+    agent.wait_ended()
+
+    wait_until(lambda: not find(uid), "the end of all processes of the job")
+    assert len(find(user_of(keeper, "6"))) == 1
+
+
+@needs("control groups")
+def test_what_an_ended_task_leaves_behind_is_ended_with_it(keeper: Keeper, agent: Agent) -> None:
+    agent.start("6", "sleep", "600", needs={"cpu": 0})
+    agent.start("7", "sh", "-c", ORPHANS.removesuffix(" & wait") + " & sleep 0.1")
+    agent.wait_ended()
+
+    uid = user_of(keeper, "7")
+    wait_until(lambda: not find(uid), "the end of all processes of the job")
+
+
+def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "/bin/true")
+    agent.wait_ended()
+    old = user_of(keeper, "7")
+    users = Users(str(keeper.root / "elsewhere"))
+    users.run_as("own")
+    given: list[int] = []
+
+    def take_all() -> None:
+        for job in range(LAST - FIRST + 1):
+            user = users.of(str(job))
+            assert user is not None
+            given.append(user.uid)
+
+    with attacker(old, "print('begun', flush=True); input()"):
+        with pytest.raises(LookupError, match="has a job or a process"):
+            take_all()
+        assert old not in given
+        assert len(given) == len(set(given))
+
+    assert (users.of("one more") or User(0, 0)).uid not in (0, *given)
+
+
+def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keeper: Keeper) -> None:
+    users = Users(str(keeper.root / "elsewhere"))
+    users.run_as("own")
+    users.of("1")
+    following = users._free[-1]
+    with attacker(following, "print('begun', flush=True); input()"):
+        user = users.of("2")
+        assert user is not None
+        assert user.uid != following

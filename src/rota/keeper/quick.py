@@ -55,6 +55,17 @@ def read(fd: int, size: int) -> bytes:
     return answer.raw[:there]
 
 
+def is_file_empty(path: str) -> bool:
+    """Whether nothing can be read from it; a file that is gone is empty."""
+    fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
+    if fd < 0:
+        return True
+    byte = ctypes.c_char()
+    there: int = _libc.read(fd, ctypes.byref(byte), ctypes.c_size_t(1))
+    _libc.close(fd)
+    return there <= 0
+
+
 def close(fd: int) -> None:
     _libc.close(fd)
 

@@ -80,6 +80,7 @@ class Spawner:
         self._mark = mark
         self._node = ""
         self._groups = groups or Groups()
+        self._is_root = os.geteuid() == 0
         self._users = Users(f"{root}/work")
         self._no_new_privs = True
         self._threads = threading.local()
@@ -129,11 +130,18 @@ class Spawner:
         self._users.forget(job)
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
-        """A group for an attempt that has limits, where the machine has groups."""
-        if not spec.limits:
+        """A group for an attempt, where the machine has groups.
+
+        A root keeper makes one for every attempt: whatever the work does to its environment and its session,
+        it is found and killed by its group.
+        """
+        if not (spec.limits or self._is_root):
             return None
         try:
-            return self._groups.make(key, _around(spec))
+            group = self._groups.make(key, _around(spec))
+            if group and spec.check:
+                group.is_plain = False  # checks are started by another thread, also while the attempt ends
+            return group
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
@@ -217,11 +225,12 @@ class Spawner:
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
-        entrances = (group.entrance,) if group and group.entrance else ()
-        surroundings = Surroundings(recipe.user, entrances)
+        surroundings = Surroundings(recipe.user, group.entrances if group else ())
         launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, surroundings, passed)
+        if group:
+            group.is_unused = False
         try:
-            self._groups.enter(group)
+            self._groups.settle()
             if not surroundings:
                 return posix.start(launch, output, self._attributes)
             if self._starter is None:
@@ -229,8 +238,6 @@ class Spawner:
             return posix.start_around(self._starter, launch, output, self._attributes)
         except CannotEnter as error:
             raise Short(f"cannot enter its control group or take its user: {error}") from error
-        finally:
-            self._groups.leave(group)
 
     def check(self, key: Key, spec: Spec, box: Box | None, group: Group | None) -> int:
         """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""

@@ -94,6 +94,17 @@ def find_children() -> list[Child]:
     return children
 
 
+def find_users() -> set[int]:
+    """The real, effective, saved and file system users of all processes of the machine, zombies included."""
+    found: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            said = _said(pid, "status")
+            start = said.index(b"\nUid:") + 5
+            found.update(map(int, said[start : said.index(b"\n", start)].split()))
+    return found
+
+
 def key_of(pid: int, mark: str) -> Key | None:
     environ = _environ(pid)
     return _key(environ) if _carries(environ, mark) else None

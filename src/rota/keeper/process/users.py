@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rota.keeper.process import trees
+
 SELF, OWN = "self", "own"
 FIRST, LAST = 61184, 65519  # what systemd, too, keeps for users without an entry in passwd
 TAKEN = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
@@ -36,6 +38,7 @@ class Users:
         self._work = work
         self._run_as = SELF
         self._by_job: dict[str, User] = {}
+        self._free: list[int] = []  # seen unused by any job and any process, and not given out since
         self._lock = threading.Lock()
 
     def run_as(self, said: str) -> bool:
@@ -67,15 +70,35 @@ class Users:
         return User(uid, uid) if FIRST <= uid <= LAST else None
 
     def _new(self) -> User:
-        taken = {user.uid for user in self._by_job.values()}
+        """A user that no process of the machine has: of an earlier job some may live on.
+
+        One look at all processes serves for every user that was free then: only keepers of root give these
+        users out, and this one gives each of them out once. Another keeper of the machine may have given one
+        out since: one call of the kernel tells.
+        """
+        for _ in range(2):
+            while self._free:
+                uid = self._free.pop()
+                if not (os.path.exists(f"{TAKEN}/{uid}") or has_processes(uid)):
+                    return User(uid, uid)
+            self._free = self._find_free()
+        raise LookupError(f"every user from {FIRST} to {LAST} has a job or a process here")
+
+    def _find_free(self) -> list[int]:
+        taken = {user.uid for user in self._by_job.values()} | trees.find_users()
         with contextlib.suppress(OSError), os.scandir(self._work) as jobs:
             taken |= {entry.stat(follow_symlinks=False).st_uid for entry in jobs}
         free = [uid for uid in range(FIRST, LAST + 1) if uid not in taken]
-        while free:
-            uid = free.pop(secrets.randbelow(len(free)))
-            if not os.path.exists(f"{TAKEN}/{uid}"):
-                return User(uid, uid)
-        raise LookupError(f"every user from {FIRST} to {LAST} has a job here")
+        secrets.SystemRandom().shuffle(free)
+        return free
+
+
+def has_processes(uid: int) -> bool:
+    """Whether a process of the machine has this as its real user."""
+    with contextlib.suppress(ProcessLookupError):
+        os.getpriority(os.PRIO_USER, uid)
+        return True
+    return False
 
 
 def named(text: str) -> User:
