@@ -6,6 +6,7 @@ be left out: a missing package, or a user with too few rights, fails the test.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 from rota.keeper import sandbox
 from rota.keeper.limits import homes
 from rota.keeper.process.cells import Cells
+from rota.keeper.process.starter import CODE
 from rota.testing import images
 from tests.own_kernel import why_emulation_does_not_work, why_user_mode_does_not_boot
 from tools.machine import COMMANDS
@@ -119,6 +121,14 @@ def _own_pid_namespaces() -> Lack | None:
     return None if Cells("").label is not None else Lack(Cause.MACHINE, "no pid namespace can be made")
 
 
+def _control_groups() -> Lack | None:
+    """Of either version, in which a root keeper can make groups."""
+    if lack := _root():
+        return lack
+    there = [path for path in (homes.home_v2(), *homes.homes_v1().values()) if path]
+    return None if any(os.access(path, os.W_OK) for path in there) else Lack(Cause.MACHINE, "there are none")
+
+
 def _cgroup_v2() -> Lack | None:
     if lack := _root():
         return lack
@@ -138,6 +148,12 @@ def _own_kernel() -> Lack | None:
     return _commands("linux.uml", "qemu-system-x86_64")() or Lack(Cause.PACKAGE, reason)
 
 
+def _starter() -> Lack | None:
+    """The machine code of the keeper's starter."""
+    machine = platform.machine()
+    return None if machine in CODE else Lack(Cause.MACHINE, f"there is no starter for {machine}")
+
+
 def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -151,9 +167,11 @@ NEEDS: dict[str, Callable[[], Lack | None]] = {
     "networks": _networks,
     "pid namespaces": _pid_namespaces,
     "own pid namespaces": _own_pid_namespaces,
+    "control groups": _control_groups,
     "cgroup v2": _cgroup_v2,
     "own kernel": _own_kernel,
     "openssl": _commands("openssl"),
     "curl": _commands("curl"),
     "C compiler": _commands("cc"),
+    "starter": _starter,
 }

@@ -17,6 +17,7 @@ from rota.keeper.limits.cgroups import numbers
 from rota.keeper.limits.machine import NAME, end_tree, remove_leftovers
 from rota.keeper.limits.words import Limits
 from rota.keeper.process import forked
+from rota.keeper.process.starter import Surroundings
 from rota.keeper.process.users import User
 from tests.keeper.conftest import keeper_env, wait_until
 from tests.keeper.test_limits import CROWD, MANY
@@ -64,8 +65,9 @@ def is_left(groups: GroupsV2, group: GroupV2) -> bool:
 def start(group: GroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
     env = {b"PATH": os.fsencode(os.environ["PATH"])}
     words = tuple(map(os.fsencode, argv))
-    program = forked.Program(words[0], words, env, cwd, user, [signal.SIGPIPE])
-    pid, error = forked.start(program, os.fsencode(output), group.entrance)
+    around = Surroundings(user, (*group.entrances,))
+    program = forked.Program(words[0], words, env, cwd, around, [signal.SIGPIPE])
+    pid, error = forked.start(program, os.fsencode(output))
     if error:
         raise OSError(error, os.strerror(error))
     return pid

@@ -38,6 +38,38 @@ def write(fd: int, data: bytes) -> int:
     return written
 
 
+def pipe() -> tuple[int, int]:
+    """The reading end and the writing end; no child has them."""
+    ends = (ctypes.c_int * 2)()
+    if _libc.pipe2(ends, os.O_CLOEXEC):
+        raise _error()
+    return ends[0], ends[1]
+
+
+def read(fd: int, size: int) -> bytes:
+    """What is there to be read: for files that are known not to block."""
+    answer = ctypes.create_string_buffer(size)
+    there: int = _libc.read(fd, answer, ctypes.c_size_t(size))
+    if there < 0:
+        raise _error()
+    return answer.raw[:there]
+
+
+def is_file_empty(path: str) -> bool:
+    """Whether nothing can be read from it; a file that is gone is empty."""
+    fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
+    if fd < 0:
+        return True
+    byte = ctypes.c_char()
+    there: int = _libc.read(fd, ctypes.byref(byte), ctypes.c_size_t(1))
+    _libc.close(fd)
+    return there <= 0
+
+
+def close(fd: int) -> None:
+    _libc.close(fd)
+
+
 def stat(fd: int) -> Stat:
     answer = ctypes.create_string_buffer(_STAT_BYTES)
     if _libc.statx(fd, b"", _EMPTY_PATH, _BASIC, answer):

@@ -25,6 +25,7 @@ from rota.keeper.work import Work
 
 KILL_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
+STARTERS_LEAST = 4  # threads that start work: each waits for two execs, of the starter and of the work
 LEAVE_NS = 10 * 10**9  # beyond the longest grace; then it leaves, and unkillable work behind
 
 
@@ -52,13 +53,14 @@ def keep(root: str) -> None:
     threading.excepthook = _give_up
     sys.setswitchinterval(SWITCH_SECONDS)
     reaper = Reaper(work, door, bell)
-    for _ in range(max(2, os.cpu_count() or 0)):
+    for _ in range(max(STARTERS_LEAST, 2 * (os.cpu_count() or 0))):
         threading.Thread(target=reaper.run, daemon=True).start()
     warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
     threading.Thread(target=warden.run, daemon=True).start()
     threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
-    # Not in the first thread, which stands for the whole process: who starts work is among it for a moment.
+    # Not in the first thread, which stands for the whole process: a thread that starts work stays in the
+    # control groups that all the work is in.
     serving = threading.Thread(target=door.serve, args=(work, farewell.is_due))
     serving.start()
     serving.join()

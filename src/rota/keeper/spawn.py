@@ -17,7 +17,7 @@ from rota.keeper.files import place
 from rota.keeper.limits.cgroups import Group, Groups
 from rota.keeper.limits.words import PIDS_MOST, Limits
 from rota.keeper.output.spares import Spares
-from rota.keeper.process import forked, posix
+from rota.keeper.process import forked, posix, starter
 from rota.keeper.process.cells import Cell, Cells
 from rota.keeper.process.commands import (
     CANNOT_EXECUTE,
@@ -26,10 +26,12 @@ from rota.keeper.process.commands import (
     CannotRun,
     explain,
     find,
+    may_execute,
     why_not,
 )
 from rota.keeper.process.posix import strings
-from rota.keeper.process.users import User, Users, give, renounce, worn
+from rota.keeper.process.starter import CannotEnter, Surroundings
+from rota.keeper.process.users import User, Users, as_user, give, renounce
 from rota.keeper.rules import Key
 from rota.keeper.sandbox import Report
 from rota.keeper.wire import Configure, Spec
@@ -78,6 +80,7 @@ class Spawner:
         self._mark = mark
         self._node = ""
         self._groups = groups or Groups()
+        self._is_root = os.geteuid() == 0
         self._users = Users(f"{root}/work")
         self._no_new_privs = True
         self._threads = threading.local()
@@ -88,6 +91,8 @@ class Spawner:
         self._boxes = Boxes(root, mark)
         self._cells = Cells(mark)
         self._bwrap = bwrap
+        starter.reserve_numbers()
+        self._starter = starter.find()  # None: work of other users, or in groups, is forked
 
     def configure(self, order: Configure) -> None:
         if self._users.run_as(order.run_as) or order.node != self._node:
@@ -125,11 +130,18 @@ class Spawner:
         self._users.forget(job)
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
-        """A group for an attempt that has limits, where the machine has groups."""
-        if not spec.limits:
+        """A group for an attempt, where the machine has groups.
+
+        A root keeper makes one for every attempt: whatever the work does to its environment and its session,
+        it is found and killed by its group.
+        """
+        if not (spec.limits or self._is_root):
             return None
         try:
-            return self._groups.make(key, _around(spec))
+            group = self._groups.make(key, _around(spec))
+            if group and spec.check:
+                group.is_plain = False  # checks are started by another thread, also while the attempt ends
+            return group
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
@@ -166,7 +178,7 @@ class Spawner:
             named = (spec.version, spec.step)
             recipe = self._recipes.get(job, {}).get(named) or self._prepare(job, spec)
             if recipe.program is None:
-                with worn(recipe.user):
+                with as_user(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             env = self._environment(key, spec, gpus, recipe)
             with around.cell.entered() if around.cell else OUTSIDE:
@@ -180,7 +192,7 @@ class Spawner:
         self._recipes.pop(job, None)  # it may be out of date
         if error in OF_THE_NODE or recipe is None or (output and not os.path.isdir(os.path.dirname(output))):
             raise Short(f"{os.strerror(error)} on this node")
-        with worn(recipe.user):
+        with as_user(recipe.user):
             raise explain(error, spec.argv[0], recipe.cwd)
 
     def _environment(
@@ -213,14 +225,19 @@ class Spawner:
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
-        if group and group.entrance:
-            return forked.start(_program(recipe, env), output, group.entrance, passed)
+        surroundings = Surroundings(recipe.user, group.entrances if group else ())
+        launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, surroundings, passed)
+        if group:
+            group.is_unused = False
         try:
-            self._groups.enter(group)
-            launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, recipe.user, passed)
-            return posix.start(launch, output, self._attributes)
-        finally:
-            self._groups.leave(group)
+            self._groups.settle()
+            if not surroundings:
+                return posix.start(launch, output, self._attributes)
+            if self._starter is None:
+                return forked.start(_program(launch), output, passed)
+            return posix.start_around(self._starter, launch, output, self._attributes)
+        except CannotEnter as error:
+            raise Short(f"cannot enter its control group or take its user: {error}") from error
 
     def check(self, key: Key, spec: Spec, box: Box | None, group: Group | None) -> int:
         """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
@@ -317,9 +334,9 @@ class Spawner:
         assert spec.sandbox is not None
         if self._bwrap is None:
             raise LookupError("this node has no bubblewrap that works")
-        with worn(recipe.user):
+        with as_user(recipe.user):
             command = find(spec.argv[0], recipe.path, recipe.cwd)
-            if not os.access(os.path.join(recipe.cwd, command), os.X_OK):
+            if not may_execute(os.path.join(recipe.cwd, command)):
                 raise explain(why_not(os.path.join(recipe.cwd, command)), command, recipe.cwd)
             if path := sandbox.missing(spec.sandbox):
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
@@ -366,12 +383,11 @@ def _place(work: str, spec: Spec) -> None:
         raise
 
 
-def _program(recipe: Recipe, env: ctypes.Array[ctypes.c_char_p]) -> forked.Program:
-    assert recipe.program is not None
-    argv = tuple(part for part in recipe.argv if part is not None)
-    pairs = (part.partition(b"=") for part in env if part)
+def _program(launch: posix.Launch) -> forked.Program:
+    argv = tuple(part for part in launch.argv if part is not None)
+    pairs = (part.partition(b"=") for part in launch.env if part)
     variables = {name: value for name, _, value in pairs}
-    return forked.Program(recipe.program, argv, variables, recipe.cwd, recipe.user, posix.RESET)
+    return forked.Program(launch.program, argv, variables, launch.cwd, launch.around, posix.RESET)
 
 
 def _passed_on(user: User | None, work: str) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Version 1: a tree of groups for each controller, and threads that enter one for the moment of a start."""
+"""Version 1: a tree of groups for each controller."""
 
 import contextlib
 import os
 import threading
 
 from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
-from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, PIDS_MOST, Limits
+from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
 from rota.keeper.rules import Key
 
 FREEZER = "freezer"
@@ -17,7 +17,9 @@ class GroupV1(Group):
     def kill(self) -> None:
         """Frozen first, so that nobody forks away meanwhile."""
         freezer = self.paths.get(FREEZER)
-        if freezer is None or not self.members():
+        if self.is_empty():
+            return
+        if freezer is None:
             super().kill()
             return
         with contextlib.suppress(OSError):
@@ -38,9 +40,8 @@ class GroupV1(Group):
 class GroupsV1(Groups):
     """Each controller has a tree of its own, and single threads can be moved.
 
-    Threads that start work stay in the parent groups, so that what they start is there at no cost: to move
-    a thread takes longer than to start a process. Into groups for memory, where they would suffer with the
-    work, they go for the moment of the start only.
+    Threads that start work stay in the parent groups, so that what they start is bounded from its fork on. A
+    new process enters the groups of its attempt by itself, before it becomes the work.
     """
 
     label = "cgroup-v1"
@@ -48,7 +49,6 @@ class GroupsV1(Groups):
     def __init__(self, homes: dict[str, str], name: str) -> None:
         """`homes`: where this process is, by controller."""
         super().__init__()
-        self._homes = homes
         self._parents = {controller: f"{home}/{name}" for controller, home in homes.items()}
         self.controllers = tuple(one for one in (MEMORY, PIDS, CPU) if one in homes)
         self._threads = threading.local()
@@ -61,16 +61,21 @@ class GroupsV1(Groups):
             write(f"{self._parents[PIDS]}/pids.max", str(pids))
 
     def make(self, key: Key, limits: Limits) -> Group | None:
+        """Without limits it only serves to kill the attempt as a whole: each further tree costs time."""
+        if not limits and (spare := self.take_spare()):
+            spare.limits = limits
+            return spare
         wanted = {
             FREEZER: True,
             MEMORY: limits.memory_bytes is not None,
-            PIDS: limits.pids is not None,
-            CPU: True,
+            PIDS: limits.pids is not None or FREEZER not in self._parents,
+            CPU: bool(limits),
         }
-        name = "-".join(map(str, key))
+        name = self.name(key, limits)
         chosen = [one for one in wanted if wanted[one] and one in self._parents]
+        chosen = chosen or list(self._parents)[:1]
         paths = {one: f"{self._parents[one]}/{name}" for one in chosen}
-        group = GroupV1(limits, paths, self.controllers)
+        group = GroupV1(limits, paths, self.controllers, is_plain=not limits)
         try:
             for path in paths.values():
                 os.mkdir(path)
@@ -82,7 +87,7 @@ class GroupsV1(Groups):
 
     def revise(self, group: Group, limits: Limits) -> None:
         """What the kernel does not take, as less memory than is in use, holds from the next start on."""
-        group.limits = limits
+        group.limits, group.is_plain = limits, group.is_plain and not limits
         name = os.path.basename(group.path)
         for controller, limit in ((MEMORY, limits.memory_bytes), (PIDS, limits.pids)):
             if limit is not None and controller in self._parents and controller not in group.paths:
@@ -90,9 +95,6 @@ class GroupsV1(Groups):
                     self._extend(group, controller, f"{self._parents[controller]}/{name}")
         with contextlib.suppress(OSError):
             self._set(group.paths, limits)
-        if PIDS in group.paths:
-            with contextlib.suppress(OSError):
-                write(f"{group.paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
 
     def trap(self, key: Key) -> Group | None:
         if FREEZER not in self._parents:
@@ -102,40 +104,22 @@ class GroupsV1(Groups):
         write(f"{path}/freezer.state", "FROZEN")
         return GroupV1(NO_LIMITS, {FREEZER: path})
 
-    def enter(self, group: Group | None) -> None:
-        if not getattr(self._threads, "is_settled", False):
-            self._settle()
-        if group is None:
+    def settle(self) -> None:
+        if getattr(self._threads, "is_settled", False):
             return
-        if group.limits.pids and PIDS in group.paths:
-            pids = min(group.limits.pids + 1, PIDS_MOST)  # this thread counts, too
-            write(f"{group.paths[PIDS]}/pids.max", str(pids))
-        for path in group.paths.values():
-            write(f"{path}/tasks", "0")
-
-    def leave(self, group: Group | None) -> None:
-        if group is None:
-            return
-        for controller in group.paths:
-            stays = self._parents if controller in STAYS else self._homes
-            write(f"{stays[controller]}/tasks", "0")
-        if group.limits.pids and PIDS in group.paths:
-            write(f"{group.paths[PIDS]}/pids.max", str(group.limits.pids))
+        for controller in STAYS:
+            if controller in self._parents:
+                write(f"{self._parents[controller]}/tasks", "0")
+        self._threads.is_settled = True
 
     def close(self) -> None:
         self.bury()
+        self.drop_spare()
         for path in self._parents.values():
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         for fd in self._lock_fds:
             os.close(fd)
-
-    def _settle(self) -> None:
-        """Put this thread where it stays, once."""
-        for controller in STAYS:
-            if controller in self._parents:
-                write(f"{self._parents[controller]}/tasks", "0")
-        self._threads.is_settled = True
 
     def _extend(self, group: Group, controller: str, path: str) -> None:
         """Into another tree of groups, too; twice, for what is forked meanwhile."""
@@ -150,6 +134,8 @@ class GroupsV1(Groups):
             write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
             quota_us = -1 if limits.cpu_milli is None else max(1000, limits.cpu_milli * PERIOD_US // 1000)
             write(f"{paths[CPU]}/cpu.cfs_quota_us", str(quota_us))
+        if PIDS in paths:
+            write(f"{paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
         if MEMORY in paths:
             limit = str(-1 if limits.memory_bytes is None else limits.memory_bytes)
             swapped = f"{paths[MEMORY]}/memory.memsw.limit_in_bytes"

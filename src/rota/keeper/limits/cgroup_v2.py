@@ -20,11 +20,9 @@ _FIELDS = {MEMORY: "memory_bytes", PIDS: "pids", CPU: "cpu_milli"}
 
 
 class GroupV2(Group):
-    @property
-    def entrance(self) -> str:
-        return f"{self.path}/cgroup.procs"
-
     def kill(self) -> None:
+        if self.is_empty():
+            return
         try:
             write(f"{self.path}/cgroup.kill", "1")
         except OSError:  # a kernel before 5.14, or the group is gone
@@ -112,7 +110,12 @@ class GroupsV2(Groups):
             write(f"{self._parent}/pids.max", str(pids))
 
     def make(self, key: Key, limits: Limits) -> Group | None:
-        group = GroupV2(limits, {UNIFIED: f"{self._parent}/{'-'.join(map(str, key))}"}, self.controllers)
+        if not limits and (spare := self.take_spare()):
+            if spare.limits != limits:
+                self.revise(spare, limits)
+            return spare
+        paths = {UNIFIED: f"{self._parent}/{self.name(key, limits)}"}
+        group = GroupV2(limits, paths, self.controllers, is_plain=not limits)
         os.mkdir(group.path)
         try:
             self._set(group.path, limits)
@@ -123,7 +126,7 @@ class GroupsV2(Groups):
 
     def revise(self, group: Group, limits: Limits) -> None:
         """Less memory than is in use costs it its life, as the kernel has it."""
-        group.limits = limits
+        group.limits, group.is_plain = limits, group.is_plain and not limits
         none = {MEMORY: "memory.max", PIDS: "pids.max", CPU: "cpu.max"}
         for controller, name in none.items():
             if controller in self.controllers and getattr(limits, _FIELDS[controller]) is None:
@@ -140,6 +143,7 @@ class GroupsV2(Groups):
 
     def close(self) -> None:
         self.bury()
+        self.drop_spare()
         back = self._home if is_root(self._home) else f"{self._home}/{REST}"
         with contextlib.suppress(OSError):
             write(f"{back}/cgroup.procs", str(os.getpid()))

@@ -2,18 +2,21 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rota.keeper import quick
 from rota.keeper.limits.words import MEMORY, PIDS, Limits
 from rota.keeper.process import trees
 from rota.keeper.rules import Key
 
 PERIOD_US = 100_000  # the kernel's own; a quota is so much of each
 HANDLES = 256  # open at one time
+SPARE_MOST = 64  # groups that are kept: as many as are started and ended within a moment
 
 
 @dataclass(slots=True)
@@ -23,19 +26,30 @@ class Group:
     limits: Limits
     paths: dict[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = ()  # the limits that the kernel keeps; others are watched
+    is_plain: bool = False  # it limits nothing: when it is empty, another attempt may have it
+    is_unused: bool = True  # no process has entered since it was last seen empty
 
     @property
     def path(self) -> str:
         return next(iter(self.paths.values()))
 
     @property
-    def entrance(self) -> str | None:
-        """The file by which a new process enters by itself; None: it is born inside."""
-        return None
+    def entrances(self) -> tuple[str, ...]:
+        """The files by which a new process enters by itself, before it becomes the work."""
+        return tuple(f"{path}/cgroup.procs" for path in self.paths.values())
 
     def members(self) -> list[int]:
-        """Its processes; never the keeper itself, of which a thread is there for the time of a start."""
-        return [pid for pid in numbers(f"{self.path}/cgroup.procs") if pid != os.getpid()]
+        return numbers(f"{self.path}/cgroup.procs")
+
+    def is_empty(self) -> bool:
+        """No process in it can run.
+
+        That stays so until the keeper starts another one in there. Invariant: in a plain group only one
+        thread at a time starts or ends anything, so that it need not be looked at twice.
+        """
+        if not (self.is_plain and self.is_unused):
+            self.is_unused = quick.is_file_empty(f"{self.path}/cgroup.procs")
+        return self.is_unused
 
     def signal(self, signum: int, pids: Sequence[int]) -> None:
         """Signal these members. Handles are opened first: a number reused since is never hit."""
@@ -84,6 +98,8 @@ class Groups:
 
     def __init__(self) -> None:
         self._dying: list[Group] = []
+        self._spare: list[Group] = []  # empty, and plain
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     def limit_all(self, pids: int) -> None:
@@ -97,15 +113,23 @@ class Groups:
         return contextlib.nullcontext()
 
     def make(self, key: Key, limits: Limits) -> Group | None:
-        """For an attempt that has limits."""
+        """For one attempt."""
         del key, limits
         return None
 
-    def enter(self, group: Group | None) -> None:
-        """What this thread starts now is in the group from its first instruction on."""
+    def settle(self) -> None:
+        """What this thread starts from now on counts as work of this keeper from its first instruction on."""
 
-    def leave(self, group: Group | None) -> None:
-        """The thread is what it was; safe after an `enter` that failed half-way."""
+    def name(self, key: Key, limits: Limits) -> str:
+        """Plain groups are not named by an attempt, because others will have them."""
+        return "-".join(map(str, key)) if limits else f"plain-{next(self._numbers)}"
+
+    def take_spare(self) -> Group | None:
+        """A plain group that is empty; appending and popping need no lock."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return None
 
     def revise(self, group: Group, limits: Limits) -> None:
         """Of what is in the group already."""
@@ -116,8 +140,15 @@ class Groups:
         return None
 
     def end(self, group: Group) -> None:
-        """Kill whoever is left in it, and remove it, later if somebody takes time to go."""
-        group.kill()
+        """Kill all that is left in it, and remove it, later if a process takes time to go.
+
+        To make and remove groups is most of their cost: those that limit nothing are kept for other attempts.
+        """
+        if not group.is_empty():
+            group.kill()
+        elif group.is_plain and len(self._spare) < SPARE_MOST:
+            self._spare.append(group)
+            return
         if not group.remove():
             with self._lock:
                 self._dying.append(group)
@@ -129,6 +160,10 @@ class Groups:
                 dying, self._dying = self._dying, []
             for group in dying:
                 self.end(group)
+
+    def drop_spare(self) -> None:
+        while group := self.take_spare():
+            group.remove()
 
     def close(self) -> None:
         """The keeper goes, its work has ended."""
@@ -155,7 +190,7 @@ def entries(path: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def numbers(path: str) -> Sequence[int]:
+def numbers(path: str) -> list[int]:
     try:
         with open(path, encoding="ascii") as file:
             return [int(line) for line in file]

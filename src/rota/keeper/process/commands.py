@@ -37,7 +37,7 @@ def find(command: str, search: str, cwd: str) -> str:
         path = os.path.join(cwd, directory, command)
         if not os.path.isfile(path):
             continue
-        if os.access(path, os.X_OK):
+        if may_execute(path):
             return path
         forbidden = path
     if forbidden:
@@ -47,7 +47,7 @@ def find(command: str, search: str, cwd: str) -> str:
 
 def explain(error: int, command: str, cwd: str) -> CannotRun:
     """Either the child could not enter its directory, or it could not execute the command."""
-    if not os.path.isdir(cwd) or not os.access(cwd, os.X_OK):
+    if not os.path.isdir(cwd) or not may_execute(cwd):
         return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
     match error:
         case errno.ENOENT if "/" in command and os.path.exists(os.path.join(cwd, command)):
@@ -58,6 +58,11 @@ def explain(error: int, command: str, cwd: str) -> CannotRun:
             return CannotRun(126, f"permission denied: {command}")
         case number:
             return CannotRun(126, f"cannot execute {command}: {os.strerror(number)}")
+
+
+def may_execute(path: str) -> bool:
+    """By the effective user of this thread, which may be the job's; the real one is always the keeper's."""
+    return os.access(path, os.X_OK, effective_ids=True)
 
 
 def why_not(path: str) -> int:

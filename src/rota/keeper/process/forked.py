@@ -1,24 +1,24 @@
-"""A child that enters its control group by itself, and only then becomes the program it was made for.
+"""A fork that enters its surroundings and becomes the program: for machines that have no starter.
 
-A fork takes a few times as long as a spawn; but only between fork and exec can a process that has threads put
-another one into a group of version 2, and only so is none of its instructions run outside.
+A fork takes a few times as long as a spawn, because it copies the keeper's page tables.
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
-import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from rota.keeper.process.posix import OPENED
-from rota.keeper.process.users import User
+from rota.keeper.process.starter import STATUS, Surroundings, await_exec
 
-ERROR = struct.Struct("i")
+CLONE_NEWNS = 0x20000
 NOWHERE = b"/dev/null"
+_libc = ctypes.PyDLL(None, use_errno=True)
 NONE: Mapping[int, int] = {}
 
 
@@ -28,25 +28,19 @@ class Program:
     argv: tuple[bytes, ...]
     env: Mapping[bytes, bytes]
     cwd: str
-    user: User | None  # None: the keeper's own
+    around: Surroundings
     defaults: Sequence[signal.Signals]  # signals that it is not to ignore
 
 
-def start(
-    program: Program, output: bytes, entrance: str, passed: Mapping[int, int] = NONE
-) -> tuple[int, int]:
-    """The new pid and 0, or 0 and the number of the error, as a spawn would give them.
+def start(program: Program, output: bytes, passed: Mapping[int, int] = NONE) -> tuple[int, int]:
+    """The new pid and 0, or 0 and the number of the error. CannotEnter: it got nowhere, as by the starter.
 
     `passed`: descriptors that it is given besides, by its own numbers.
     """
     with contextlib.ExitStack() as files:
         opened = []
-        for path, flags in (
-            (os.fsencode(entrance), os.O_WRONLY | os.O_CLOEXEC),
-            (output + b".out" if output else NOWHERE, OPENED),
-            (output + b".err" if output else NOWHERE, OPENED),
-        ):
-            opened.append(os.open(path, flags, 0o600))
+        for path in (output + b".out" if output else NOWHERE, output + b".err" if output else NOWHERE):
+            opened.append(os.open(path, OPENED, 0o600))
             files.callback(os.close, opened[-1])
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         files.callback(os.close, read_fd)
@@ -56,12 +50,8 @@ def start(
                 _become(program, opened, write_fd, passed)
         finally:
             os.close(write_fd)
-        said = os.read(read_fd, ERROR.size)  # nothing: the exec has closed it
-    if len(said) < ERROR.size:
-        return pid, 0
-    with contextlib.suppress(ChildProcessError):  # the reaper was sooner
-        os.waitpid(pid, 0)
-    return 0, ERROR.unpack(said)[0]
+        error = await_exec(pid, read_fd)
+    return (0, error) if error else (pid, 0)
 
 
 def _fork() -> int:
@@ -71,19 +61,16 @@ def _fork() -> int:
 
 
 def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapping[int, int]) -> NoReturn:
-    code = errno.EIO
+    code, stage = errno.EIO, 0
     try:
-        entrance_fd, out_fd, err_fd = opened
-        os.write(entrance_fd, b"0")
+        out_fd, err_fd = opened
         os.setsid()
         os.dup2(out_fd, 1)
         os.dup2(err_fd, 2)
         for number, fd in passed.items():
             os.dup2(fd, number)
-        if program.user:
-            os.setgroups(program.user.groups)
-            os.setresgid(program.user.gid, program.user.gid, program.user.gid)
-            os.setresuid(program.user.uid, program.user.uid, program.user.uid)
+        _enter(program.around)
+        stage = 1
         os.chdir(program.cwd)
         for signum in program.defaults:
             signal.signal(signum, signal.SIG_DFL)
@@ -94,5 +81,18 @@ def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapp
     except (ValueError, TypeError):  # what execve cannot even be asked
         code = errno.EINVAL
     finally:
-        os.write(write_fd, ERROR.pack(code))
+        os.write(write_fd, STATUS.pack(code, stage))
         os._exit(127)
+
+
+def _enter(around: Surroundings) -> None:
+    for entrance in around.entrances:
+        entrance_fd = os.open(entrance, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(entrance_fd, b"0")
+        os.close(entrance_fd)
+    if around.mounts_fd is not None and _libc.setns(around.mounts_fd, CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "setns(mount)")
+    if user := around.user:
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)

@@ -7,10 +7,13 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rota.keeper.process.users import User, worn
+from rota.keeper import quick
+from rota.keeper.process import starter as starters
+from rota.keeper.process.starter import MOUNTS_FD, STATUS_FD, Surroundings, await_exec
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-OPENED = APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+OUTPUT = APPEND | os.O_NOFOLLOW
+OPENED = OUTPUT | os.O_CLOEXEC
 # What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
 RESET = (
     signal.SIGPIPE,
@@ -36,35 +39,37 @@ class Launch:
     argv: ctypes.Array[ctypes.c_char_p]
     env: ctypes.Array[ctypes.c_char_p]
     cwd: str
-    user: User | None  # None: the keeper's own
+    around: Surroundings
     passed: Mapping[int, int]  # descriptors that it is given besides: its number -> ours
 
 
 def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]) -> tuple[int, int]:
     """The new pid and 0, or 0 and the number of the error. Without `output` it writes to nowhere."""
-    actions = ctypes.create_string_buffer(OPAQUE_BYTES)
-    pid = ctypes.c_int(0)
-    _quick.posix_spawn_file_actions_init(actions)
-    _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(launch.cwd))
-    for number, fd in launch.passed.items():
-        _quick.posix_spawn_file_actions_adddup2(actions, fd, number)
-    given = (launch.program, actions, attributes, launch.argv, launch.env)
+    with _actions(output, launch.passed) as actions:
+        _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(launch.cwd))
+        return _spawn(launch.program, actions, attributes, launch.argv, launch.env)
+
+
+def start_around(
+    starter: bytes, launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
+) -> tuple[int, int]:
+    """The same, by way of the starter: it enters its surroundings first. CannotEnter if it cannot."""
+    argv = [part for part in launch.argv if part is not None]
+    words = strings(starters.words(launch.around, launch.cwd, launch.program, argv))
+    mounts_fd = launch.around.mounts_fd
+    read_fd, write_fd = quick.pipe()
     try:
-        if not output:
-            for number in (1, 2):
-                _quick.posix_spawn_file_actions_addopen(actions, number, b"/dev/null", os.O_WRONLY, 0)
-            with worn(launch.user):
-                error = _waiting.posix_spawn(ctypes.byref(pid), *given)
-        elif launch.user:
-            with _opened(actions, output), worn(launch.user):
-                error = _waiting.posix_spawn(ctypes.byref(pid), *given)
-        else:
-            _quick.posix_spawn_file_actions_addopen(actions, 1, output + b".out", APPEND, 0o600)
-            _quick.posix_spawn_file_actions_addopen(actions, 2, output + b".err", APPEND, 0o600)
-            error = _waiting.posix_spawn(ctypes.byref(pid), *given)
+        try:
+            passed = {**launch.passed, STATUS_FD: write_fd}
+            passed |= {} if mounts_fd is None else {MOUNTS_FD: mounts_fd}
+            with _actions(output, passed) as actions:
+                pid, error = _spawn(starter, actions, attributes, words, launch.env)
+        finally:
+            quick.close(write_fd)
+        error = error or await_exec(pid, read_fd)
+        return (0, error) if error else (pid, 0)
     finally:
-        _quick.posix_spawn_file_actions_destroy(actions)
-    return pid.value, error
+        quick.close(read_fd)
 
 
 def make_attributes() -> ctypes.Array[ctypes.c_char]:
@@ -86,11 +91,28 @@ def strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 @contextlib.contextmanager
-def _opened(actions: ctypes.Array[ctypes.c_char], output: bytes) -> Iterator[None]:
-    """Its files, opened for work that cannot come near them."""
-    with contextlib.ExitStack() as files:
+def _actions(output: bytes, passed: Mapping[int, int]) -> Iterator[ctypes.Array[ctypes.c_char]]:
+    """What a child does with its files. It opens its output as the keeper's user, who alone can reach it."""
+    actions = ctypes.create_string_buffer(OPAQUE_BYTES)
+    _quick.posix_spawn_file_actions_init(actions)
+    try:
         for number, end in ((1, b".out"), (2, b".err")):
-            fd = os.open(output + end, OPENED, 0o600)
-            files.callback(os.close, fd)
+            file = (output + end, OUTPUT, 0o600) if output else (b"/dev/null", os.O_WRONLY, 0)
+            _quick.posix_spawn_file_actions_addopen(actions, number, *file)
+        for number, fd in passed.items():
             _quick.posix_spawn_file_actions_adddup2(actions, fd, number)
-        yield
+        yield actions
+    finally:
+        _quick.posix_spawn_file_actions_destroy(actions)
+
+
+def _spawn(
+    program: bytes,
+    actions: ctypes.Array[ctypes.c_char],
+    attributes: ctypes.Array[ctypes.c_char],
+    argv: ctypes.Array[ctypes.c_char_p],
+    env: ctypes.Array[ctypes.c_char_p],
+) -> tuple[int, int]:
+    pid = ctypes.c_int(0)
+    error = _waiting.posix_spawn(ctypes.byref(pid), program, actions, attributes, argv, env)
+    return pid.value, error

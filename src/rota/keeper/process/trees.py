@@ -94,6 +94,17 @@ def find_children() -> list[Child]:
     return children
 
 
+def find_users() -> set[int]:
+    """The real, effective, saved and file system users of all processes of the machine, zombies included."""
+    found: set[int] = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            said = _said(pid, "status")
+            start = said.index(b"\nUid:") + 5
+            found.update(map(int, said[start : said.index(b"\n", start)].split()))
+    return found
+
+
 def key_of(pid: int, mark: str) -> Key | None:
     environ = _environ(pid)
     return _key(environ) if _carries(environ, mark) else None
@@ -108,6 +119,12 @@ def is_of_check(pid: int, mark: str) -> bool:
 def find_checks(mark: str, key: Key) -> list[int]:
     """Whoever checks this attempt."""
     return [one.pid for one in find_marked(mark) if one.key == key and is_of_check(one.pid, mark)]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, or a debugger, holds this process still."""
+    stat = _stat(pid)
+    return stat is not None and stat.state in ("T", "t")
 
 
 def has_members(group: int) -> bool:

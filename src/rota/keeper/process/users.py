@@ -1,4 +1,4 @@
-"""Who the work of a root keeper runs as, and how one thread of it becomes that user for a moment."""
+"""Which user the work of a root keeper runs as, and what that user could reach."""
 
 import contextlib
 import ctypes
@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rota.keeper.process import trees
+
 SELF, OWN = "self", "own"
 FIRST, LAST = 61184, 65519  # what systemd, too, keeps for users without an entry in passwd
 TAKEN = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
@@ -17,6 +19,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # The C library's functions change all threads at once; the system calls change the one that calls.
 SYSTEM_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
+_KEEP = ctypes.c_uint32(-1)
 _quick = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -35,6 +38,7 @@ class Users:
         self._work = work
         self._run_as = SELF
         self._by_job: dict[str, User] = {}
+        self._free: list[int] = []  # seen unused by any job and any process, and not given out since
         self._lock = threading.Lock()
 
     def run_as(self, said: str) -> bool:
@@ -66,15 +70,35 @@ class Users:
         return User(uid, uid) if FIRST <= uid <= LAST else None
 
     def _new(self) -> User:
-        taken = {user.uid for user in self._by_job.values()}
+        """A user that no process of the machine has: of an earlier job some may live on.
+
+        One look at all processes serves for every user that was free then: only keepers of root give these
+        users out, and this one gives each of them out once. Another keeper of the machine may have given one
+        out since: one call of the kernel tells.
+        """
+        for _ in range(2):
+            while self._free:
+                uid = self._free.pop()
+                if not (os.path.exists(f"{TAKEN}/{uid}") or has_processes(uid)):
+                    return User(uid, uid)
+            self._free = self._find_free()
+        raise LookupError(f"every user from {FIRST} to {LAST} has a job or a process here")
+
+    def _find_free(self) -> list[int]:
+        taken = {user.uid for user in self._by_job.values()} | trees.find_users()
         with contextlib.suppress(OSError), os.scandir(self._work) as jobs:
             taken |= {entry.stat(follow_symlinks=False).st_uid for entry in jobs}
         free = [uid for uid in range(FIRST, LAST + 1) if uid not in taken]
-        while free:
-            uid = free.pop(secrets.randbelow(len(free)))
-            if not os.path.exists(f"{TAKEN}/{uid}"):
-                return User(uid, uid)
-        raise LookupError(f"every user from {FIRST} to {LAST} has a job here")
+        secrets.SystemRandom().shuffle(free)
+        return free
+
+
+def has_processes(uid: int) -> bool:
+    """Whether a process of the machine has this as its real user."""
+    with contextlib.suppress(ProcessLookupError):
+        os.getpriority(os.PRIO_USER, uid)
+        return True
+    return False
 
 
 def named(text: str) -> User:
@@ -97,8 +121,13 @@ def give(directory: str, user: User) -> None:
 
 
 @contextlib.contextmanager
-def worn(user: User | None) -> Iterator[None]:
-    """This thread is that user; what it starts is nobody else ever. Its saved user brings it back."""
+def as_user(user: User | None) -> Iterator[None]:
+    """This thread has the effective user and groups of `user`, and reaches the files that it reaches.
+
+    Its real and saved user stay the keeper's. The kernel compares these two when a process signals or traces
+    another, and a signal to one thread of the keeper would end all of it. Nothing may be started in here: it
+    would have root as its real user. `os.access` goes by the real user unless told `effective_ids`.
+    """
     if user is None:
         yield
         return
@@ -106,12 +135,12 @@ def worn(user: User | None) -> Iterator[None]:
     before = os.getgroups()
     try:
         _call(set_groups, len(user.groups), (ctypes.c_uint32 * len(user.groups))(*user.groups))
-        _call(set_gids, user.gid, user.gid, 0)
-        _call(set_uids, user.uid, user.uid, 0)
+        _call(set_gids, _KEEP, user.gid, _KEEP)
+        _call(set_uids, _KEEP, user.uid, _KEEP)
         yield
     finally:
-        _call(set_uids, 0, 0, 0)
-        _call(set_gids, 0, 0, 0)
+        _call(set_uids, _KEEP, 0, _KEEP)
+        _call(set_gids, _KEEP, 0, _KEEP)
         _call(set_groups, len(before), (ctypes.c_uint32 * len(before))(*before))
 
 

@@ -1,0 +1,168 @@
+"""The starter: a tiny program between the keeper and the work, which enters groups and drops privileges.
+
+A thread of the keeper that took the real user of a job could be signalled by that job, and a signal to one
+thread ends the whole keeper. A fork copies the keeper's page tables, which takes long; a child that shares
+the keeper's memory must not be another user's. So the keeper spawns this program, as root, and the program
+becomes the user: by then it is a process with memory of its own, which the kernel does not let others trace.
+It costs an exec of one page, a tenth of what `/bin/true` takes.
+"""
+
+import contextlib
+import errno
+import os
+import platform
+import select
+import signal
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rota.keeper import quick
+from rota.keeper.process import trees
+from rota.keeper.process.users import User
+
+STATUS_FD, MOUNTS_FD = 4, 5  # its numbers of these files
+STATUS = struct.Struct("ii")  # the error and the stage
+_AROUND = 0  # the stage in which it enters groups and namespaces and takes its user: errors are the node's
+_FIRST_LOOK_MS, _LAST_LOOK_MS = 10, 1000  # at a child that has not become the work yet
+_MFD_EXEC = 0x10  # since Linux 6.3, where a machine may forbid to execute memory without it
+# What starter_x86_64.s assembles to.
+CODE = {
+    "x86_64": bytes.fromhex(
+        "488b04244c8d6424084d8d6cc40831edbf04000000be02000000ba01000000b8480000000f05498d5c2438488b3b4883"
+        "c308803f2f7542be01000800b8020000000f054885c00f88f40000004189c689c7488d352b010000ba01000000b80100"
+        "00000f054885c00f88d30000004489f7b8030000000f05ebb2498b7c2420803f6d7526bf05000000be00000200b83401"
+        "00000f054885c00f88a3000000bf05000000b8030000000f05498b742408803e2d7468498b7424184989e631ff803e00"
+        "7411e8a30000004983ee04418946c0ffc7ebea498d76c0b8740000000f054885c0785d498b742410e87d00000089c789"
+        "c689c2b8770000000f054885c07841498b742408e86100000089c789c689c2b8750000000f054885c07825ffc5498b7c"
+        "2428b8500000000f054885c07812498b7c24304889de4c89eab83b0000000f05f7d848c1e5204809e850bf0400000048"
+        "89e6ba08000000b8010000000f05bf7f000000b8e70000000f0531c00fb61685d2740f48ffc683ea3072076bc00a01d0"
+        "ebeac330"
+    )
+}
+_ELF_MACHINES = {"x86_64": 62}
+_BASE = 0x400000
+
+
+class CannotEnter(Exception):
+    """A process could not get into its groups or namespaces, or take its user: the node's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process enters before it becomes the work."""
+
+    user: User | None = None  # None: it keeps the keeper's
+    entrances: Sequence[str] = ()  # files of control groups that a process writes itself into
+    mounts_fd: int | None = None  # a mount namespace
+
+    def __bool__(self) -> bool:
+        return self.user is not None or bool(self.entrances) or self.mounts_fd is not None
+
+
+NOWHERE_ELSE = Surroundings()
+
+
+def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
+    """The command line of the starter, as `starter_x86_64.s` describes it."""
+    user = around.user
+    ids = [b"%d" % user.uid, b"%d" % user.gid, b"".join(b"%d " % one for one in user.groups)] if user else []
+    return [
+        b"rota-start",
+        *(ids or (b"-", b"", b"")),
+        b"-" if around.mounts_fd is None else b"m",
+        os.fsencode(cwd),
+        program,
+        *map(os.fsencode, around.entrances),
+        b"--",
+        *argv,
+    ]
+
+
+def find() -> bytes | None:
+    """The path of the starter, a file that stays open; None: this machine cannot run it."""
+    machine = platform.machine()
+    if machine not in CODE:
+        return None
+    with contextlib.suppress(OSError):
+        fd = _keep(_executable(CODE[machine], _ELF_MACHINES[machine]))
+        path = b"/proc/self/fd/%d" % fd
+        if _works(path):
+            return path
+        os.close(fd)
+    return None
+
+
+def reserve_numbers() -> None:
+    """Keep the starter's numbers occupied: a file that is passed on must not have one of them before."""
+    while (fd := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) <= MOUNTS_FD:
+        pass
+    os.close(fd)
+
+
+def await_exec(pid: int, status_fd: int) -> int:
+    """Wait until the child has become the work: 0, or the number of the error. CannotEnter: it got nowhere.
+
+    Another process of the same user can stop the child in between, which would hold up a thread of the
+    keeper: a child that is found stopped here is killed.
+    """
+    poll = select.poll()
+    poll.register(status_fd, select.POLLIN)
+    patience_ms = _FIRST_LOOK_MS
+    while not poll.poll(patience_ms):
+        patience_ms = min(2 * patience_ms, _LAST_LOOK_MS)
+        if trees.is_stopped(pid):
+            os.kill(pid, signal.SIGKILL)
+    said = quick.read(status_fd, STATUS.size)
+    if len(said) < STATUS.size:
+        return 0  # the exec has closed it, or the child was killed
+    error, stage = STATUS.unpack(said)
+    with contextlib.suppress(ChildProcessError):  # the reaper was sooner
+        os.waitpid(pid, 0)
+    if stage == _AROUND:
+        raise CannotEnter(os.strerror(error))
+    return int(error)
+
+
+def _executable(code: bytes, machine: int) -> bytes:
+    """The smallest file that the kernel executes: one segment with the header in it, not writable."""
+    header_bytes, segment_bytes = 64, 56
+    entry = header_bytes + segment_bytes
+    size = entry + len(code)
+    identity = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        *(identity, 2, machine, 1, _BASE + entry, header_bytes, 0, 0),
+        *(header_bytes, segment_bytes, 1, 0, 0, 0),
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
+    return header + segment + code
+
+
+def _keep(content: bytes) -> int:
+    try:
+        fd = os.memfd_create("rota-start", os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fd = os.memfd_create("rota-start", os.MFD_CLOEXEC)
+    os.write(fd, content)
+    return fd
+
+
+def _works(path: bytes) -> bool:
+    """Whether it comes as far as a program that is not there."""
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    try:
+        argv = words(NOWHERE_ELSE, "/", b"/proc/self/no-such-program", [b"x"])
+        actions = [(os.POSIX_SPAWN_DUP2, write_fd, STATUS_FD)]
+        pid = os.posix_spawn(path, argv, {}, file_actions=actions)
+        os.close(write_fd)
+        write_fd = -1
+        return await_exec(pid, read_fd) == errno.ENOENT
+    except (OSError, CannotEnter):
+        return False
+    finally:
+        os.close(read_fd)
+        if write_fd >= 0:
+            os.close(write_fd)

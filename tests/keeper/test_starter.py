@@ -1,0 +1,85 @@
+"""The starter's machine code is what its source says, and it does what the fork does where there is none."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rota.keeper.process import forked, posix, starter
+from rota.keeper.process.posix import strings
+from rota.keeper.process.starter import CODE, CannotEnter, Surroundings
+from rota.keeper.process.users import User
+from tests.machine import needs
+
+SOURCES = Path(starter.__file__).parent
+USER = User(61_001, 61_002, (61_003, 61_004))
+Start = Callable[..., tuple[int, int]]
+
+
+@pytest.fixture(params=[pytest.param("starter", marks=needs("starter")), "fork"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    """Start a command as a keeper does; its output is in tmp_path/it.out."""
+
+    def by_starter(around: Surroundings, *argv: str, cwd: str = "/") -> tuple[int, int]:
+        words = [os.fsencode(word) for word in argv]
+        launch = posix.Launch(words[0], strings(words), strings([b"A=1"]), cwd, around, {})
+        path, output = starter.find(), os.fsencode(tmp_path / "it")
+        assert path is not None
+        try:
+            return posix.start_around(path, launch, output, posix.make_attributes())
+        finally:
+            os.close(int(path.rpartition(b"/")[2]))
+
+    def by_fork(around: Surroundings, *argv: str, cwd: str = "/") -> tuple[int, int]:
+        words = tuple(os.fsencode(word) for word in argv)
+        program = forked.Program(words[0], words, {b"A": b"1"}, cwd, around, posix.RESET)
+        return forked.start(program, os.fsencode(tmp_path / "it"))
+
+    return by_starter if request.param == "starter" else by_fork
+
+
+@needs("starter", "C compiler")
+def test_the_code_is_what_its_source_assembles_to(tmp_path: Path) -> None:
+    source = SOURCES / f"starter_{platform.machine()}.s"
+    subprocess.run(["cc", "-c", "-o", tmp_path / "it.o", source], check=True)
+    subprocess.run(["objcopy", "-O", "binary", "-j", ".text", tmp_path / "it.o", tmp_path / "it"], check=True)
+
+    assert (tmp_path / "it").read_bytes() == CODE[platform.machine()]
+
+
+@needs("root")
+def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_path: Path) -> None:
+    script = "grep -E '^(Uid|Gid|Groups)' /proc/$$/status; pwd; ls /proc/$$/fd | tr '\\n' ' '; echo $A"
+    pid, error = start(Surroundings(USER), "/bin/sh", "-c", script, cwd="/usr")
+    assert not error
+    _, status = os.waitpid(pid, 0)
+
+    uids, gids, groups, where, files = (tmp_path / "it.out").read_text().splitlines()
+    assert status == 0
+    assert set(uids.split()[1:]) == {"61001"}
+    assert set(gids.split()[1:]) == {"61002"}
+    assert groups.split()[1:] == ["61003", "61004"]
+    assert where == "/usr"
+    assert files.split()[-1] == "1"
+    assert not {str(starter.STATUS_FD), str(starter.MOUNTS_FD)} & set(files.split()[:-1])
+
+
+@needs("root")
+@pytest.mark.parametrize(("program", "number"), [("/no/such", 2), ("/etc/passwd", 13)])
+def test_a_program_that_cannot_be_executed_is_reported(start: Start, program: str, number: int) -> None:
+    assert start(Surroundings(USER), program) == (0, number)
+
+
+@needs("root")
+def test_a_directory_is_entered_as_the_user(start: Start, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+
+    assert start(Surroundings(USER), "/bin/true", cwd=str(tmp_path)) == (0, 13)
+
+
+def test_a_group_that_is_not_there_is_the_nodes_fault(start: Start) -> None:
+    with pytest.raises(CannotEnter, match="No such file"):
+        start(Surroundings(entrances=("/proc/no/such/cgroup.procs",)), "/bin/true")
