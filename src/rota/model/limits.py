@@ -134,7 +134,7 @@ CHUNK_OVERHEAD_MAX = (
 )  # bytes of a chunked body beyond eight times its content: a chunk of one is six
 PIPELINED_BYTES_MAX = 64 * 1024  # sent behind a request that is not answered yet: no usual client does that
 CONNECTIONS_MAX = 10_000  # of the HTTP port, unless a server says so: each costs some 20 kB and a descriptor
-CONNECTIONS_PER_ADDRESS_MAX = 1_000  # of them from one address: a proxy or a standby speaks for many clients
+CONNECTIONS_PER_ADDRESS_MAX = 2_000  # of them from one address: a CI host follows a thousand jobs at once
 CONNECTIONS_LIMIT = 1_000_000  # what a server may say instead: above it is a typing error
 HEAD_SECONDS = 10.0  # for a TLS handshake, and for a head to arrive: one packet, and its repetitions
 BODY_SECONDS = 60.0  # for a body to arrive: 1 MiB at 17 kB/s
