@@ -40,7 +40,7 @@ from rota.apiserver import (
     routes_wishes,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import limited, problem, problem_of, too_large
+from rota.apiserver.answers import TARGET, limited, problem, problem_of, too_large
 from rota.apiserver.api import CALLER, Api, host_of, signed_request, wall_ms, which_task, who_calls
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
@@ -177,9 +177,10 @@ class Door:
         return Caller(f"node {signed.node}", Role.VIEWER, (), node=NodeId(signed.node))
 
     def _note(self, scope: Scope, status: int) -> None:
-        if scope["method"] == "GET" and status not in (401, 403):
-            return
         state = scope["state"]
+        is_refusal = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if scope["method"] == "GET" and not is_refusal and TARGET not in state:
+            return
         caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
         client = scope.get("client")
@@ -187,11 +188,17 @@ class Door:
             at_ms=wall_ms(),
             who=caller.name if caller else "",
             action=routed or scope["method"],
-            target=state.get("target", scope["path"]),
+            target=state.get(TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=client[0] if client else "",
         )
-        self._api.audit.write(entry)
+        # How many lines there are must not be the choice of a caller without a token, or that reads again.
+        if scope["method"] == "GET" and not is_refusal:
+            self._api.audit.count(entry, by_target=True)
+        elif is_refusal or (caller is None and status >= HTTPStatus.BAD_REQUEST):
+            self._api.audit.count(entry)
+        else:
+            self._api.audit.write(entry)
 
 
 def _revised(message: Message, revision: int) -> Message:

@@ -50,6 +50,7 @@ STATUS_OF_CODE = {
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,
 }
+REFUSALS = ("unauthenticated", "not_allowed")  # of which a caller can make as many as it likes
 HEARD_MAX = 20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
 log = structlog.get_logger("rota.apiserver")
 
@@ -73,7 +74,8 @@ class TokenFirst(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
 
         async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
-            _write(self._audit, context, "", method[:NAME_LENGTH_MAX].lower(), service, refusal.code)
+            action = method[:NAME_LENGTH_MAX].lower()
+            self._audit.count(_entry(context, "", action, service, refusal.code))
             await _abort(context, refusal)
 
         # A handler of streams is called before anything is read, a unary one when its message is there.
@@ -108,6 +110,8 @@ class ControllerDoor(ControllerServicer):
             heard = self._heard(request.heard)
             job = await self._find(request.job, caller)
             output = _output(job, request.heard) if request.logs else None
+            if request.logs:
+                await self._note_reader(context, caller, job)
             await Telling(self._api, job, context.write, output, heard).run()
 
     async def ScheduleMany(self, request_iterator: AsyncIterator[pb.BulkRequest], context: Context) -> None:
@@ -238,6 +242,13 @@ class ControllerDoor(ControllerServicer):
             self._note(context, caller.name, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
             return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
 
+    async def _note_reader(self, context: Context, caller: Caller, job: JobId) -> None:
+        """Write down who reads the output of another user's job."""
+        user = await self._api.engine.read(lambda mirror: mirror.jobs[job].spec.user)
+        if user != caller.name:
+            entry = _entry(context, caller.name, "follow", f"job {job} of {user}", "ok")
+            self._api.audit.count(entry, by_target=True)
+
     async def _find(self, ref: str, caller: Caller) -> JobId:
         return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
 
@@ -312,15 +323,16 @@ class ControllerDoor(ControllerServicer):
             await _abort(context, refused)
 
     def _note(self, context: Context, who: str, action: str, target: str, outcome: str) -> None:
-        _write(self._api.audit, context, who, action, target, outcome)
+        entry = _entry(context, who, action, target, outcome)
+        if outcome in REFUSALS:
+            self._api.audit.count(entry)
+        else:
+            self._api.audit.write(entry)
 
 
-def _write(audit: AuditLog, context: Context, *said: str) -> None:
-    who, action, target, outcome = said
+def _entry(context: Context, who: str, action: str, target: str, outcome: str) -> AuditEntry:
     where = origin(context)
-    audit.write(
-        AuditEntry(at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=where)
-    )
+    return AuditEntry(at_ms=wall_ms(), who=who, action=action, target=target, outcome=outcome, origin=where)
 
 
 def _output(job: JobId, heard: pb.Heard) -> Output:
