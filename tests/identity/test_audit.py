@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rota.identity import audit
 from rota.identity.audit import AuditEntry, AuditLog
 from rota.identity.tokens import new_secret
+from rota.model.limits import AUDIT_FILES, AUDIT_KINDS_MAX
+from rota.testing.processes import until
 
 
 def entry(target: str = "job 7f3") -> AuditEntry:
@@ -159,3 +162,71 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
         list(pool.map(lambda number: log.write(entry(f"{number}" * 50)), range(400)))
 
     assert {line["target"] for line in lines(path)} == {f"{number}" * 50 for number in range(400)}
+
+
+def refusal(origin: str, who: str = "", action: str = "GET") -> AuditEntry:
+    return AuditEntry(
+        at_ms=1, who=who, action=action, target="/v1/jobs", outcome="401 unauthenticated", origin=origin
+    )
+
+
+def test_refusals_alike_are_two_lines_whatever_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    for number in range(5000):
+        log.count(refusal(f"ipv4:10.0.0.1:{number}"))
+    log.count(refusal("10.0.0.2"))
+    log.count(refusal("10.0.0.2", who="ci"))
+    log.close()
+
+    found = [(line["from"], line["who"], line.get("count", 1)) for line in lines(path)]
+    assert found == [
+        ("ipv4:10.0.0.1:0", "", 1),
+        ("10.0.0.2", "", 1),
+        ("10.0.0.2", "ci", 1),
+        ("ipv4:10.0.0.1:4999", "", 4999),
+    ]
+
+
+def test_refusals_of_endless_kinds_are_kept_apart_up_to_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    for number in range(AUDIT_KINDS_MAX + 500):
+        log.count(refusal(f"10.0.{number // 256}.{number % 256}"))
+    log.close()
+
+    assert len(lines(path)) <= AUDIT_KINDS_MAX + 2
+    assert sum(int(str(line.get("count", 1))) for line in lines(path)) == AUDIT_KINDS_MAX + 500
+
+
+def test_counts_are_written_when_their_interval_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "AUDIT_COUNT_SECONDS", 0.05)
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    for _ in range(3):
+        log.count(refusal("10.0.0.1"))
+
+    until(lambda: len(lines(path)) == 2, "the interval is over")
+    log.count(refusal("10.0.0.1"))
+    log.close()
+    assert [line.get("count", 1) for line in lines(path)] == [1, 2, 1]
+
+
+def test_a_file_that_is_full_is_set_aside_and_the_oldest_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "AUDIT_FILE_BYTES", 1000)
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    for number in range(200):
+        log.write(entry(f"job {number}"))
+    log.close()
+
+    kept = sorted(tmp_path.iterdir(), key=lambda one: one.name)
+    assert [one.name for one in kept] == ["audit.jsonl", *(f"audit.jsonl.{n}" for n in range(1, AUDIT_FILES))]
+    assert all(one.stat().st_size <= 1000 and stat.S_IMODE(one.stat().st_mode) == 0o600 for one in kept)
+    newest = [line["target"] for one in [path, kept[1]] for line in reversed(lines(one))]
+    assert newest == [f"job {number}" for number in range(199, 199 - len(newest), -1)]
+    assert log.dropped == 0

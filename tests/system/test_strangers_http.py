@@ -132,6 +132,12 @@ def test_malformed_requests_are_counted_in_the_log_not_listed(alone: LocalCluste
     assert len(lines) <= 3, lines
 
 
+def test_the_longest_address_that_a_reader_of_logs_needs_is_taken(alone: LocalCluster) -> None:
+    places = "&".join(f"from={number}.4294967295.stdout%3A{10**17}" for number in range(1000))
+
+    assert alone.call("GET", f"/v1/jobs/none/logs?format=chunks&{places}").status == 404
+
+
 def test_pipelined_requests_that_are_read_are_all_answered(alone: LocalCluster) -> None:
     with dial(alone.http) as peer, peer.makefile("rb") as answers:
         posted = b"POST /v1/enroll HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"

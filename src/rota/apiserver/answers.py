@@ -16,6 +16,7 @@ from rota.apiserver.access import Caller
 from rota.apiserver.api import Api
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField, Rejected, RotaError
+from rota.model.job import JobSpec
 from rota.model.limits import BODY_BYTES_MAX
 
 STATUS_OF_CODE = {
@@ -41,6 +42,7 @@ RETRY_AFTER_SECONDS = {
     "store_full": "10",
     "store_damaged": "10",
 }
+TARGET = "target"  # in a request's state: what the audit log names
 EVENTS = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
 COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -187,8 +189,14 @@ def caller_of(request: Request) -> Caller:
 
 
 def noted(request: Request, target: str) -> None:
-    """Whom or what the audit log shall name."""
-    request.state.target = target
+    """Whom or what the audit log shall name; a GET is written down only if this was called."""
+    setattr(request.state, TARGET, target)
+
+
+def noted_if_foreign(request: Request, job: JobSpec) -> None:
+    """Have the audit log name who reads what another user's job left."""
+    if job.user != caller_of(request).name:
+        noted(request, f"job {job.id} of {job.user}")
 
 
 async def json_body(request: Request) -> Any:

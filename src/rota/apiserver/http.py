@@ -40,7 +40,7 @@ from rota.apiserver import (
     routes_wishes,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import STATUS_OF_CODE, limited, problem, problem_of, too_large
+from rota.apiserver.answers import STATUS_OF_CODE, TARGET, limited, problem, problem_of, too_large
 from rota.apiserver.api import (
     CALLER,
     Api,
@@ -197,9 +197,10 @@ class Door:
             self._note(scope, STATUS_OF_CODE[error.code])
 
     def _note(self, scope: Scope, status: int) -> None:
-        if scope["method"] == "GET" and status not in (401, 403):
-            return
         state = scope["state"]
+        is_refusal = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if scope["method"] == "GET" and not is_refusal and TARGET not in state:
+            return
         caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
         client = scope.get("client")
@@ -208,11 +209,17 @@ class Door:
             who=caller.name if caller else "",
             token=caller.token if caller else "",
             action=routed or scope["method"],
-            target=state.get("target", scope["path"]),
+            target=state.get(TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=client[0] if client else "",
         )
-        self._api.audit.write(entry)
+        # How many lines there are must not be the choice of a caller without a token, or that reads again.
+        if scope["method"] == "GET" and not is_refusal:
+            self._api.audit.count(entry, by_target=True)
+        elif is_refusal or (caller is None and status >= HTTPStatus.BAD_REQUEST):
+            self._api.audit.count(entry)
+        else:
+            self._api.audit.write(entry)
 
 
 def _revised(message: Message, revision: int) -> Message:

@@ -29,8 +29,9 @@ async def read_logs(request: Request) -> Response:
         raise BadField("format", f"'{form[:20]}' is not a format", "write chunks, or leave it out")
 
     def look(mirror: Mirror) -> Wanted:
-        job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id
-        return _wanted(mirror.jobs[job], request, is_text=form == "text")
+        job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec
+        answers.noted_if_foreign(request, job)
+        return _wanted(mirror.jobs[job.id], request, is_text=form == "text")
 
     wanted = await api.engine.read(look)
 

@@ -32,6 +32,7 @@ async def read_outputs(request: Request) -> Response:
 
     def look(mirror: Mirror) -> tuple[NodeId, OutputsRequest]:
         job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec
+        answers.noted_if_foreign(request, job)
         index = answers.whole(query, "index", 0, 0, job.count - 1)
         node = _node(mirror, mirror.jobs[job.id], index)
         return node, OutputsRequest(job.id, paths, names_only=form == "list")

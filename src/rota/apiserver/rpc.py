@@ -52,6 +52,7 @@ STATUS_OF_CODE = {
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,
 }
+REFUSALS = ("unauthenticated", "not_allowed")  # of which a caller can make as many as it likes
 HEARD_MAX = 20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
 log = structlog.get_logger("rota.apiserver")
 
@@ -75,7 +76,8 @@ class TokenFirst(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
 
         async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
-            _write(self._audit, context, None, method[:NAME_LENGTH_MAX].lower(), service, refusal.code)
+            action = method[:NAME_LENGTH_MAX].lower()
+            self._audit.count(_entry(context, None, action, service, refusal.code))
             await _abort(context, refusal)
 
         # A handler of streams is called before anything is read, a unary one when its message is there.
@@ -110,6 +112,8 @@ class ControllerDoor(ControllerServicer):
             heard = self._heard(request.heard)
             job = await self._find(request.job, caller)
             output = _output(job, request.heard) if request.logs else None
+            if request.logs:
+                await self._note_reader(context, caller, job)
             await Telling(self._api, job, context.write, output, heard).run()
 
     async def ScheduleMany(self, request_iterator: AsyncIterator[pb.BulkRequest], context: Context) -> None:
@@ -240,6 +244,13 @@ class ControllerDoor(ControllerServicer):
             self._note(context, caller, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
             return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
 
+    async def _note_reader(self, context: Context, caller: Caller, job: JobId) -> None:
+        """Write down who reads the output of another user's job."""
+        user = await self._api.engine.read(lambda mirror: mirror.jobs[job].spec.user)
+        if user != caller.name:
+            entry = _entry(context, caller, "follow", f"job {job} of {user}", "ok")
+            self._api.audit.count(entry, by_target=True)
+
     async def _find(self, ref: str, caller: Caller) -> JobId:
         return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
 
@@ -315,12 +326,15 @@ class ControllerDoor(ControllerServicer):
             await _abort(context, refused)
 
     def _note(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
-        _write(self._api.audit, context, caller, action, target, outcome)
+        entry = _entry(context, caller, action, target, outcome)
+        if outcome in REFUSALS:
+            self._api.audit.count(entry)
+        else:
+            self._api.audit.write(entry)
 
 
-def _write(audit: AuditLog, context: Context, caller: Caller | None, *said: str) -> None:
-    action, target, outcome = said
-    entry = AuditEntry(
+def _entry(context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> AuditEntry:
+    return AuditEntry(
         at_ms=wall_ms(),
         who=caller.name if caller else "",
         token=caller.token if caller else "",
@@ -329,7 +343,6 @@ def _write(audit: AuditLog, context: Context, caller: Caller | None, *said: str)
         outcome=outcome,
         origin=origin(context),
     )
-    audit.write(entry)
 
 
 def _output(job: JobId, heard: pb.Heard) -> Output:

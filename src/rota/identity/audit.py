@@ -1,5 +1,11 @@
-"""One line of JSON per change or refusal, appended to a file that only ever grows."""
+"""One line of JSON per change or refusal, appended to a file; full files are set aside, a few of them kept.
 
+A caller without a token decides how many refusals there are. So those that are alike, by address, caller,
+action and outcome, are one line at once and one more with a `count` after AUDIT_COUNT_SECONDS: what is
+written in an interval does not depend on how many there were.
+"""
+
+import contextlib
 import errno
 import os
 import stat
@@ -7,17 +13,22 @@ import threading
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from rota.identity import files
 from rota.identity.tokens import masked
+from rota.model.limits import AUDIT_COUNT_SECONDS, AUDIT_FILE_BYTES, AUDIT_FILES, AUDIT_KINDS_MAX
 
 AUDIT_FILE = "audit.log"  # in a server's data directory
 MAX_FIELD_CHARACTERS = 1000  # a refused request may have been made of anything
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did what to what, how it ended, and from which address. Nothing else is ever written."""
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who did what to what, how it ended, and from which address. Nothing else is ever written.
+
+    With a `count` it is the last of so many alike, since the line before it that was alike.
+    """
 
     at_ms: int
     who: str
@@ -26,6 +37,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     outcome: str
     origin: str = msgspec.field(name="from")
+    count: int = 1
 
 
 class AuditLog:
@@ -37,6 +49,8 @@ class AuditLog:
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._torn = False
+        self._counted: dict[tuple[str, ...], AuditEntry | None] = {}  # None: only the first so far
+        self._interval: threading.Timer | None = None
         files.make_directory(path.parent)
         try:
             self._open()
@@ -45,19 +59,57 @@ class AuditLog:
                 raise
 
     def write(self, entry: AuditEntry) -> None:
-        line = msgspec.json.encode(_clean(entry)) + b"\n"
         with self._lock:
-            try:
-                self._append(line)
-            except OSError:
-                self.dropped += 1
+            self._write(entry)
+
+    def count(self, entry: AuditEntry, *, by_target: bool = False) -> None:
+        """Write the first of its kind, and after a while how many more there were."""
+        target = entry.target if by_target else ""
+        kind: tuple[str, ...] = (_address(entry.origin), entry.who, entry.action, entry.outcome, target)
+        with self._lock:
+            if kind not in self._counted and len(self._counted) >= AUDIT_KINDS_MAX:
+                kind = ("others",)
+            if kind not in self._counted:
+                self._counted[kind] = None
+                self._write(entry)
+                self._begin_interval()
+                return
+            last = self._counted[kind]
+            self._counted[kind] = replace(entry, count=1 if last is None else last.count + 1)
 
     def close(self) -> None:
         with self._lock:
+            self._write_counts()
             self._close()
 
+    def _begin_interval(self) -> None:
+        if self._interval is None:
+            self._interval = threading.Timer(AUDIT_COUNT_SECONDS, self._end_interval)
+            self._interval.daemon = True
+            self._interval.start()
+
+    def _end_interval(self) -> None:
+        with self._lock:
+            self._write_counts()
+
+    def _write_counts(self) -> None:
+        if self._interval is not None:
+            self._interval.cancel()
+            self._interval = None
+        for entry in self._counted.values():
+            if entry is not None:
+                self._write(entry)
+        self._counted.clear()
+
+    def _write(self, entry: AuditEntry) -> None:
+        line = msgspec.json.encode(_clean(entry)) + b"\n"
+        try:
+            self._append(line)
+        except OSError:
+            self.dropped += entry.count
+
     def _append(self, line: bytes) -> None:
-        descriptor = self._follow()
+        descriptor = self._roomy(self._follow(), len(line))
         # After a torn line a new one begins, so that a full disk spoils one line and not two.
         whole = b"\n" + line if self._torn else line
         written = os.write(descriptor, whole)
@@ -66,6 +118,20 @@ class AuditLog:
             return
         self._torn = True
         self.dropped += 1
+
+    def _roomy(self, descriptor: int, needed: int) -> int:
+        """The file to append to, a new one if `needed` bytes would make it too large."""
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size + needed < AUDIT_FILE_BYTES:
+            return descriptor
+        for number in range(AUDIT_FILES - 1, 0, -1):
+            before = self._path if number == 1 else self._aside(number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(before, self._aside(number))
+        return self._follow()
+
+    def _aside(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
 
     def _follow(self) -> int:
         """The file that is at the path now, which after a rotation is a new one."""
@@ -106,7 +172,13 @@ def _clean(entry: AuditEntry) -> AuditEntry:
         target=_text(entry.target),
         outcome=_text(entry.outcome),
         origin=_text(entry.origin),
+        count=entry.count,
     )
+
+
+def _address(origin: str) -> str:
+    """`ipv4:10.0.0.1:5000`, as gRPC names a peer -> the same without its port."""
+    return origin.rpartition(":")[0] if origin.startswith(("ipv4:", "ipv6:")) else origin
 
 
 def _text(value: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rota.watcher.adoption import SealedSpecs
+from rota.watcher.strangers import UNNOTED, RefusedCalls
 
 
 class Leading(NamedTuple):
@@ -14,6 +15,7 @@ class Leading(NamedTuple):
     servers: Callable[[], list[str]] = list  # where nodes find whoever leads
     may_watch: Callable[[str], bool] = lambda _: False  # whether that watcher may speak for nodes
     specs: SealedSpecs | None = None  # nodes bring back jobs by these; None: the store keeps them
+    refused: RefusedCalls = UNNOTED  # of callers that are no nodes or watchers of ours
 
 
 ALONE = Leading()

@@ -83,6 +83,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         leading: Leading,
         servers: Callable[[], list[str]],
     ) -> None:
+        self._refused = leading.refused
         self._engine = engine
         self._agents = agents
         self._authority = authority
@@ -134,9 +135,12 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
         if watcher is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a watcher's certificate")
+            reason = "not a watcher's certificate"
+            self._refused.note(context, "call as a watcher", grpc.StatusCode.UNAUTHENTICATED, reason)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         if not self._may_watch(watcher):
             reason = f"watcher {watcher} is not known here: join it again"
+            self._refused.note(context, "call as a watcher", grpc.StatusCode.PERMISSION_DENIED, reason)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return watcher
 

@@ -105,6 +105,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         reports: Reports = nowhere,
     ) -> None:
         self._reports = reports
+        self._refused = leading.refused
         self._engine = engine
         self._leading = leading
         self._pace = pace
@@ -208,7 +209,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         node, now = await self._known(context), datetime.now(UTC)
         lapsed = self._why_lapsed(node, certificates.period_of(self._certificate(context)).end, now)
         if lapsed is not None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{lapsed}: join it again")
+            code = grpc.StatusCode.PERMISSION_DENIED
+            self._refused.note(context, "renew a certificate", code, lapsed, f"node {node}")
+            await context.abort(code, f"{lapsed}: join it again")
         try:
             certificate = self._authority.sign_node(request.csr, node, self._name(node), now)
         except Refused as refusal:
@@ -291,6 +294,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         try:
             return await self.identify(self._certificate(context))
         except Unidentified as refusal:
+            self._refused.note(context, "call as a node", refusal.code, str(refusal))
             await context.abort(refusal.code, str(refusal))
 
     async def _known(self, context: Context) -> NodeId:
@@ -298,6 +302,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         try:
             return await self._node_of(self._certificate(context))
         except Unidentified as refusal:
+            self._refused.note(context, "renew a certificate", refusal.code, str(refusal))
             await context.abort(refusal.code, str(refusal))
 
     def _certificate(self, context: Context) -> bytes:

@@ -29,6 +29,7 @@ from rota.model.limits import (
     GRPC_IDLE_SECONDS,
     HANDSHAKE_SECONDS,
 )
+from rota.watcher.strangers import UNNOTED, RefusedCalls
 from rota.wire import forwarding
 from rota.wiring import tls
 from rota.wiring.http_protocol import BoundedHttp, Patience
@@ -87,24 +88,26 @@ def grpc_server(bounds: GrpcBounds, *interceptors: grpc.aio.ServerInterceptor) -
 class ForwardedCalls(grpc.aio.ServerInterceptor):
     """On the agent port, services other than `own` are for servers alone: standbys forward calls to them."""
 
-    def __init__(self, *own: str) -> None:
+    def __init__(self, *own: str, refused: RefusedCalls = UNNOTED) -> None:
         self._own = tuple(f"/{service}/" for service in own)
+        self._refused = refused
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(self._own):
             return handler
         kind = _KINDS[handler.request_streaming, handler.response_streaming]
-        return handler._replace(**{kind: _for_servers(getattr(handler, kind))})
+        return handler._replace(**{kind: self._for_servers(getattr(handler, kind))})
 
+    def _for_servers(self, behavior: Any) -> Any:
+        async def checked(request: Any, context: Any) -> Any:
+            if not certificates.is_server(forwarding.shown_certificate(context)):
+                code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
+                self._refused.note(context, "call as a server", code, reason)
+                await context.abort(code, reason)
+            return await behavior(request, context)
 
-def _for_servers(behavior: Any) -> Any:
-    async def checked(request: Any, context: Any) -> Any:
-        if not certificates.is_server(forwarding.shown_certificate(context)):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers")
-        return await behavior(request, context)
-
-    return checked
+        return checked
 
 
 def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> ServerTls:

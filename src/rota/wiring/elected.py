@@ -97,13 +97,14 @@ class ElectedPost:
         http = doors.with_port(web_door.addr, socket.getsockname()[1])
         vault = Vault.open(self._directory / "vault")
         forwarding = StandbyForwarding(self._config, served, vault, following)
+        audit = AuditLog(self._directory / AUDIT_FILE)
         own = Own(
             self._directory,
             authority,
             vault,
             Addresses(http, self._config.agent_server.addr, forwarding.controller_address),
             served.expiries,
-            AuditLog(self._directory / AUDIT_FILE),
+            audit,
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)
@@ -122,6 +123,7 @@ class ElectedPost:
                 await to_the_end(_hang_up(web, serving))
                 face.close()
                 socket.close()
+                audit.close()
 
     async def _who_leads(self) -> str | None:
         holder = await self.store.seat.holder()

@@ -47,6 +47,7 @@ from rota.watcher.leading import Leading
 from rota.watcher.pace import Bounds
 from rota.watcher.rpc import WatcherDoor, Watchers
 from rota.watcher.run import AgentDoor
+from rota.watcher.strangers import RefusedCalls
 from rota.wire import services
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2_grpc
 from rota.wiring import doors, placement
@@ -166,7 +167,7 @@ async def _doors(
     watchers = Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
     nodes_dial = partial(_agent_ports, watchers, addresses, post)
-    leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs)
+    leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs, RefusedCalls(audit))
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
@@ -200,6 +201,7 @@ async def _doors(
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
             http_socket.close()
             tails.close()
+            audit.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing)
 
 
@@ -210,7 +212,7 @@ class _GrpcServers(NamedTuple):
 
 def _grpc_servers(config: ServerConfig, vault: Vault, audit: AuditLog) -> _GrpcServers:
     token_first = TokenFirst(vault, audit, admission(config, vault))
-    others = doors.ForwardedCalls(services.AGENT, services.WATCHER)
+    others = doors.ForwardedCalls(services.AGENT, services.WATCHER, refused=RefusedCalls(audit))
     return _GrpcServers(
         doors.grpc_server(doors.agent_bounds(), others, token_first),
         doors.grpc_server(doors.controller_bounds(config.grpc_server), token_first),

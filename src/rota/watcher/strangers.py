@@ -1,0 +1,33 @@
+"""Refused calls at the agent port -> the audit log. [I/O]"""
+
+import time
+from typing import Any
+
+import grpc
+
+from rota.identity.audit import AuditEntry, AuditLog
+from rota.wire import forwarding
+
+
+class RefusedCalls:
+    """Without a log nothing is written, as in a simulation."""
+
+    def __init__(self, audit: AuditLog | None = None) -> None:
+        self._audit = audit
+
+    def note(self, context: Any, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
+        """Write the first of its kind, and how many more there were: an agent calls again and again."""
+        if self._audit is None:
+            return
+        entry = AuditEntry(
+            at_ms=time.time_ns() // 1_000_000,
+            who=who,
+            action=action,
+            target=reason,
+            outcome=code.name.lower(),
+            origin=forwarding.origin(context),
+        )
+        self._audit.count(entry)
+
+
+UNNOTED = RefusedCalls()

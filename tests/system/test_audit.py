@@ -1,0 +1,90 @@
+"""What the audit log of a server holds: a bounded number of refusals, and who read what is another's."""
+
+import contextlib
+import json
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from rota.identity.node_identity import load_identity
+from rota.testing.cluster import LocalCluster
+from rota.testing.processes import resident_bytes
+
+REFUSED = 3_000
+SENT_BYTES = 900
+FOREIGN = (("Controller/State", "PERMISSION_DENIED"), ("Watcher/Attach", "UNAUTHENTICATED"))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with LocalCluster(tmp_path_factory.mktemp("one"), nodes=1) as running:
+        yield running
+
+
+def audit_file(cluster: LocalCluster) -> Path:
+    return cluster.directory / "server" / "audit.log"
+
+
+def audited(cluster: LocalCluster) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in audit_file(cluster).read_text().splitlines()]
+
+
+def be_refused(cluster: LocalCluster, times: int) -> None:
+    with contextlib.closing(HTTPConnection(cluster.http, timeout=60)) as connection:
+        for number in range(times):
+            path = f"/v1/jobs/{number}?{'x' * SENT_BYTES}"
+            connection.request("GET", path, headers={"authorization": "Bearer rota_wrong"})
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 401
+
+
+def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
+    before = audit_file(one).stat().st_size
+    be_refused(one, REFUSED)  # by now the server holds what it needs for any number of requests
+    memory = resident_bytes(one.server_pid)
+
+    be_refused(one, REFUSED)
+
+    assert (audit_file(one).stat().st_size - before) / REFUSED < 10
+    assert (resident_bytes(one.server_pid) - memory) / (REFUSED * SENT_BYTES) < 1
+    assert one.call("GET", "/v1/server").status == 200
+
+
+def test_backups_and_what_others_left_are_written_down_when_they_are_read(one: LocalCluster) -> None:
+    made = one.call("POST", "/v1/tokens", {"name": "mona", "role": "viewer", "namespaces": ["*"]})
+    mona = f"Bearer {made.body['token']}"
+    job = one.submit("true")
+    one.rota("wait", job)
+    for reader in (mona, mona, f"Bearer {one.token}"):
+        with contextlib.closing(HTTPConnection(one.http, timeout=60)) as connection:
+            connection.request("GET", f"/v1/jobs/{job}/logs", headers={"authorization": reader})
+            connection.getresponse().read()
+    with contextlib.closing(HTTPConnection(one.http, timeout=60)) as connection:
+        connection.request("GET", "/v1/store/backup", headers={"authorization": f"Bearer {one.token}"})
+        connection.getresponse().read()
+
+    lines = [(line["who"], line["action"], line["outcome"]) for line in audited(one)]
+    assert lines.count(("mona", "read_logs", "200")) == 1  # the second is counted
+    assert [action for who, action, _ in lines if who != "mona"].count("read_logs") == 0
+    assert [action for _, action, _ in lines].count("back_up") == 1
+
+
+def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster) -> None:
+    identity = load_identity(one.node_directory(1))
+    assert identity is not None
+    credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+    options = [("grpc.ssl_target_name_override", "rota-server")]
+    with grpc.secure_channel(one.agent, credentials, options=options) as channel:
+        for method, code in FOREIGN:
+            call: Any = channel.stream_stream(f"/rota.v1.{method}")
+            metadata = (("authorization", f"Bearer {one.token}"),)
+            with pytest.raises(grpc.RpcError) as refused:
+                next(call(iter([b""]), metadata=metadata))
+            assert refused.value.code().name == code
+
+    found = {(line["action"], line["outcome"]) for line in audited(one)}
+    assert {("call as a server", "permission_denied"), ("call as a watcher", "unauthenticated")} <= found
