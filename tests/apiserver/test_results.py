@@ -17,7 +17,7 @@ from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected
 from rota.model.ids import NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import RESULT_BYTES_MAX, RESULTS_BYTES_MAX
-from rota.model.node import NodeSpec
+from rota.model.node import Eligibility, NodeSpec, NodeWish
 from rota.model.plan import Plan
 from rota.model.result import Result
 from rota.model.sync import Said
@@ -139,6 +139,16 @@ def test_a_node_reports_for_the_attempts_that_were_placed_on_it() -> None:
     assert said(mirror, caller=node("n1")).answer.is_new
     with pytest.raises(Conflict, match="stale"):
         said(mirror, caller=node("n1"), attempt="1")
+
+
+def test_a_revoked_node_and_its_tasks_report_nothing() -> None:
+    mirror = running()
+    mirror.apply(NodeSpec(NodeId("n1"), "one"))
+    mirror.apply(NodeWish(NodeId("n1"), Eligibility.REVOKED))
+
+    for caller in (node("n1"), task()):
+        with pytest.raises(NotAllowed, match="node one was revoked"):
+            said(mirror, caller=caller)
 
 
 @pytest.mark.parametrize(

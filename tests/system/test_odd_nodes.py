@@ -131,7 +131,7 @@ def test_an_epoch_that_cannot_be_makes_nobody_accept_it(shared: LocalCluster, ho
     accepted = shared.rota("store", "accept")
 
     assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "rota node delete" in (refused.details() or "")
+    assert "rota node revoke" in (refused.details() or "")
     assert "rota store accept" not in (refused.details() or "")
     assert accepted.code == 1
     works(shared)

@@ -60,6 +60,10 @@ def token(cluster: LocalCluster) -> str:
     return str(cluster.call("POST", "/v1/tokens", {"name": "gone", "role": "viewer"}).body["id"])
 
 
+def join_token(cluster: LocalCluster) -> str:
+    return str(cluster.call("POST", "/v1/join-tokens", {"local": True}).body["id"])
+
+
 def nothing(_: LocalCluster) -> str:
     return ""
 
@@ -94,6 +98,7 @@ CASES = [
     Case("POST /v1/crons/{ref}/run", cron("run"), {}, again=200),
     Case("POST /v1/tokens", nothing, {"name": "made", "role": "viewer"}, again=200),
     Case("DELETE /v1/tokens/{ref}", token, again=404),
+    Case("DELETE /v1/join-tokens/{ref}", join_token),
 ]
 ELSEWHERE = {
     "POST /v1/plan": "changes nothing",
@@ -109,6 +114,7 @@ ELSEWHERE = {
     "PATCH /v1/clusters/{ref}": "sets amounts; tests/apiserver/test_clusters.py",
     "DELETE /v1/clusters/{ref}": "drains it; tests/apiserver/test_clusters.py",
     "DELETE /v1/watchers/{ref}": "removed once; tests/apiserver/test_watchers.py",
+    "POST /v1/nodes/{ref}/revoke": "it stays revoked; tests/system/test_node_revoked.py",
     "DELETE /v1/nodes/{ref}": "a node must be lost first; tests/system/test_node_lost.py",
 }
 

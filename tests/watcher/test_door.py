@@ -17,13 +17,13 @@ from rota.model.attempt import AttemptBlock
 from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.node import Link
+from rota.model.node import Eligibility, Link, NodeWish
 from rota.model.plan import NOTHING, OWNERS, Plan, Record
 from rota.model.sync import Hello, JobOrders, LogPiece, LogRequest
 from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
-from rota.watcher import liveness
+from rota.watcher import liveness, session
 from rota.watcher.leading import Leading
 from rota.watcher.run import PLACE, AgentDoor, Context, Heard
 from rota.watcher.session import Session
@@ -219,7 +219,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 ) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
         door = Door(engine, cast(Authority, None))
-        session = door._sessions[A] = Session(A, cast(Told, None))
+        asking = door._sessions[A] = Session(A, cast(Told, None))
         said = b""
 
         async def read() -> bool:
@@ -233,7 +233,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 
         reading = group.create_task(read())
         await turns()
-        asked = only_reading(session)
+        asked = only_reading(asking)
         await door.take_log(
             A, sent(*(pb.LogChunk(id=asked, code=code, data=code.encode()) for code in codes))
         )
@@ -245,9 +245,9 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anything(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
         door = Door(engine, cast(Authority, None))
-        session = door._sessions[A] = Session(A, cast(Told, None))
+        asking = door._sessions[A] = Session(A, cast(Told, None))
         pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
-        asyncio.get_running_loop().call_soon(door._part, session)  # when it has been asked for
+        asyncio.get_running_loop().call_soon(door._part, asking)  # when it has been asked for
 
         with pytest.raises(Unavailable, match="is not connected any more"):
             await anext(pieces)
@@ -256,11 +256,11 @@ async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anythi
 async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
         door = Door(engine, cast(Authority, None))
-        session = door._sessions[A] = Session(A, cast(Told, None))
+        asking = door._sessions[A] = Session(A, cast(Told, None))
         pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
         reading = group.create_task(read_all(pieces))
         await turns()
-        asked = only_reading(session)
+        asked = only_reading(asking)
         await door.take_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
         await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
         await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
@@ -271,11 +271,45 @@ async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: 
 async def test_ids_of_readings_cannot_be_counted_up_to(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
         door = Door(engine, cast(Authority, None))
-        session = Session(A, cast(Told, None))
-        ids = {door._readings.open(session)[0] for _ in range(1000)}
+        asking = Session(A, cast(Told, None))
+        ids = {door._readings.open(asking)[0] for _ in range(1000)}
 
     assert len(ids) == 1000
     assert min(ids) > 2**40
+
+
+class DeafLine(Line):
+    """A node that takes nothing of what it is told."""
+
+    def __init__(self, word: Hello) -> None:
+        super().__init__(word)
+        self.is_told = asyncio.Event()
+        self.refusal = ""
+
+    async def write(self, word: pb.ToNode) -> None:
+        del word
+        self.is_told.set()
+        await asyncio.Event().wait()
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
+        self.refusal = f"{code.name} {details}"
+        raise asyncio.CancelledError
+
+
+async def test_a_revoked_node_that_takes_nothing_is_cut_off_all_the_same(
+    store: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "LAST_WORD_SECONDS", 0.01)
+    line = DeafLine(hello(A))
+    async with calling(store, line) as (engine, call, _):
+        connected = call()
+        await line.is_told.wait()
+        await put(engine, NodeWish(A, Eligibility.REVOKED))
+        await asyncio.wait([connected])
+        link = engine.mirror.nodes[A].link
+
+    assert line.refusal.startswith("PERMISSION_DENIED node a was revoked")
+    assert link is Link.DOWN
 
 
 async def read_all(pieces: AsyncIterator[LogPiece]) -> bytes:

@@ -53,7 +53,7 @@ def ending_nodes(mirror: Mirror, now: datetime) -> Iterator[NodeExpiry]:
     before_ms = _to_ms(now + authority.NODE_LIFE * WARN_AT)
     for entry in mirror.nodes.values():
         status = entry.status
-        if status is None or status.certificate_expires_at_ms is None:
+        if status is None or status.certificate_expires_at_ms is None or entry.revoked:
             continue
         if status.certificate_expires_at_ms < before_ms:
             end = datetime.fromtimestamp(status.certificate_expires_at_ms / 1000, UTC)

@@ -382,10 +382,12 @@ class Mirror(Standing):
 
     def _set_node_spec(self, record: NodeSpec) -> None:
         self._node(record.id).spec = record
+        self._relabel(self.nodes[record.id])
         self._refit(self.nodes[record.id])
 
     def _set_node_wish(self, record: NodeWish) -> None:
         self._node(record.id).wish = record
+        self._relabel(self.nodes[record.id])
         self._refit(self.nodes[record.id])
         if record.revoked:
             self.touched[record.id] = None  # its connections end
@@ -536,14 +538,20 @@ class Mirror(Standing):
         if before is None or before.news(record):
             self.refusals.forget(record.id)
             self.room.renew(slot)
+        if before is None or before.labels != record.labels:
+            self._relabel(entry)
         self._refit(entry)
 
-    def _refit(self, entry: NodeEntry) -> None:
+    def _relabel(self, entry: NodeEntry) -> None:
+        """Bring the labels and taints that the scheduler sees in step with the three records of a node."""
         slot = self.room.slot[entry.id]
         declared = entry.status.labels if entry.status else {}
         granted = {**entry.spec.labels, "node": entry.spec.name, "cluster": entry.spec.cluster}
         taints = entry.wish.taints if entry.wish else ()
         self.room.set_labels(slot, labels.counted(declared, granted, self.only_granted), taints)
+
+    def _refit(self, entry: NodeEntry) -> None:
+        slot = self.room.slot[entry.id]
         self.room.set_open(slot, entry.open)
         self.room.expect(slot, entry.expected)
         self._assigned.count(entry)

@@ -16,7 +16,7 @@ from rota.watcher.leases import holds_any
 from rota.watcher.told import state_of
 
 _ACCEPT = "`rota store accept` lets nodes follow it, if no other server leads them"
-_LIES = "no server can have led that many; `rota node delete` removes a node that says what is not so"
+_LIES = "no server can have led that many; `rota node revoke` cuts off a node that says what is not so"
 _BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
