@@ -57,7 +57,7 @@ def refusals(address: str, identity: NodeIdentity) -> dict[str, tuple[grpc.Statu
     with as_node(address, identity) as stub:
         csr = pb.RenewRequest(csr=Renewal(identity).request)
         calls: dict[str, Any] = {
-            "Connect": lambda: list(stub.Connect(iter([hello()]), timeout=60)),
+            "Connect": lambda: connect(stub),
             "Renew": lambda: stub.Renew(csr, timeout=60),
             "KeepTails": lambda: stub.KeepTails(pb.Tails(), timeout=60),
             "PushLog": lambda: stub.PushLog(iter([pb.LogChunk(id=1)]), timeout=60),
@@ -68,6 +68,16 @@ def refusals(address: str, identity: NodeIdentity) -> dict[str, tuple[grpc.Statu
             except grpc.RpcError as error:
                 found[name] = (error.code(), error.details() or "")
     return found
+
+
+def connect(stub: pb_grpc.AgentStub) -> None:
+    """Say hello and hold the stream open: one that the caller ends is ended without a refusal."""
+    says: queue.Queue[pb.FromNode | None] = queue.Queue()
+    says.put(hello())
+    try:
+        list(stub.Connect(iter(says.get, None), timeout=60))
+    finally:
+        says.put(None)
 
 
 def hello(session: int = 1) -> pb.FromNode:
