@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.cli.main import outcome
 from rota.config import (
     AgentConfig,
     AgentOptions,
@@ -99,6 +100,11 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
     assert agent_config(AgentOptions(write(tmp_path, "cpu = 2\n")), {}).cpu == 2.0
 
 
+NAMES = "write host names or addresses without a port, as rota.example.org"
+PLAIN_TEXT = (
+    "name the certificate that vouches for etcd, or set etcd.allow_plain_text = true: "
+    "then the cluster's keys and tokens cross the network for all to read"
+)
 TOGETHER = "name both crt_file and key_file, or set use_tls = false"
 CONTRACT = (Path(__file__).parents[1] / "gateway" / "worker-gateway.toml").read_text()
 
@@ -170,6 +176,9 @@ def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path
         ("lost_seconds = 0", "lost_seconds", "write 1 to 86400 seconds"),
         ("[http_server]\nmax_connections = 0", "http_server.max_connections", "write 1 to 1000000"),
         ("[grpc_server]\nidle_seconds = 9999", "grpc_server.idle_seconds", "write 1 to 3600 seconds"),
+        ("[http_server]\nnames = ['a b']", "http_server.names", NAMES),
+        ("store = 'etcd://10.0.0.1:2379'", "etcd.ca_file", PLAIN_TEXT),
+        ("store = 'etcd://localhost:2379,10.0.0.1:2379'", "etcd.ca_file", PLAIN_TEXT),
         ("[http_server]\nhead_seconds = 0", "http_server.head_seconds", "write 1 to 3600 seconds"),
         ("[grpc_server]\nuse_tls = 'yes'", "grpc_server.use_tls", "write true or false"),
         ("[http_server]\naddr = '3000'", "http_server.addr", "write host:port, as 127.0.0.1:3000"),
@@ -192,6 +201,17 @@ def test_what_cannot_be_used_is_named_with_what_could(tmp_path: Path, text: str,
         server_config(ServerOptions(write(tmp_path, text)), {})
 
     assert (caught.value.field, caught.value.hint) == (key, hint)
+
+
+def test_plain_text_to_etcd_off_loopback_is_possible_but_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "store = 'etcd://10.0.0.1:2379'\n[etcd]\nallow_plain_text = true")
+
+    assert outcome(["config", "check", file]) == 0
+
+    told = capsys.readouterr()
+    assert "WARNING: etcd at 10.0.0.1:2379 is spoken to in plain text" in told.out + told.err
 
 
 @pytest.mark.parametrize(
@@ -279,4 +299,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 38
+    assert len(variables) == len(set(variables)) == 40

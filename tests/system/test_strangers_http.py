@@ -1,12 +1,16 @@
 """A client without a token costs the HTTP port no memory, no descriptors, and no other client its answer."""
 
+import contextlib
 import json
+import platform
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from typing import BinaryIO
 
 import pytest
 
+from rota.apiserver.http import check_host
+from rota.model.errors import NotAllowed
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import open_sockets, resident_bytes, until
 from tests.system.strangers import MIB, dial, dialled, pour, wait_until_closed
@@ -18,6 +22,7 @@ HALF_CHUNK = b"POST /v1/enroll HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding:
 BEGUN = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 CHUNKED = b"POST /v1/enroll HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 BOUNDS = {
+    "ROTA_HTTP_SERVER_NAMES": "Rota.example.org,proxy",
     "ROTA_HTTP_SERVER_HEAD_SECONDS": "2",
     "ROTA_HTTP_SERVER_BODY_SECONDS": "2",
     "ROTA_HTTP_SERVER_IDLE_SECONDS": "2",
@@ -136,6 +141,30 @@ def test_the_longest_address_that_a_reader_of_logs_needs_is_taken(alone: LocalCl
     places = "&".join(f"from={number}.4294967295.stdout%3A{10**17}" for number in range(1000))
 
     assert alone.call("GET", f"/v1/jobs/none/logs?format=chunks&{places}").status == 404
+
+
+def test_a_server_answers_to_its_own_names_and_those_it_is_told(alone: LocalCluster) -> None:
+    names = ("rota.example.org", "proxy:443", platform.node(), "127.0.0.1", "evil.example", "127.0.0.9", "")
+    statuses = [alone.call("GET", "/v1/server", host=name or " ").status for name in names]
+
+    assert statuses == [200, 200, 200, 200, 403, 403, 403]
+
+
+@pytest.mark.parametrize(
+    ("name", "reached", "is_accepted"),
+    [
+        ("10.0.0.1:3000", "10.0.0.1", True),
+        ("10.0.0.1:3000", "::ffff:10.0.0.1", True),
+        ("[fd00::1]:3000", "fd00::1", True),
+        ("10.0.0.2:3000", "10.0.0.1", False),
+        ("", "", False),
+    ],
+)
+def test_the_address_by_which_it_was_reached_is_a_name_of_a_server(
+    name: str, reached: str, is_accepted: bool
+) -> None:
+    with contextlib.nullcontext() if is_accepted else pytest.raises(NotAllowed):
+        check_host(name, {"localhost"}, (reached, 3000))
 
 
 def test_pipelined_requests_that_are_read_are_all_answered(alone: LocalCluster) -> None:

@@ -36,7 +36,7 @@ def test_versions_of_etcd_with_known_faults_are_told(version: str, sound: bool) 
 
 
 def test_a_card_says_where_others_find_a_server() -> None:
-    config = server_config(ServerOptions(store="etcd://a:1"), {})
+    config = server_config(ServerOptions(store="etcd://127.0.0.1:1"), {})
     card = card_of(config)
 
     assert card == Card("http://127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000")
@@ -45,7 +45,7 @@ def test_a_card_says_where_others_find_a_server() -> None:
 
 @pytest.mark.parametrize("addr", ["127.0.0.1:0", "0.0.0.0:3000"])
 def test_an_address_that_tells_others_nothing_is_refused(addr: str) -> None:
-    config = server_config(ServerOptions(store="etcd://a:1", http_addr=addr), {})
+    config = server_config(ServerOptions(store="etcd://127.0.0.1:1", http_addr=addr), {})
 
     with pytest.raises(ConfigError, match=r"http_server\.addr"):
         card_of(config)

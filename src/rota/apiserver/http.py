@@ -2,7 +2,7 @@
 
 import errno
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from functools import wraps
 from http import HTTPStatus
 
@@ -163,7 +163,7 @@ class Door:
                 self._note_cut(scope, refused)
 
     def _let_in(self, scope: Scope, headers: Headers, most: int) -> None:
-        check_host(headers.get("host", ""), self._hosts)
+        check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > most:
@@ -234,10 +234,16 @@ def _route_name(scope: Scope, status: int) -> str:
     return routed.__name__ if routed else ""
 
 
-def check_host(host: str, accepted: Iterable[str]) -> None:
-    """A page elsewhere whose name was made to point here is refused."""
-    if host_of(host) not in accepted:
-        raise NotAllowed(f"this server does not answer to the name '{host[:60]}'")
+def check_host(host: str, accepted: Collection[str], reached: Sequence[object] | None = None) -> None:
+    """A page elsewhere whose name was made to point here is refused; `reached` is our own address and port.
+
+    A server that listens on all addresses is asked for by any of them: a number cannot be made to point here.
+    """
+    name = host_of(host)
+    own = str(reached[0]).removeprefix("::ffff:") if reached else ""
+    if name not in accepted and (not name or name != own):
+        hint = "add it to http_server.names in the server's settings"
+        raise NotAllowed(f"this server does not answer to the name '{host[:60]}'", hint=hint)
 
 
 def check_origin(headers: Headers) -> None:

@@ -146,7 +146,7 @@ class StandbyFace:
     ) -> Unavailable | None:
         """None: it is answered. Else why the leader has not; nothing was sent back."""
         headers, leader = Headers(scope=scope), self._stance.leader()
-        check_host(headers.get("host", ""), self._hosts)
+        check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
         if leader is None or forward.FORWARDED in headers:
             return Unavailable("it is not handed on")

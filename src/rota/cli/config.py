@@ -9,6 +9,7 @@ from rota import config as settings
 from rota.cli.output import Column, Listing, emit, output_option, say, tell
 from rota.client.context import SETTINGS, config_file, resolve, setting
 from rota.client.errors import RotaError
+from rota.config.etcd import plain_text_beyond
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ def check(file: str, agent: bool) -> None:
     if agent or _is_for_agent(file):
         settings.agent_config(settings.AgentOptions(file), {})
     else:
-        settings.server_config(settings.ServerOptions(file), {})
+        config = settings.server_config(settings.ServerOptions(file), {})
+        if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
+            tell(
+                f"WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read underway"
+            )
     tell(f"{file}: good")
 
 

@@ -1,6 +1,7 @@
 """Flag > environment > file > default: what a server, an agent or a dev cluster is told, and by whom."""
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -51,6 +52,7 @@ from rota.model.limits import (
 )
 from rota.model.names import NAME_HINT, is_label, is_name, is_resource
 
+HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 STORES = ("sqlite", "memory")
 HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
 GPU_MODEL = "gpu_model"  # the label
@@ -74,6 +76,7 @@ class HttpServer:
     use_tls: bool | None = None
     crt_file: str | None = None
     key_file: str | None = None
+    names: list[str] = field(default_factory=list)  # further ones under which requests are accepted
     max_connections: int = CONNECTIONS_MAX
     max_connections_per_address: int = CONNECTIONS_PER_ADDRESS_MAX
     head_seconds: float = HEAD_SECONDS
@@ -338,8 +341,17 @@ def check_server(config: ServerConfig) -> None:
     check_granted_labels(config.placement.granted_labels)
     for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
         check_door(name, door)
+    check_names(config.http_server.names)
     check_connections(config)
     check_address("agent_server.addr", config.agent_server.addr)
+
+
+def check_names(names: list[str]) -> None:
+    """Host names and addresses, without a port."""
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            hint = "write host names or addresses without a port, as rota.example.org"
+            raise ConfigError("http_server.names", f"{name[:60]!r} is not a host name", hint)
 
 
 def check_connections(config: ServerConfig) -> None:
@@ -424,7 +436,7 @@ def check_store(config: ServerConfig) -> None:
         raise ConfigError(
             "never_lead", f"nobody else leads on {config.store}", f"write store = {SCHEME}host:port"
         )
-    check_etcd(config.etcd)
+    check_etcd(config.etcd, config.store)
 
 
 def check_reports(said: ReportSeconds) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rota.config.keys import ConfigError
+from rota.model.addresses import is_loopback
 from rota.model.limits import LEADER_TTL_SECONDS, LEADER_TTL_SECONDS_MAX, LEADER_TTL_SECONDS_MIN
 
 SCHEME = "etcd://"
@@ -19,9 +20,26 @@ class Etcd:
     key_file: str | None = None
     user: str | None = None
     password_file: str | None = None
+    allow_plain_text: bool = False  # off loopback
 
 
-def check_etcd(said: Etcd) -> None:
+def plain_text_beyond(said: Etcd, store: str) -> str | None:
+    """The first member of etcd off this machine that is spoken to in plain text; None: there is none."""
+    if said.ca_file is not None:
+        return None
+    hosts = ((one, one.rpartition(":")[0].strip("[]")) for one in endpoints(store))
+    return next((one for one, host in hosts if not is_loopback(host)), None)
+
+
+def check_etcd(said: Etcd, store: str) -> None:
+    beyond = plain_text_beyond(said, store)
+    if beyond is not None and not said.allow_plain_text:
+        raise ConfigError(
+            "etcd.ca_file",
+            f"is missing: plain text is refused off loopback ({beyond})",
+            "name the certificate that vouches for etcd, or set etcd.allow_plain_text = true: "
+            "then the cluster's keys and tokens cross the network for all to read",
+        )
     low, high = LEADER_TTL_SECONDS_MIN, LEADER_TTL_SECONDS_MAX
     if not low <= said.ttl_seconds <= high:
         raise ConfigError(

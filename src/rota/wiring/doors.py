@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import grpc
@@ -246,9 +247,19 @@ def with_port(addr: str, port: int) -> str:
 
 
 def host_names(config: ServerConfig) -> list[str]:
-    """What the server's certificate must vouch for."""
+    """Names and addresses that the server's certificate vouches for, and that requests may ask for."""
     addrs = (config.http_server.addr, config.grpc_server.addr, config.agent_server.addr)
-    return sorted({platform.node(), *(host_of(addr) for addr in addrs)} - {"0.0.0.0", "::", ""})
+    hosts = {host_of(addr) for addr in addrs}
+    own = {platform.node(), *hosts, *config.http_server.names}
+    if not all(is_loopback(host) for host in hosts):
+        own.add(_qualified_name())
+    return sorted(own - {"0.0.0.0", "::", ""})
+
+
+@cache
+def _qualified_name() -> str:
+    """The machine's name with its domain; once, since it may ask a name server."""
+    return socket.getfqdn()
 
 
 def _add_port(server: grpc.aio.Server, key: str, addr: str, tls: grpc.ServerCredentials | None) -> str:

@@ -98,11 +98,12 @@ class ElectedPost:
         vault = Vault.open(self._directory / "vault")
         forwarding = StandbyForwarding(self._config, served, vault, following)
         audit = AuditLog(self._directory / AUDIT_FILE)
+        names = tuple(doors.host_names(self._config))
         own = Own(
             self._directory,
             authority,
             vault,
-            Addresses(http, self._config.agent_server.addr, forwarding.controller_address),
+            Addresses(http, self._config.agent_server.addr, forwarding.controller_address, names),
             served.expiries,
             audit,
         )

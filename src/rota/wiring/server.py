@@ -19,7 +19,7 @@ from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
-from rota.config.etcd import endpoints
+from rota.config.etcd import endpoints, plain_text_beyond
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
@@ -106,6 +106,10 @@ def _tell_ready(server: "Server", config: ServerConfig) -> None:
     tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
         tell(gateway_line(server.addresses))
+    if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
+        tell(
+            f"  WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read on the way"
+        )
     if server.engine.store.name != MemoryStore.name:
         return
     tell("  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run")
@@ -162,9 +166,9 @@ async def _doors(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
         agent=doors.open_agent_door(agent_server, config, served),
         controller=doors.open_controller_door(controller_server, config, served),
+        names=tuple(doors.host_names(config)),
     )
-    tails = Tails(directory / "tails")
-    watchers = Watchers()
+    tails, watchers = Tails(directory / "tails"), Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
     nodes_dial = partial(_agent_ports, watchers, addresses, post)
     leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs, RefusedCalls(audit))
