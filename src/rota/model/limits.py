@@ -231,9 +231,7 @@ LEADER_TTL_SECONDS_MAX = 300
 NAMESPACE_JOBS_MAX = 20_000  # unfinished, of one other than `default` where nothing is set: a fifth of all
 NAMESPACE_TASKS_MAX = 20_000_000  # of these jobs: two of the largest
 NAMESPACE_BYTES_MAX = 1 << 30  # of commands, environments and files of all its jobs: they are kept in memory
-REQUESTS_PER_SECOND = (
-    500  # of one token, unless it is an admin's of all namespaces: others are served too
-)
+REQUESTS_PER_SECOND = 500  # of one token, unless it is an admin's of all namespaces: others are served too
 REQUESTS_AT_ONCE = 1_000  # of one token, above its rate: a script that begins, a client that reconnects
 TOKEN_CHECK_SECONDS = 2.0  # between two looks at the token of an open stream: revocation ends it within 5 s
 STANDBY_AGE_MS = 5_000  # what a standby knows is shown if it is no older; else the leader is asked first
