@@ -42,6 +42,7 @@ _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
     int(AFTER_ENDS),
 )
 _NAMES = tuple(phase.name.lower() for phase in Phase)
+_STARTED = int(AttemptState.RUNNING)  # the lowest state of an attempt that has been started
 _NEVER_TAKEN = (int(AttemptState.REFUSED), int(AttemptState.WITHDRAWN))
 _LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
 
@@ -323,20 +324,22 @@ class JobEntry:
         number = ints(attempt, "number")[position]
         if number == move.attempt and self.spec.run is not RunMode.AT_MOST_ONCE:  # that runs on where it is
             return True
-        known = status is not None and ints(status, "number")[position] == number
-        return not (known and status is not None and ints(status, "started_at_ms")[position])
+        state = None if status is None else state_of(status, position, number)
+        return state is None or state < _STARTED or state in _NEVER_TAKEN
 
     def _outlives(self, move: MoveOrder, block: int, position: int) -> bool:
         """Whether a later try is wanted than the one that the move leads to.
 
         An attempt that was stopped makes its task's next try wanted. One whose offer was withdrawn does not:
-        the next attempt serves the same try, and the try after that is no part of the move.
+        the next attempt serves the same try, and the try after that is no part of the move. Where it is no
+        longer known how the moved attempt ended, several others have come since.
         """
         task, status = self.tasks.get(block), self.statuses.get(block)
         if task is None or status is None:
             return False
         tries = ints(task, "wanted")[position] - move.tries
-        return tries > 1 or (tries == 1 and state_of(status, position, move.attempt) in _NEVER_TAKEN)
+        state = state_of(status, position, move.attempt)
+        return tries > 1 or (tries == 1 and (state is None or state in _NEVER_TAKEN))
 
     def _pause(self, again: dict[int, int], index: int, until_ms: int) -> None:
         again[index] = until_ms
