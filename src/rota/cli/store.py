@@ -118,7 +118,7 @@ def migrate(source: str, target: str, config_file: str | None, output: str) -> N
     """Copy everything to a store that is empty, while no server runs on either.
 
     \b
-    rota store migrate /var/lib/rota etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+    rota store migrate --config server.toml /var/lib/rota etcd://10.0.0.1:2379,10.0.0.2:2379
     rota store migrate etcd://127.0.0.1:2379 /var/lib/rota
 
     Nodes and jobs go on as they were. Start no server on FROM again: nodes that have heard of the new
