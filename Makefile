@@ -38,7 +38,7 @@ check: lint ## before every push: lint, contracts, tidy, pure tests (about a min
 
 test: lint ## everything a change must pass; installs what the tests need of the machine
 	@$(PYTHON) tools/machine.py tests
-	$(BIN)/pytest -q -n 6 --dist worksteal --session-timeout=4500 -m "not nightly" tests
+	$(BIN)/pytest -q -n 4 --dist worksteal --session-timeout=4500 -m "not nightly" tests
 
 nightly: test sim-night faults fuzz ## `test`, then what takes hours: long repetitions, many seeds, every fault count
 	$(BIN)/pytest -q -n 2 --dist worksteal -m nightly tests

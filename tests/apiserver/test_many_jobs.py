@@ -31,18 +31,18 @@ async def test_a_hundred_thousand_jobs_are_paged_through_steadily_while_others_c
             seen += [job["id"] for job in page["jobs"]]
             after = page["next"]
             await server.put("apiserver", spec(JOBS + len(seen)), Counters(jobs=JOBS + len(seen)))
-        quickest = {
-            path: min([await taken_seconds(server, path) for _ in range(ROUNDS)])
-            for path in ("/v1/jobs?limit=100", "/v1/jobs?limit=100&after=101")
-        }
+        newest, oldest = [], []
+        for _ in range(ROUNDS):
+            newest.append(await taken_seconds(server, "/v1/jobs?limit=100"))
+            oldest.append(await taken_seconds(server, "/v1/jobs?limit=100&after=101"))
 
     assert seen == [str(number) for number in range(JOBS, 0, -1)]
-    newest, oldest = quickest.values()
-    assert oldest < MANY_TIMES * newest
+    assert min(oldest) < MANY_TIMES * min(newest)
 
 
 async def taken_seconds(server: Serving, path: str) -> float:
-    began = time.perf_counter()
+    """Of CPU time, which other work of the machine does not lengthen."""
+    began = time.process_time()
     reply = await server.call("GET", path)
     assert len(reply.json["jobs"]) == 100
-    return time.perf_counter() - began
+    return time.process_time() - began
