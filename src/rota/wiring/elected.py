@@ -32,7 +32,7 @@ from rota.wiring.telling import tell
 
 _AGAIN_SECONDS = 1.0
 _START_MS = 10_000  # for etcd to come up, where it is started with the server
-_SERVERS_SECONDS = 2.0  # how soon a new server is known to nodes
+_SERVERS_SECONDS = 0.25  # how soon a new server is known to nodes and clients: the leader may die next
 _SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
 
 
