@@ -18,6 +18,7 @@ ROTA = [sys.executable, "-m", "rota.cli.main"]
 def main() -> None:
     give_address()
     directory = Path(sys.argv[1])
+    command = sys.argv[2:] or ["echo", "over", "tls"]
     os.environ["ROTA_CONFIG"] = str(directory / "config.toml")
     dev = subprocess.Popen(
         [*ROTA, "dev", "--listen", ADDRESS, "--port", "0", "--data-dir", str(directory / "data")],
@@ -29,8 +30,8 @@ def main() -> None:
         lines = [next(dev.stderr) for _ in range(4)]
         url = re.findall(r"api +(\S+)", "".join(lines))[0]
         print("api", url.partition(":")[0])
-        print("run", rota("run", "--quiet", "--", "echo", "over", "tls").stdout.strip())
-        rota("run", "--quiet", "--results-by-agent", "--", "true")
+        print("run", rota("run", "--quiet", "--no-workdir", "--", *command).stdout.strip())
+        rota("run", "--quiet", "--no-workdir", "--results-by-agent", "--", "true")
         print("result", re.findall(r"reported +(.*)", rota("show", "last").stdout)[0])
         print("token", rota("node", "token").stdout.partition("?")[0].strip())
         print("plain", plain_text(url))

@@ -70,8 +70,7 @@ def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
     assert any(why.startswith("machine burst-1 has joined") for why in told)
     assert sum(why.startswith("taking ") for why in told) >= 1
     until(lambda: names(cluster) == ["node-1"], "their nodes went with them")
-    machines = str(cluster.directory / "server" / "machines")
-    until(lambda: not with_argument(machines), "their processes have ended")
+    until(lambda: not with_argument(str(cluster.machines)), "their processes have ended")
 
 
 def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(

@@ -49,6 +49,7 @@ async def make_token(request: Request) -> Response:
     key = submit_key(request.headers.get("idempotency-key"))
     secret = new_secret(API_PREFIX) if key is None else api.authority.api_secret(caller.owner, key)
     replaces = _replaced(said.get("replaces"))
+    await api.before_token()
     try:
         made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted, replaces)
     except NameTaken as refusal:

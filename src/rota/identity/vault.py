@@ -15,6 +15,7 @@ from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, Refused, T
 from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
 from rota.model.limits import WATCHERS_MAX
 
+DIRECTORY = "vault"  # in a server's data directory
 FILE = "vault.json"
 Publish = Callable[[bytes], None]
 VERSION = 1

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import grpc
 
 from rota.apiserver import certificates
-from rota.apiserver.api import Addresses
+from rota.apiserver.api import Addresses, at_once
 from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
-from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
+from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
@@ -53,6 +53,7 @@ from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2
 from rota.wiring import doors, placement
 from rota.wiring.cards import Card
 from rota.wiring.context import Context
+from rota.wiring.dev_users import DevUsers
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
 from rota.wiring.gateway import admission, gateway_line, open_gateway
@@ -131,7 +132,8 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(config: ServerConfig) -> AsyncIterator[Server]:
+async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[Server]:
+    """`users`: who the jobs of a dev cluster run as, which may change before a token is made."""
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
@@ -142,7 +144,7 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
         engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
         await post.lead(engine, authority, settings)
-        async with _doors(config, engine, authority, post, settings, placing=placing) as server:
+        async with _doors(config, engine, authority, post, settings, placing=placing, users=users) as server:
             yield server
 
 
@@ -155,6 +157,7 @@ async def _doors(
     settings: Settings,
     *,
     placing: Scheduler,
+    users: DevUsers | None,
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     vault = post.open_vault()
@@ -177,12 +180,13 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    own = Own(directory, authority, vault, addresses, served.expiries, audit)
+    before_token = at_once if users is None else users.admit_others
+    own = Own(directory, authority, vault, addresses, served.expiries, audit, before_token)
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
     _answer(agents, attached, agent_server, ControllerDoor(api), controller_server)
-    local = Local(directory / "machines", Nodes())
+    local = _local(directory, users)
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
@@ -207,6 +211,15 @@ async def _doors(
             tails.close()
             audit.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing)
+
+
+def _local(directory: Path, users: DevUsers | None) -> Local:
+    """The provider of machines on this one; those of a dev cluster follow when its users change."""
+    if users is None:
+        return Local(machines_dir(directory), Nodes())
+    local = Local(machines_dir(directory), Nodes(), lambda: users.flags)
+    users.follow(local.restart_agents)
+    return local
 
 
 class _GrpcServers(NamedTuple):
