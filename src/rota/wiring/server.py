@@ -14,7 +14,7 @@ from typing import NamedTuple
 import grpc
 
 from rota.apiserver import certificates
-from rota.apiserver.api import Addresses, at_once
+from rota.apiserver.api import Addresses, BeforeToken, at_once
 from rota.apiserver.http import make_app
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
@@ -163,7 +163,7 @@ async def _doors(
     vault = post.open_vault()
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
-    audit = AuditLog(directory / AUDIT_FILE)
+    audit, tails, watchers = AuditLog(directory / AUDIT_FILE), Tails(directory / "tails"), Watchers()
     agent_server, controller_server = _grpc_servers(config, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
@@ -171,7 +171,6 @@ async def _doors(
         controller=doors.open_controller_door(controller_server, config, served),
         names=tuple(doors.host_names(config)),
     )
-    tails, watchers = Tails(directory / "tails"), Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
     nodes_dial = partial(_agent_ports, watchers, addresses, post)
     leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs, RefusedCalls(audit))
@@ -180,8 +179,7 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    before_token = at_once if users is None else users.admit_others
-    own = Own(directory, authority, vault, addresses, served.expiries, audit, before_token)
+    own = Own(directory, authority, vault, addresses, served.expiries, audit, _before_token(users))
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
@@ -211,6 +209,10 @@ async def _doors(
             tails.close()
             audit.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing)
+
+
+def _before_token(users: DevUsers | None) -> BeforeToken:
+    return at_once if users is None else users.admit_others
 
 
 def _local(directory: Path, users: DevUsers | None) -> Local:
