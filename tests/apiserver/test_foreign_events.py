@@ -105,6 +105,7 @@ async def test_events_of_its_own_namespace_are_heard(tmp_path: Path) -> None:
         (Event("namespace.changed", "as stored by an older server"), False),
         (Event("engine.parked", "cron failed on cron/beta/payroll"), False),
         (Event("cluster.machine_failed", "provider said", cluster=DEFAULT), False),
+        (Event("cluster.provider_said", "key", cluster=DEFAULT), False),
         (Event("cluster.changed", "provider said", cluster=DEFAULT), False),
         (Event("a.kind.of.tomorrow", "what it tells is not known"), False),
         (Event("cron.skipped", "own", namespace="alpha"), True),

@@ -113,7 +113,7 @@ def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
     assert "cluster_type == gpu" in told
 
 
-def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loop(
+def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
@@ -135,7 +135,8 @@ def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loo
     times = [float(line) for line in asked.read_text().splitlines()]
 
     assert made.status == 201, made
-    assert "its create command ended with 1: no quota left" in why.out
+    assert "its create command ended with 1" in why.out
+    assert "the provider of cluster cloud says: no quota left" in why.out
     assert all(later - earlier > PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
