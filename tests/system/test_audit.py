@@ -11,7 +11,10 @@ import pytest
 
 from rota.identity.node_identity import load_identity
 from rota.testing.cluster import LocalCluster
+from rota.testing.election import ElectedCluster
+from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import resident_bytes
+from tests.machine import needs
 
 REFUSED = 3_000
 SENT_BYTES = 900
@@ -81,10 +84,42 @@ def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster
     with grpc.secure_channel(one.agent, credentials, options=options) as channel:
         for method, code in FOREIGN:
             call: Any = channel.stream_stream(f"/rota.v1.{method}")
-            metadata = (("authorization", f"Bearer {one.token}"),)
+            metadata = (("authorization", f"Bearer {one.token}"), ("rota-origin", "ipv4:203.0.113.9:1"))
             with pytest.raises(grpc.RpcError) as refused:
                 next(call(iter([b""]), metadata=metadata))
             assert refused.value.code().name == code
 
     found = {(line["action"], line["outcome"]) for line in audited(one)}
     assert {("call as a server", "permission_denied"), ("call as a watcher", "unauthenticated")} <= found
+    assert "203.0.113.9" not in audit_file(one).read_text()  # a node does not forward calls of others
+
+
+@needs("etcd")
+def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
+    """It believes the standby, and no header that a caller writes itself."""
+    with (
+        LocalEtcd(tmp_path / "etcd") as etcd,
+        ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
+    ):
+        leader = cluster.wait_for_leader()
+        [standby] = [number for number in cluster.places if number != leader]
+        forged = {"rota-origin": f"203.0.113.9 {'0' * 64}", "rota-forwarded": "1"}
+        for number, source, token, headers in (
+            (standby, "127.0.0.2", cluster.token, {}),
+            (standby, "127.0.0.3", "rota_wrong", {}),
+            (leader, "127.0.0.4", cluster.token, forged),
+        ):
+            host, _, port = cluster.places[number].http.rpartition(":")
+            with contextlib.closing(
+                HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
+            ) as connection:
+                body = json.dumps({"name": f"of-{source}", "role": "viewer"})
+                connection.request(
+                    "POST", "/v1/tokens", body, {"authorization": f"Bearer {token}", **headers}
+                )
+                connection.getresponse().read()
+        log = tmp_path / "cluster" / f"server-{leader}" / "audit.log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+
+    found = {(line["from"], line["outcome"]) for line in lines if line["action"] in ("make_token", "POST")}
+    assert found == {("127.0.0.2", "201"), ("127.0.0.3", "401 unauthenticated"), ("127.0.0.4", "201")}

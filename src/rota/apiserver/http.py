@@ -20,6 +20,7 @@ from rota.apiserver import (
     answers,
     etags,
     fields,
+    forward,
     routes_clusters,
     routes_crons,
     routes_docs,
@@ -203,7 +204,6 @@ class Door:
             return
         caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
-        client = scope.get("client")
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
@@ -211,7 +211,7 @@ class Door:
             action=routed or scope["method"],
             target=state.get(TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
-            origin=client[0] if client else "",
+            origin=forward.origin_of(self._api.authority, scope),
         )
         # How many lines there are must not be the choice of a caller without a token, or that reads again.
         if scope["method"] == "GET" and not is_refusal:

@@ -101,13 +101,13 @@ class Authority:
         """Of the API token that a caller makes by this key: however often it asks, and whichever server."""
         return tokens.secret_of(self._secret(b"rota api tokens"), f"{caller}\0{key}")
 
-    def origin_mark(self, origin: str, body: bytes) -> str:
+    def origin_mark(self, origin: str, request: bytes) -> str:
         """The mark by which a leader believes a standby where a request that it hands on came from."""
-        content = f"{origin}\n{hashlib.sha256(body).hexdigest()}".encode()
+        content = f"{origin}\n{hashlib.sha256(request).hexdigest()}".encode()
         return hmac.new(self._secret(b"rota origins"), content, hashlib.sha256).hexdigest()
 
-    def is_origin(self, origin: str, body: bytes, mark: str) -> bool:
-        return hmac.compare_digest(self.origin_mark(origin, body).encode(), mark.encode())
+    def is_origin(self, origin: str, request: bytes, mark: str) -> bool:
+        return hmac.compare_digest(self.origin_mark(origin, request).encode(), mark.encode())
 
     def _secret(self, purpose: bytes) -> bytes:
         return hashlib.sha256(purpose + b"\0" + certificates.key_to_pem(self._key)).digest()

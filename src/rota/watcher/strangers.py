@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from rota.identity import certificates
 from rota.identity.audit import AuditEntry, AuditLog
 from rota.wire import forwarding
 
@@ -25,7 +26,7 @@ class RefusedCalls:
             action=action,
             target=reason,
             outcome=code.name.lower(),
-            origin=forwarding.origin(context),
+            origin=forwarding.origin(context, certificates.may_forward),
         )
         self._audit.count(entry)
 
