@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import threading
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import resident_bytes
+from rota.wire.generated import agent_pb2
 from tests.machine import needs
 
 REFUSED = 3_000
@@ -123,3 +126,38 @@ def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path)
 
     found = {(line["from"], line["outcome"]) for line in lines if line["action"] in ("make_token", "POST")}
     assert found == {("127.0.0.2", "201"), ("127.0.0.3", "401 unauthenticated"), ("127.0.0.4", "201")}
+
+
+def test_what_is_refused_at_a_watchers_port_is_in_the_leaders_log(tmp_path: Path) -> None:
+    """With the address of the caller, and counted: an agent calls again and again."""
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        address = cluster.start_watcher(1)
+        identity = load_identity(cluster.node_directory(1))
+        assert identity is not None
+        cluster.kill_agent(1)  # it would be refused as well
+        assert cluster.rota("node", "revoke", "node-1").code == 0
+        credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+        options = [("grpc.ssl_target_name_override", "rota-server")]
+        with grpc.secure_channel(address, credentials, options=options) as channel:
+            connect: Any = channel.stream_stream("/rota.v1.Agent/Connect")
+            hello = agent_pb2.FromNode(n=1, hello=agent_pb2.Hello()).SerializeToString()
+            codes = [refused_with(connect, hello) for _ in range(50)]
+        lines = [line for line in audited(cluster) if line["action"] == "call as a node"]
+
+    assert set(codes) == {"PERMISSION_DENIED"}
+    assert {line["outcome"] for line in lines} == {"permission_denied"}
+    assert all(line["from"].startswith(("ipv4:127.0.0.1:", "ipv6:")) for line in lines)
+    assert 1 <= len(lines) <= 3  # of one address: one, and one more for each interval
+
+
+def refused_with(connect: Any, hello: bytes) -> str:
+    is_over = threading.Event()
+
+    def words() -> Iterator[bytes]:
+        yield hello
+        is_over.wait()  # the stream stays open: an agent that hangs up is not refused
+
+    with pytest.raises(grpc.RpcError) as refused:
+        list(connect(words()))
+    is_over.set()
+    return str(refused.value.code().name)

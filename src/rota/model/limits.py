@@ -150,6 +150,7 @@ HANDSHAKE_SECONDS = 10.0  # for TLS and the first frame of HTTP/2 at the gRPC po
 AUDIT_FILE_BYTES = 64 << 20  # of the audit log, after which a new file begins: 200,000 lines or more
 AUDIT_FILES = 8  # of them, the one that is written among them: half a GiB, then the oldest is removed
 AUDIT_COUNT_SECONDS = 60.0  # in which audit lines that are alike are one, and one more with their number
+ORIGIN_BYTES_MAX = 200  # an address as gRPC names it; one with a zone of IPv6 is the longest
 AUDIT_KINDS_MAX = 1_000  # kinds of lines told apart meanwhile: by address, caller, action and outcome
 ACCEPTED_AT_ONCE = 64  # connections, before other clients have their turn
 DESCRIPTORS_SHARE = 2  # of all descriptors one part in this many is for HTTP: the rest is for nodes and files

@@ -39,7 +39,7 @@ def stated_certificate(context: Any) -> bytes:
 
 
 def origin(context: Any, may_forward: Callable[[bytes], bool]) -> str:
-    """The caller's address; of a forwarded call the one that is stated by a certificate that `may_forward`."""
+    """The caller's address; of a call by a certificate that `may_forward`, the one that it states."""
     if not may_forward(shown_certificate(context)):
         return str(context.peer())
     return str(dict(context.invocation_metadata() or ()).get(ORIGIN, context.peer()))
