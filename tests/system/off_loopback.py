@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def main() -> None:
         print("result", re.findall(r"reported +(.*)", rota("show", "last").stdout)[0])
         print("token", rota("node", "token").stdout.partition("?")[0].strip())
         print("plain", plain_text(url))
+        print("hsts", over_tls(url).partition("strict-transport-security: ")[2].splitlines()[:1])
     finally:
         dev.send_signal(signal.SIGINT)
         dev.wait(60)
@@ -64,6 +66,18 @@ def plain_text(url: str) -> str:
             return "answered" if connection.recv(100).startswith(b"HTTP/1.1 2") else "refused"
         except ConnectionError:
             return "refused"
+
+
+def over_tls(url: str) -> str:
+    """The head of an answer."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((ADDRESS, int(url.rpartition(":")[2])), timeout=60) as connection,
+        context.wrap_socket(connection) as wrapped,
+    ):
+        wrapped.sendall(f"GET /healthz HTTP/1.1\r\nHost: {ADDRESS}\r\n\r\n".encode())
+        return wrapped.recv(4096).decode()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ it.
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,9 +86,12 @@ def read_file(directory: Path, name: AttemptName) -> File:
     """What a task wrote for its agent to report; it may have made the file, or a link, of anything."""
     try:
         with outputs.beneath(directory / "work" / name.job, PLACE) as place_fd:
-            raw = _read(place_fd, f"{name.task}.{name.attempt}.json")
+            owner = os.stat(directory / "work" / name.job).st_uid
+            raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
     except FileNotFoundError:
         return File({})
+    except outputs.NotItsOwn:
+        raw = None
     except OSError as error:
         return File({}, error=f"cannot be read: {error.strerror}")
     if raw is None:
@@ -97,15 +99,10 @@ def read_file(directory: Path, name: AttemptName) -> File:
     return _parsed(raw)
 
 
-def _read(place_fd: int, name: str) -> bytes | None:
-    fd = os.open(name, outputs.FILE, dir_fd=place_fd)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > RESULT_FILE_BYTES_MAX:
-            return None
-        return os.read(fd, RESULT_FILE_BYTES_MAX)
-    finally:
-        os.close(fd)
+def _read(place_fd: int, name: str, owner: int) -> bytes | None:
+    with outputs.opened_file(place_fd, name, owner) as fd:
+        too_long = os.fstat(fd).st_size > RESULT_FILE_BYTES_MAX
+        return None if too_long else os.read(fd, RESULT_FILE_BYTES_MAX)
 
 
 def _parsed(raw: bytes) -> File:

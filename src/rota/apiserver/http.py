@@ -81,6 +81,8 @@ ROUTES = [
     *routes_metrics.ROUTES,
     *routes_store.ROUTES,
 ]
+# Browsers heed it only where they trust the certificate; it holds for the host, whatever the port.
+HSTS = (b"strict-transport-security", b"max-age=2592000")
 REVISION = b"rota-revision"  # of the last commit: what this answer shows is no older
 log = structlog.get_logger("rota.apiserver")
 
@@ -139,7 +141,7 @@ class Door:
 
         async def send_noting(message: Message) -> None:
             nonlocal status, is_noted
-            await send(_revised(message, self._api.engine.revision))
+            await send(_revised(message, self._api.engine.revision, scope["scheme"]))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 self._api.counts.answered(_route_name(scope, status), status, time.monotonic() - began)
@@ -222,10 +224,11 @@ class Door:
             self._api.audit.write(entry)
 
 
-def _revised(message: Message, revision: int) -> Message:
+def _revised(message: Message, revision: int, scheme: str) -> Message:
     if message["type"] != "http.response.start":
         return message
-    return {**message, "headers": [*message["headers"], (REVISION, b"%d" % revision)]}
+    own = [(REVISION, b"%d" % revision), *([HSTS] if scheme == "https" else [])]
+    return {**message, "headers": [*message["headers"], *own]}
 
 
 def _route_name(scope: Scope, status: int) -> str:
