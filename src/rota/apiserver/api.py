@@ -11,7 +11,7 @@ from rota.apiserver.access import Caller
 from rota.apiserver.admit_move import WhyNotMoved
 from rota.apiserver.logs import Logs
 from rota.apiserver.metrics import Counts
-from rota.apiserver.rates import Rates
+from rota.apiserver.rates import Guesses, Rates
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.engine.shadow import Taken
@@ -127,6 +127,7 @@ class Api:
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     rates: Rates = field(default_factory=Rates)
+    guesses: Guesses = field(default_factory=Guesses)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 
     def __post_init__(self) -> None:

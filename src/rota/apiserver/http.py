@@ -179,12 +179,19 @@ class Door:
             return routes_gateway.ANYBODY
         reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
         if reporter is None:
-            caller = who_calls(self._api.vault, authorization)
+            caller = self._known(scope, authorization)
             self._api.rates.take(caller)
             return caller
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
             raise NotAllowed("a task or a node may report results here, and nothing else")
         return reporter
+
+    def _known(self, scope: Scope, authorization: str) -> Caller:
+        try:
+            return who_calls(self._api.vault, authorization)
+        except Unauthenticated:
+            self._api.guesses.take(forward.origin_of(self._api.authority, scope))
+            raise
 
     def _node(self, scope: Scope, authorization: str) -> Caller | None:
         """The node that signed the request; that the body is the signed one is checked when it is read."""
@@ -201,10 +208,11 @@ class Door:
 
     def _note(self, scope: Scope, status: int) -> None:
         state = scope["state"]
-        is_refusal = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        caller: Caller | None = state.get(CALLER)
+        is_guess = caller is None and status == HTTPStatus.TOO_MANY_REQUESTS
+        is_refusal = is_guess or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         if scope["method"] == "GET" and not is_refusal and TARGET not in state:
             return
-        caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
         entry = AuditEntry(
             at_ms=wall_ms(),

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.identity import files, tokens
+from rota.identity import files, last_use, tokens
 from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, Refused, Taken, Unsafe
+from rota.identity.last_use import LastUses
 from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
 from rota.model.limits import WATCHERS_MAX
 
@@ -59,6 +60,7 @@ class Vault:
         self._path = path
         self._publish = publish
         self._snapshot = _read(path)
+        self.last_uses = LastUses(path.with_name(last_use.FILE), lambda: self._current().by_id)
 
     @classmethod
     def open(cls, directory: Path, publish: Publish | None = None) -> "Vault":
@@ -180,6 +182,7 @@ class Vault:
         token = self._current().by_digest.get(tokens.digest(secret))
         if token is None or _is_over(token, now_ms):
             return None
+        self.last_uses.note(token.id, now_ms)
         return token
 
     def is_valid(self, token_id: str, now_ms: int) -> bool:
