@@ -41,13 +41,12 @@ ORPHANS = (
     "for n in 1 2 3 4; do setsid env -i sh -c 'sleep 599; : ORPHANS' & done; sleep 0.$((ROTA_INDEX % 10))"
 )
 # As root it would reach the whole machine, and does nothing then: the raid tells of that.
-UNLESS_ROOT = "[ $(id -u) -ge 61184 ] || exit 99; ulimit -u 500; "
+UNLESS_ROOT = "[ $(id -u) -ge 60000 ] || exit 99; ulimit -u 500; "
 BOMB = UNLESS_ROOT + "bomb() { bomb | bomb & }; bomb; sleep 3; exit 0"
 KILL_ALL = UNLESS_ROOT + "kill -9 -1"
 FILLER = "head -c 67108864 /dev/zero > filled; head -c 16777216 /dev/zero | tr '\\0' x; rm filled"
-# Each node of the bench pretends to be a machine of its own. What the attacker burns there would be taken from
-# the same two cores as the server, which no quota is about: so it spares them, and does not give up anything
-# else for that.
+# Each node of the bench stands for a machine of its own. What a task burns there is taken from the few cores
+# that the server has, too, which no quota is about: so the raid limits itself.
 SPARING: dict[str, Any] = {"cpu": 0.25, "limits": {"cpu": 0.1}}
 HOG = "x=$(head -c 268435456 /dev/zero | tr '\\0' x); sleep 1"
 
@@ -66,6 +65,7 @@ class Settings:
     attacks: list[str]
     tenants: list[str]
     pace: float  # pauses are divided by it
+    raid_seconds: float
 
 
 @dataclass
@@ -134,7 +134,8 @@ class Attacker:
         return connect(f"http://{self.settings.http}", token=self.settings.token)
 
     def victims(self) -> dict[str, Any]:
-        return json.loads(Path(self.settings.victims).read_text())
+        found: dict[str, Any] = json.loads(Path(self.settings.victims).read_text())
+        return found
 
     def submit(self, cluster: Cluster, *command: str, **spec: Any) -> Any:
         return cluster.submit_spec({"command": command, "namespace": self.settings.namespace, **spec})
@@ -145,7 +146,7 @@ class Attacker:
         """One raider on every node, which has its output links read by the agent of root afterwards."""
         victims = self.victims()
         files = {"raid.py": RAID.read_text(), "victims.json": json.dumps(victims)}
-        command = (PYTHON, "raid.py", self.settings.mark, "8")
+        command = (PYTHON, "raid.py", self.settings.mark, str(self.settings.raid_seconds))
         with self.cluster() as cluster:
             nodes = len(victims["nodes"])
             spec = {"files": files, "count": nodes, "spread": "node", "timeout": "60s"}
@@ -194,7 +195,7 @@ class Attacker:
             response = connection.getresponse()
             found = response.read(1 << 22)
         self.loot.answers[f"{response.status}"] += 1
-        self.loot.search(f"{method} {target.split('?')[0]}", found)
+        self.loot.search(f"{method} {target.partition('?')[0]}", found)
         return response.status, found
 
     def ask_for_foreign(self) -> None:
@@ -258,7 +259,8 @@ class Attacker:
         self.rest(3)
 
     def _flood_one(self) -> None:
-        ask = f"GET /v1/jobs?limit=1&fields=id HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.settings.token}\r\n\r\n"
+        token = f"authorization: Bearer {self.settings.token}"
+        ask = f"GET /v1/jobs?limit=1&fields=id HTTP/1.1\r\nhost: localhost\r\n{token}\r\n\r\n"
         with contextlib.suppress(OSError), self._dialled() as peer, peer.makefile("rb") as answers:
             for _ in range(BURST // PIPELINED // FLOODERS):
                 peer.sendall(ask.encode() * PIPELINED)

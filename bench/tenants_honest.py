@@ -59,7 +59,7 @@ class Tenant:
 
     def run(self, over: threading.Event, period_seconds: float, delay_seconds: float) -> None:
         """Go round until it is over."""
-        kinds = itertools.cycle((self.run_array, self.hold_secrets, self.write_output))
+        kinds = itertools.cycle((self.hold_secrets, self.write_output, self.run_array))
         over.wait(delay_seconds)
         for kind in kinds:
             if over.is_set():
@@ -125,9 +125,9 @@ class Tenant:
         self._expect(self.service, "service", (status.counts.get("running"), status.restarts), (1, 0))
         self._expect(self.service, "service's attempt", (task.attempt, task.evicted), (1, False))
 
-    def contend(self, tasks: int, seconds: int) -> Job:
-        """More work than its share: tasks that hold a core by reservation, and use none."""
-        return self._submit("sleep", str(seconds), count=tasks, cpu=1)
+    def contend(self, tasks: int, seconds: int, cpu: float) -> Job:
+        """More work than its share: tasks that hold cores by reservation, and use none."""
+        return self._submit("sleep", str(seconds), count=tasks, cpu=cpu)
 
     # ---- what they have in common
 
@@ -155,5 +155,6 @@ class Tenant:
     def _expect(self, job: Job, what: str, found: Any, wanted: Any) -> None:
         if found != wanted:
             self.harm.append(
-                f"job {job.id} {job.status.name}: {what} {found!r:.200} in place of {wanted!r:.200}, {job.status.sentence}"
+                f"job {job.id} {job.status.name}: {what} {found!r:.200} in place of {wanted!r:.200}"
+                f" ({job.status.state}: {job.status.sentence})"
             )

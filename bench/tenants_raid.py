@@ -18,8 +18,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-OWN_USERS = range(61184, 65520)
+UNPRIVILEGED = 60_000  # users from here on have nothing but what jobs have
 READ_BYTES = 1 << 16
 FILES_MAX = 500  # of one look into a directory
 CATCHES_MAX = 200
@@ -38,7 +39,7 @@ caught: dict[str, str] = {}
 
 
 def main() -> None:
-    if os.getuid() not in OWN_USERS or os.geteuid() not in OWN_USERS:
+    if min(os.getuid(), os.geteuid()) < UNPRIVILEGED:
         # As root every signal below would be delivered: that is a breach by itself, and enough of one.
         print(json.dumps({"where": "user", "text": f"runs as user {os.getuid()}"}), flush=True)
         return
@@ -51,7 +52,7 @@ def main() -> None:
     plant(victims, os.environ.get("ROTA_OUTPUT_DIR", "out"))
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        for attack in (read_processes, signal_all, read_files, open_doors, read_own_environment):
+        for attack in (read_processes, signal_all, read_files, open_doors):
             for where, found in attack(victims):
                 catch(secret, where, found)
     print(json.dumps({"tried": tried, "delivered": delivered}), flush=True)
@@ -76,11 +77,11 @@ def read(path: str) -> bytes:
     return b""
 
 
-def read_processes(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
+def read_processes(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Everything that /proc tells of every process of the machine; it is read and never changed."""
     del victims
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        if is_mine(int(pid)):
+        if is_ours(int(pid)):
             continue
         for name in OF_A_PROCESS:
             yield f"/proc/PID/{name}", read(f"/proc/{pid}/{name}")
@@ -91,15 +92,17 @@ def read_processes(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]
                     yield f"/proc/PID/{kind}", read(path)
 
 
-def is_mine(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{pid}").st_uid == os.getuid()
+def is_ours(pid: int) -> bool:
+    """Whether it is a process of this job; the environment of any other should not be readable."""
+    job = f"ROTA_JOB_ID={os.environ.get('ROTA_JOB_ID', '')}".encode()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environment:
+        return job in environment.read().split(b"\0")
     return False
 
 
-def signal_all(victims: dict[str, list[int]]) -> Iterator[tuple[str, bytes]]:
+def signal_all(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     for pid, threads in victims["processes"]:
-        if is_mine(pid):  # in a pid namespace the number may be one of ours
+        if is_ours(pid):  # in a pid namespace it may be the number of one
             continue
         for number in SIGNALS:
             with contextlib.suppress(OSError):
@@ -122,7 +125,7 @@ def trace(pid: int) -> Iterator[tuple[str, bytes]]:
         tried["pidfd"] += 1
         handle = os.pidfd_open(pid)
         try:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)  # type: ignore[attr-defined]  # of Linux
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
             delivered["pidfd SIGKILL"] += 1
         finally:
             os.close(handle)
@@ -143,7 +146,7 @@ def read_memory(pid: int, begin: int, end: int) -> bytes:
     return buffer.raw[: max(0, got)]
 
 
-def read_files(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
+def read_files(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     for path in targets(victims):
         yield path, read(path)
     for root in (*victims["nodes"], *victims["servers"], "/tmp", "/var/tmp", "/dev/shm"):
@@ -151,7 +154,7 @@ def read_files(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
             yield path, read(path)
 
 
-def targets(victims: dict[str, list[str]]) -> Iterator[str]:
+def targets(victims: dict[str, Any]) -> Iterator[str]:
     """What lies in a directory that can be passed through but not listed, by the names that it has."""
     for node in victims["nodes"]:
         yield from (f"{node}/{name}" for name in OF_A_NODE)
@@ -179,7 +182,7 @@ def walk(root: str) -> Iterator[str]:
                 return
 
 
-def open_doors(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
+def open_doors(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """The keeper's socket; a keeper that took the connection would be told what to start."""
     for node in victims["nodes"]:
         tried["connect"] += 1
@@ -190,18 +193,7 @@ def open_doors(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
             yield "keeper.sock", door.recv(READ_BYTES)
 
 
-def read_own_environment(victims: dict[str, list[str]]) -> Iterator[tuple[str, bytes]]:
-    """A process of another job under our own user would be open to us in every way."""
-    del victims
-    own_job = os.environ.get("ROTA_JOB_ID", "")
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        if is_mine(int(pid)):
-            environment = read(f"/proc/{pid}/environ")
-            if f"ROTA_JOB_ID={own_job}\0".encode() not in environment + b"\0":
-                yield "environ of our own user", environment
-
-
-def plant(victims: dict[str, list[str]], output: str) -> None:
+def plant(victims: dict[str, Any], output: str) -> None:
     """Links among our own outputs, which the agent of root reads when we ask for them."""
     paths = ["/etc/shadow", "/proc/1/environ", *targets({**victims, "jobs": victims["jobs"][:20]})]
     for number, path in enumerate(paths):
