@@ -20,7 +20,7 @@ What must hold, and why these bounds:
 - When all want more than there is, each honest tenant holds at least `--share`, 0.7, of an equal part: a
   place is empty between two tasks while an end is reported, committed and the next one ordered, about a
   tenth of the time on a busy machine; a tenant that is passed over once in four turns is below the bound.
-  The attacker holds no more than 1.3 parts: what others leave empty in these gaps.
+  The attacker holds no more than 1.3 parts, 2 - `--share`: what others leave empty in these gaps.
 - Server, agents and keepers are the same processes at the end, never stopped, and bounded in memory.
 """
 
@@ -56,7 +56,7 @@ from rota.testing.processes import until
 ATTACKS = "raid,harm,foreign,flood,shapes,refused,hoard,squat,streams,stranger"
 ATTACK = Path(__file__).with_name("tenants_attack.py")
 SHARE_CPU = 2  # of each tenant, when all want theirs
-QUOTA_CPU = 2 * SHARE_CPU
+QUOTA_CPU = 1.5 * SHARE_CPU
 BOUNDS = {
     "priority": 50,
     "tolerate": [],
@@ -73,7 +73,6 @@ PLACE_CPU = 0.5  # of a task while all contend: shares are in whole tasks
 SERVICE_CPU = 0.1
 HOLD_SECONDS = 2  # at least: a place is empty for some tens of milliseconds between two tasks
 RAID_SECONDS = 8.0  # at most, then its job ends, and brings home what it found
-ATTACKER_SHARE_MAX = 1.3
 LOOK_SECONDS = 1.0
 NICE = 10
 SERVER_BYTES = 160 * 2**20  # more than before the attacker came: its jobs are kept up to its bounds
@@ -434,9 +433,7 @@ def check_shares(run: Run) -> Iterator[Finding]:
         f"honest tenants' part when all contend (at least {bound:g})", found, honest[least] >= bound
     )
     taken = parts.get(run.attacker, 0.0)
-    yield Finding(
-        f"the attacker's part (at most {ATTACKER_SHARE_MAX})", f"{taken:.2f}", taken <= ATTACKER_SHARE_MAX
-    )
+    yield Finding(f"the attacker's part (at most {2 - bound:g})", f"{taken:.2f}", taken <= 2 - bound)
 
 
 def spread(seconds: list[float]) -> str:

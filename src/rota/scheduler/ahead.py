@@ -38,7 +38,7 @@ def count_before(view: View, spec: JobSpec) -> int:
 
 
 def _before(turns: Sequence[Turn], own: Turn, share: Standing, mine: Standing) -> int:
-    """Of a line: all of higher priority; of the same, all of an owner before ours, or earlier ones of ours."""
+    """Of a line: all of higher priority; of the same, all of owners before ours, or earlier ones of ours."""
     if share == mine:
         return bisect_left(turns, own)
     return bisect_left(turns, (own[0] + (share < mine),))

@@ -1,4 +1,4 @@
-"""Whose turn is it? Priority, then the least share held, then the longest without a turn, deadline and age."""
+"""Whose turn is it? By priority, then the least share held, then the longest wait for a turn, then age."""
 
 import heapq
 from collections.abc import Sequence
