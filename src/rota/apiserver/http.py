@@ -190,7 +190,8 @@ class Door:
         try:
             return who_calls(self._api.vault, authorization)
         except Unauthenticated:
-            self._api.guesses.take(forward.origin_of(self._api.authority, scope))
+            if authorization:
+                self._api.guesses.take(forward.origin_of(self._api.authority, scope))
             raise
 
     def _node(self, scope: Scope, authorization: str) -> Caller | None:
