@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 A_CHECK = -1  # stands for a step
+# Label `isolation`: work of other users is kept apart by its users alone, or sees no other processes, too.
+USERS, PROCESSES = "users", "processes"
 OUTSIDE = contextlib.nullcontext()  # of any cell
 
 
@@ -89,7 +92,7 @@ class Spawner:
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = posix.make_attributes()
         self._boxes = Boxes(root, mark)
-        self._cells = Cells(mark)
+        self.cells = Cells(mark)
         self._bwrap = bwrap
         starter.reserve_numbers()
         self._starter = starter.find()  # None: work of other users, or in groups, is forked
@@ -102,6 +105,8 @@ class Spawner:
         self._no_new_privs = order.no_new_privs
         if order.pids_max:
             self._groups.limit_all(order.pids_max)
+        if not self._users.is_self and not self._hides:
+            print(f"jobs of this node see each other's processes: {self.cells.problem}", file=sys.stderr)
         if not self._users.is_self:  # so that users find their way, and see nothing there
             for path in (self._root, f"{self._root}/work"):
                 os.makedirs(path, exist_ok=True)
@@ -110,13 +115,16 @@ class Spawner:
     def labels(self) -> dict[str, str]:
         """How limits and leases are kept here, and which; whether there are sandboxes."""
         limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
-        leases = {"leases": self._cells.label} if self._cells.label else {}
-        return {**limits, **leases, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
+        leases = {"leases": self.cells.label} if self.cells.label else {}
+        isolation = {"isolation": PROCESSES if self._is_root and self.cells.hide else USERS}
+        return {**limits, **leases, **isolation, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
 
     def stock_up(self) -> None:
         """Make ahead what the next jobs will need."""
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
+        if self._hides:
+            self.cells.stock_up()
 
     def revise(self, group: Group, spec: Spec) -> None:
         """Limits of what runs become those of the spec."""
@@ -145,23 +153,39 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
 
-    def confine(self, spec: Spec) -> Cell | None:
-        """A cell for what runs under a lease."""
-        if spec.lease_ms is None:
-            return None
-        if self._cells.label is None:
+    @property
+    def _hides(self) -> bool:
+        """Whether work is in cells: that of other users, where the machine has them."""
+        return self._is_root and not self._users.is_self and self.cells.hide
+
+    def confine(self, spec: Spec, before: Cell | None) -> Cell | None:
+        """A cell for what runs under a lease, or as another user; the one from before unless it was ended."""
+        if before and not before.is_killed:
+            return before
+        if before:
+            self.cells.discard(before)
+        if spec.lease_ms is not None and self.cells.label is None:
             raise Short("this node cannot hold run leases")
         try:
-            return self._cells.make()
+            if spec.lease_ms is not None:
+                return self.cells.make(is_bound=True)
+            return self.cells.take() if self._hides else None
         except OSError as error:
             raise Short(f"cannot make a pid namespace: {os.strerror(error.errno or 0)}") from error
 
-    def release(self, group: Group | None, cell: Cell | None = None) -> None:
+    def release(self, spec: Spec, group: Group | None, cell: Cell | None = None) -> None:
+        """The attempt has ended.
+
+        Only a group that is empty vouches that a cell is. Where checks are started, by a thread of their own
+        and perhaps just now, no other attempt gets the cell.
+        """
+        is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._groups.end(group)
-        if cell:
-            cell.kill()
-            cell.close()
+        if cell and is_empty:
+            self.cells.give_back(cell)
+        elif cell:
+            self.cells.discard(cell)
 
     def spawn(
         self,
@@ -181,7 +205,7 @@ class Spawner:
                 with as_user(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             env = self._environment(key, spec, gpus, recipe)
-            with around.cell.entered() if around.cell else OUTSIDE:
+            with around.cell or OUTSIDE:
                 pid, error = self._start(recipe, env, output, around)
         except LookupError as problem:
             raise Short(str(problem)) from problem
@@ -225,7 +249,8 @@ class Spawner:
         if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
-        surroundings = Surroundings(recipe.user, group.entrances if group else ())
+        mounts_fd = around.cell.mounts_fd if around.cell else None
+        surroundings = Surroundings(recipe.user, group.entrances if group else (), mounts_fd)
         launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, surroundings, passed)
         if group:
             group.is_unused = False
@@ -237,17 +262,15 @@ class Spawner:
                 return forked.start(_program(launch), output, passed)
             return posix.start_around(self._starter, launch, output, self._attributes)
         except CannotEnter as error:
-            raise Short(f"cannot enter its control group or take its user: {error}") from error
+            raise Short(f"cannot enter its groups and namespaces or take its user: {error}") from error
 
-    def check(self, key: Key, spec: Spec, box: Box | None, group: Group | None) -> int:
+    def check(self, key: Key, spec: Spec, box: Box | None, around: Around) -> int:
         """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
         assert spec.check is not None
         if box is not None:
             return self._check_inside(key, spec, box)
         env = {**spec.env, "ROTA_CHECK": "1"}
-        return self.spawn(
-            key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", Around(group)
-        )
+        return self.spawn(key, replace(spec, argv=spec.check.argv, env=env, step=A_CHECK), (), b"", around)
 
     def _check_inside(self, key: Key, spec: Spec, box: Box) -> int:
         """A container; its marks are those by which the runtime's own processes are found."""
