@@ -70,10 +70,11 @@ def test_it_writes_into_its_own_directories_only(keeper: Keeper, agent: Agent, d
     *written, where = said(keeper, agent, script).splitlines()
 
     work = keeper.root / "work" / "7"
-    assert written == [".", f"{work}/out", "/tmp", "/var/tmp", "/dev/shm"]
+    out = keeper.root / "tasks" / "7" / "0" / "out"
+    assert written == [".", str(out), "/tmp", "/var/tmp", "/dev/shm"]
     assert where == str(work)
     assert (work / "it").exists()
-    assert (work / "out" / "it").exists()
+    assert (out / "it").exists()
     assert not Path("/tmp/it").exists()
     assert not (directory / "it").exists()
 

@@ -22,19 +22,10 @@ def place(directory: str, files: Mapping[str, str]) -> None:
 
 
 def seal(directory: str, path: str, content: bytes) -> None:
-    """The same of one file, that its owner alone can read, and nobody write."""
+    """The same of one file, which the owner and the group of the directory can read, and no one can write."""
     root_fd = os.open(directory, BENEATH)
     try:
-        _put(root_fd, path, content, mode=0o400)
-    finally:
-        os.close(root_fd)
-
-
-def make_directory(directory: str, name: str) -> None:
-    """A directory in another one, for the owner of that; one that is there stays."""
-    root_fd = os.open(directory, BENEATH)
-    try:
-        os.close(_enter(root_fd, name))
+        _put(root_fd, path, content, mode=0o440)
     finally:
         os.close(root_fd)
 

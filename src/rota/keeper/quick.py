@@ -5,9 +5,11 @@ runs, and whoever called waits for it, with the lock of all the work in its hand
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -15,6 +17,8 @@ _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
 _LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in the kernel's answer, on every machine
 _STAT_BYTES = 256
+_ENTRIES_BYTES = 1024  # more than three entries
+_NAME = 19  # where the name begins in an entry
 _USAGE_LONGS = 18
 _SECONDS, _MICROSECONDS, _SYSTEM_SECONDS, _SYSTEM_MICROSECONDS, _PEAK_KIB = range(5)
 
@@ -66,6 +70,17 @@ def is_file_empty(path: str) -> bool:
     return there <= 0
 
 
+def is_directory_empty(path: str) -> bool:
+    """Whether nothing is in it; a directory that is gone is empty."""
+    fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if fd < 0:
+        return ctypes.get_errno() == errno.ENOENT
+    entries = ctypes.create_string_buffer(_ENTRIES_BYTES)
+    there: int = _libc.getdents64(fd, entries, ctypes.c_size_t(_ENTRIES_BYTES))
+    _libc.close(fd)
+    return there >= 0 and all(name in (b".", b"..") for name in _names(entries.raw[:there]))
+
+
 def close(fd: int) -> None:
     _libc.close(fd)
 
@@ -95,6 +110,15 @@ def bury(pid: int) -> Buried:
     seconds = usage[_SECONDS] + usage[_SYSTEM_SECONDS]
     microseconds = usage[_MICROSECONDS] + usage[_SYSTEM_MICROSECONDS]
     return Buried(status.value, seconds * 1_000_000 + microseconds, usage[_PEAK_KIB])
+
+
+def _names(entries: bytes) -> Iterator[bytes]:
+    """Of what the kernel says of a directory: each entry begins with its inode, its place and its length."""
+    at = 0
+    while at < len(entries):
+        length = _number(entries[at + 16 : at + 18])
+        yield entries[at + _NAME : at + length].partition(b"\0")[0]
+        at += length
 
 
 def _number(raw: bytes) -> int:

@@ -35,6 +35,7 @@ from rota.keeper.process.starter import CannotEnter, Surroundings
 from rota.keeper.process.users import User, Users, as_user, give, renounce
 from rota.keeper.rules import Key
 from rota.keeper.sandbox import Report
+from rota.keeper.task_dirs import OUT, PLACE, Owner, TaskDirs, group_of, has_groups
 from rota.keeper.wire import Configure, Spec
 
 PASSED_ON = ("PATH", "LANG", "TZ")
@@ -59,6 +60,7 @@ class Around(NamedTuple):
     group: Group | None = None
     cell: Cell | None = None
     report: Report | None = None  # of a sandbox
+    task_group: int | None = None  # the number of the group that tells its task from others of its job
 
 
 IN_NOTHING = Around()
@@ -91,6 +93,8 @@ class Spawner:
         self._filled: dict[str, int] = {}  # by job, for containers: whose version's files are in place
         self._spares = Spares(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = posix.make_attributes()
+        self._dirs = TaskDirs(root)
+        self._has_task_groups = self._is_root and has_groups()
         self._boxes = Boxes(root, mark)
         self.cells = Cells(mark)
         self._bwrap = bwrap
@@ -108,7 +112,7 @@ class Spawner:
         if not self._users.is_self and not self._hides:
             print(f"jobs of this node see each other's processes: {self.cells.problem}", file=sys.stderr)
         if not self._users.is_self:  # so that users find their way, and see nothing there
-            for path in (self._root, f"{self._root}/work"):
+            for path in (self._root, f"{self._root}/work", f"{self._root}/{PLACE}"):
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o711)
 
@@ -123,6 +127,7 @@ class Spawner:
         """Make ahead what the next jobs will need."""
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._spares.fill()
+            self._dirs.stock_up()
         if self._hides:
             self.cells.stock_up()
 
@@ -136,6 +141,7 @@ class Spawner:
         self._recipes.pop(job, None)
         self._filled.pop(job, None)
         self._users.forget(job)
+        self._dirs.forget(job)
 
     def enclose(self, key: Key, spec: Spec) -> Group | None:
         """A group for an attempt, where the machine has groups.
@@ -173,12 +179,13 @@ class Spawner:
         except OSError as error:
             raise Short(f"cannot make a pid namespace: {os.strerror(error.errno or 0)}") from error
 
-    def release(self, spec: Spec, group: Group | None, cell: Cell | None = None) -> None:
+    def release(self, key: Key, spec: Spec, group: Group | None, cell: Cell | None) -> None:
         """The attempt has ended.
 
         Only a group that is empty vouches that a cell is. Where checks are started, by a thread of their own
         and perhaps just now, no other attempt gets the cell.
         """
+        self._dirs.close(key)
         is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._groups.end(group)
@@ -204,9 +211,11 @@ class Spawner:
             if recipe.program is None:
                 with as_user(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
+            if spec.step != A_CHECK:  # a check may be started when its attempt has ended
+                self._dirs.open(key, self._owner(recipe.user), reports=_by_agent(spec))
             env = self._environment(key, spec, gpus, recipe)
             with around.cell or OUTSIDE:
-                pid, error = self._start(recipe, env, output, around)
+                pid, error = self._start(recipe, env, output, around._replace(task_group=self._group(key)))
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
@@ -224,21 +233,20 @@ class Spawner:
     ) -> ctypes.Array[ctypes.c_char_p]:
         """The recipe's, with what differs in its places."""
         env = type(recipe.env).from_buffer_copy(recipe.env)
-        env[-3], env[-2] = b"ROTA_INDEX=%d" % key[1], b"ROTA_ATTEMPT=%d" % key[2]
-        free = -4
+        directory = self._dirs.path(key)
+        pairs = {"ROTA_INDEX": str(key[1]), "ROTA_ATTEMPT": str(key[2])}
+        pairs["ROTA_OUTPUT_DIR"] = f"{directory}/{OUT}"
         if recipe.has_gpus:
-            devices = os.fsencode(",".join(gpus))
-            env[-5], env[-4] = b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices
-            free = -6
+            devices = ",".join(gpus)
+            pairs |= {"ROTA_GPUS": devices, "CUDA_VISIBLE_DEVICES": devices}
         if spec.restart:
-            env[free] = b"ROTA_RESTART=%d" % spec.restarts
-            free -= 1
+            pairs["ROTA_RESTART"] = str(spec.restarts)
         if spec.reports:
-            work = f"{self._root}/work/{key[0]}"
-            reports.leave(spec.reports, key, work)
-            said = reports.told(spec.reports, key, work)
-            for at, name in enumerate(spec.reports.varying):
-                env[free - at] = os.fsencode(f"{name}={said[name]}")
+            if spec.step != A_CHECK:
+                reports.leave(spec.reports, key, directory)
+            pairs |= reports.told(spec.reports, key, directory)
+        for at, (name, value) in enumerate(pairs.items(), start=2):
+            env[-at] = os.fsencode(f"{name}={value}")  # the last place stays empty: it ends the list
         return env
 
     def _start(
@@ -250,7 +258,8 @@ class Spawner:
             renounce()  # in each thread that starts work, once
             self._threads.has_renounced = True
         mounts_fd = around.cell.mounts_fd if around.cell else None
-        surroundings = Surroundings(recipe.user, group.entrances if group else (), mounts_fd)
+        entrances = group.entrances if group else ()
+        surroundings = Surroundings(recipe.user, entrances, around.task_group, mounts_fd)
         launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, surroundings, passed)
         if group:
             group.is_unused = False
@@ -287,16 +296,20 @@ class Spawner:
         job, index, attempt = key
         try:
             work = self._make_work(job)
-            env = {**spec.env, **self._told(job, spec, work), "ROTA_GPUS": ",".join(gpus)}
+            own = self._users.of(job)
+            user = self._boxes.user_of(spec, own)
+            directory = self._dirs.open(key, self._boxes.owner(user), reports=_by_agent(spec))
+            env = {**spec.env, **self._told(job, spec), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
+            env["ROTA_OUTPUT_DIR"] = f"{directory}/{OUT}"
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
-            env |= reports.told(spec.reports, key, work) if spec.reports else {}
-            box = self._boxes.pack(key, spec, env, Place(work, self._users.of(job)))
+            env |= reports.told(spec.reports, key, directory) if spec.reports else {}
+            box = self._boxes.pack(key, spec, env, Place(work, directory, user))
             if self._filled.get(job, 0) < spec.version:
                 _place(work, spec)  # once, and only now is the directory its user's
                 self._filled[job] = spec.version
             if spec.reports:
-                reports.leave(spec.reports, key, work)
+                reports.leave(spec.reports, key, directory)
             return box
         except (NotAllowed, LookupError) as reason:
             raise Short(str(reason)) from reason
@@ -331,28 +344,27 @@ class Spawner:
         env |= spec.env
         path = env["PATH"]
         needs = dict(spec.needs)
-        env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec, work), "ROTA_GPUS": ""}
-        varying = ["ROTA_INDEX", "ROTA_ATTEMPT"]
+        env |= {"ROTA_KEEPER": self._mark, **self._told(job, spec), "ROTA_GPUS": ""}
+        varying = ["ROTA_INDEX", "ROTA_ATTEMPT", "ROTA_OUTPUT_DIR"]
         gpu = needs.get(GPU)
         if gpu:
-            varying = ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES", *varying]
+            varying += ["ROTA_GPUS", "CUDA_VISIBLE_DEVICES"]
             env |= {"ROTA_GPU_SHARE": f"{gpu / WHOLE:g}"} if gpu < WHOLE else {}
         if spec.restart:
-            varying = ["ROTA_RESTART", *varying]
+            varying.append("ROTA_RESTART")
         if spec.reports:
-            varying = [*reversed(spec.reports.varying), *varying]
-            env |= reports.told(spec.reports, (job, 0, 0), work)  # all of it but what differs
+            varying += spec.reports.varying
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
-        encoded += [b""] * len(varying)  # at the end, in this order
+        encoded += [b""] * len(varying)  # at the end; `_environment` fills these places
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = strings([os.fsencode(part) for part in spec.argv])
         recipe = Recipe(argv, path, strings(encoded), cwd, user, has_gpus=bool(gpu))
         if spec.sandbox:
-            self._enclose_in_sandbox(recipe, spec, work)
+            self._enclose_in_sandbox(recipe, spec, job, work)
         self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
         return recipe
 
-    def _enclose_in_sandbox(self, recipe: Recipe, spec: Spec, work: str) -> None:
+    def _enclose_in_sandbox(self, recipe: Recipe, spec: Spec, job: str, work: str) -> None:
         """What cannot be executed is found out before: inside, nobody could tell it from its own end."""
         assert spec.sandbox is not None
         if self._bwrap is None:
@@ -363,7 +375,8 @@ class Spawner:
                 raise explain(why_not(os.path.join(recipe.cwd, command)), command, recipe.cwd)
             if path := sandbox.missing(spec.sandbox):
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
-        place = sandbox.Place(self._root, work, recipe.cwd, has_gpus=spec.asks_for(GPU))
+        own = (work, self._dirs.place(job))
+        place = sandbox.Place(self._root, own, recipe.cwd, has_gpus=spec.asks_for(GPU))
         around = sandbox.wrap(self._bwrap, spec.sandbox, place, reports=spec.step != A_CHECK)
         words = [*around, command, *spec.argv[1:]]
         recipe.argv, recipe.program = strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
@@ -374,7 +387,14 @@ class Spawner:
             _make_work(work)
         return work
 
-    def _told(self, job: str, spec: Spec, work: str) -> dict[str, str]:
+    def _owner(self, user: User | None) -> Owner | None:
+        """Of the directories of tasks; None: all is the keeper's own."""
+        return Owner(user, self._has_task_groups) if user else None
+
+    def _group(self, key: Key) -> int | None:
+        return group_of(key[1]) if self._has_task_groups else None
+
+    def _told(self, job: str, spec: Spec) -> dict[str, str]:
         """What every attempt of the job is told of itself."""
         needs = dict(spec.needs)
         return {
@@ -384,7 +404,6 @@ class Spawner:
             "ROTA_NODE": self._node,
             "ROTA_CPUS": f"{needs.get('cpu', 0) / 1000:g}",
             "ROTA_MEMORY_BYTES": str(needs.get("memory", 0)),
-            "ROTA_OUTPUT_DIR": f"{work}/out",
         }
 
 
@@ -393,6 +412,10 @@ def _around(spec: Spec) -> Limits:
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits
     return replace(spec.limits, pids=min(spec.limits.pids + sandbox.OWN_PROCESSES, PIDS_MOST))
+
+
+def _by_agent(spec: Spec) -> bool:
+    return spec.reports is not None and spec.reports.by_agent
 
 
 def _place(work: str, spec: Spec) -> None:
@@ -424,7 +447,4 @@ def _passed_on(user: User | None, work: str) -> dict[str, str]:
 
 
 def _make_work(path: str) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    for one in (path, f"{path}/out"):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(one, mode=0o700)
+    os.makedirs(path, mode=0o700, exist_ok=True)

@@ -50,7 +50,13 @@ class Surroundings:
 
     user: User | None = None  # None: it keeps the keeper's
     entrances: Sequence[str] = ()  # files of control groups that a process writes itself into
+    task_group: int | None = None  # one more group than its user has
     mounts_fd: int | None = None  # a process, whose mount namespace it enters
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        own = () if self.task_group is None else (self.task_group,)
+        return (*self.user.groups, *own) if self.user else ()
 
     def __bool__(self) -> bool:
         return self.user is not None or bool(self.entrances) or self.mounts_fd is not None
@@ -62,7 +68,8 @@ NOWHERE_ELSE = Surroundings()
 def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
     """The command line of the starter, as `starter_x86_64.s` describes it."""
     user = around.user
-    ids = [b"%d" % user.uid, b"%d" % user.gid, b"".join(b"%d " % one for one in user.groups)] if user else []
+    groups = b"".join(b"%d " % one for one in around.groups)
+    ids = [b"%d" % user.uid, b"%d" % user.gid, groups] if user else []
     return [
         b"rota-start",
         *(ids or (b"-", b"", b"")),
