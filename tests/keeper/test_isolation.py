@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,32 @@ def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper
     assert next(row for row in agent.ended if row[0] == "8")[4] == 0
 
 
+class PowerlessKeeper(Keeper):
+    """Of root, in a container that may make no namespaces."""
+
+    def command(self) -> list[str]:
+        first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
+        return [sys.executable, "-c", f"{first}; os.execv(sys.argv[1], sys.argv[1:])", *super().command()]
+
+
+@needs("pid namespaces")
+def test_a_node_says_how_its_tasks_are_kept_apart(keeper: Keeper) -> None:
+    assert keeper.agent().hello(run_as="own")["labels"]["isolation"] == "tasks"
+
+
+def test_a_node_that_cannot_hide_processes_says_so_and_runs_work_all_the_same(keeper: Keeper) -> None:
+    root = keeper.root.parent / "powerless"
+    root.mkdir(mode=0o700)
+    powerless = PowerlessKeeper(root)
+    try:
+        agent = powerless.agent()
+        assert agent.hello(run_as="own")["labels"]["isolation"] == "users"
+        assert said(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
+        assert "jobs see each other's processes: unshare(pid): Operation not permitted" in powerless.log()
+    finally:
+        powerless.close()
+
+
 ORPHANS = (
     "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"  # no mark, no session, no group of its own
 )
@@ -271,7 +298,9 @@ def test_a_job_reads_no_command_line_and_no_environment_by_number(keeper: Keeper
     hold_open(keeper, agent, "6", "my-secret")
     pids = " ".join(map(str, find(user_of(keeper, "6"))))
 
-    script = f"for pid in {pids}; do cat /proc/$pid/cmdline /proc/$pid/environ /proc/$pid/stat; done; echo done"
+    script = (
+        f"for pid in {pids}; do cat /proc/$pid/cmdline /proc/$pid/environ /proc/$pid/stat; done; echo done"
+    )
     assert said(keeper, agent, "7", script) == "done\n"
 
 
@@ -284,13 +313,17 @@ def test_a_signal_to_all_processes_reaches_those_of_the_same_attempt_only(
     before = find(user_of(keeper, "6")) | find(user_of(keeper, "7"))
     assert len(before) == 4
 
-    assert said(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2) == "done\n"
+    assert (
+        said(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2) == "done\n"
+    )
     assert find(user_of(keeper, "6")) | find(user_of(keeper, "7")) == before
 
 
 @needs("pid namespaces")
 def test_a_job_finds_itself_in_proc(keeper: Keeper, agent: Agent) -> None:
-    script = 'stat=$(cat /proc/self/stat); read -r pid name rest < /proc/$$/stat; [ "$pid" = $$ ] && echo $name; '
+    script = (
+        'stat=$(cat /proc/self/stat); read -r pid name rest < /proc/$$/stat; [ "$pid" = $$ ] && echo $name; '
+    )
     script += 'readlink /proc/$$/exe > /dev/null && tr "\\0" " " < /proc/$$/cmdline | cut -c 1-5; '
     script += "cat /proc/sys/kernel/ostype; grep -c . /proc/meminfo > /dev/null && echo known"
 
@@ -398,7 +431,9 @@ def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: K
 def test_a_task_cannot_trace_another_task_of_its_job(keeper: Keeper, agent: Agent) -> None:
     hold_open(keeper, agent, "7", tasks=[[1, 1, 0]], count=9)
     pids = sorted(find(user_of(keeper, "7")))
-    attach = "import ctypes, sys; print([ctypes.CDLL(None).ptrace(16, int(pid), 0, 0) for pid in sys.argv[1:]])"
+    attach = (
+        "import ctypes, sys; print([ctypes.CDLL(None).ptrace(16, int(pid), 0, 0) for pid in sys.argv[1:]])"
+    )
 
     agent.start("7", PYTHON, "-c", attach, *map(str, pids), tasks=[[2, 1, 0]], version=2, needs={"cpu": 0})
     agent.wait_ended()

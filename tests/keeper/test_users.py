@@ -93,9 +93,10 @@ def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: A
     (keeper.root / "node.key").write_text("secret\n")
     (keeper.root / "node.key").chmod(0o600)
     said(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
-    other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../../tasks/7/0/out/file ../../logs/7/0.out"
+    other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../../logs/7/0.out"
+    other += "; cat ../../tasks/7/0/out/file; ls ../../tasks ../../tasks/7 ../../tasks/7/0"
 
-    script = f"{other}; ls ../.. .. ../7 ../../tasks ../../tasks/7 ../../tasks/7/0; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
+    script = f"{other}; ls ../.. .. ../7; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
     assert said(keeper, agent, "8", script) == "done\n"
 
 

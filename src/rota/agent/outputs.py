@@ -80,7 +80,7 @@ def beneath(directory: Path, name: str) -> Iterator[int]:
 
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
-        top_fd = _open_top(root, request.job, request.index if request.HasField("index") else None)
+        top_fd = _open_top(root, request.job, request.index)
         if top_fd is not None:
             opened.callback(os.close, top_fd)
         files = _chosen([] if top_fd is None else list(_walk(top_fd)), list(request.paths))
@@ -97,10 +97,10 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
         yield _END
 
 
-def _open_top(root: Path, job: str, index: int | None) -> int | None:
-    """The output directory of a task, or of the first one here if no task is named; None: it left nothing.
+def _open_top(root: Path, job: str, index: int) -> int | None:
+    """The output directory of a task; None: it left nothing.
 
-    Up to 0.1 the tasks of a job shared one: a keeper of before, or a job that it ran, may still have that.
+    A keeper that was started before an upgrade may have one for all tasks of a job.
     """
     try:
         if not job.isdecimal():
@@ -108,8 +108,6 @@ def _open_top(root: Path, job: str, index: int | None) -> int | None:
         tasks = root / PLACE / job
         if not tasks.is_dir():
             return os.open(root / "work" / job / OUT, _BENEATH)
-        if index is None:
-            index = min((int(name) for name in os.listdir(tasks) if name.isdecimal()), default=0)
         with contextlib.suppress(FileNotFoundError):
             return os.open(tasks / str(index) / OUT, _BENEATH)
         return None

@@ -90,7 +90,7 @@ def read_file(directory: Path, name: AttemptName) -> File:
         if tasks.is_dir():
             with outputs.beneath(tasks / str(name.task), REPORT) as place_fd:
                 raw = _read(place_fd, f"{name.attempt}.json")
-        else:  # a keeper of before: up to 0.1 these files were in the job's directory
+        else:  # of a keeper that was started before an upgrade
             with outputs.beneath(directory / "work" / name.job, ".rota") as place_fd:
                 raw = _read(place_fd, f"{name.task}.{name.attempt}.json")
     except FileNotFoundError:

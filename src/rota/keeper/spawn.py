@@ -42,8 +42,9 @@ PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 A_CHECK = -1  # stands for a step
-# Label `isolation`: work of other users is kept apart by its users alone, or sees no other processes, too.
-USERS, PROCESSES = "users", "processes"
+# Label `isolation`, for work of other users than the keeper's: jobs are kept apart by their users alone, or each
+# task sees its own processes only and reads no token and no outputs of other tasks.
+USERS, TASKS = "users", "tasks"
 OUTSIDE = contextlib.nullcontext()  # of any cell
 
 
@@ -109,8 +110,8 @@ class Spawner:
         self._no_new_privs = order.no_new_privs
         if order.pids_max:
             self._groups.limit_all(order.pids_max)
-        if not self._users.is_self and not self._hides:
-            print(f"jobs of this node see each other's processes: {self.cells.problem}", file=sys.stderr)
+        for problem in () if self._users.is_self else self._problems():
+            print(problem, file=sys.stderr)
         if not self._users.is_self:  # so that users find their way, and see nothing there
             for path in (self._root, f"{self._root}/work", f"{self._root}/{PLACE}"):
                 os.makedirs(path, exist_ok=True)
@@ -120,7 +121,7 @@ class Spawner:
         """How limits and leases are kept here, and which; whether there are sandboxes."""
         limits = {"limits": self._groups.label, "limited": ",".join(self._groups.controllers)}
         leases = {"leases": self.cells.label} if self.cells.label else {}
-        isolation = {"isolation": PROCESSES if self._is_root and self.cells.hide else USERS}
+        isolation = {"isolation": USERS if self._problems() else TASKS}
         return {**limits, **leases, **isolation, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
 
     def stock_up(self) -> None:
@@ -158,6 +159,17 @@ class Spawner:
             return group
         except OSError as error:
             raise Short(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
+
+    def _problems(self) -> list[str]:
+        """What keeps this machine from telling tasks of other users apart."""
+        found = []
+        if not (self._is_root and self.cells.hide):
+            found.append(f"jobs see each other's processes: {self.cells.problem or 'the keeper is not root'}")
+        if not self._has_task_groups:
+            found.append(
+                "tasks of a job can read each other's tokens and outputs: there are no groups for them"
+            )
+        return found
 
     @property
     def _hides(self) -> bool:

@@ -88,7 +88,9 @@ class Cell:
         self._handle = os.pidfd_open(pid)
         self._own_fd = own_fd
         self._has_mounts = has_mounts
-        self._lock = threading.Lock()  # a descriptor that is closed while a check is started would be another's
+        self._lock = (
+            threading.Lock()
+        )  # a descriptor that is closed while a check is started would be another's
 
     @property
     def mounts_fd(self) -> int | None:
@@ -243,7 +245,7 @@ class Cells:
             try:
                 cell = self._make(has_mounts=has_mounts, is_bound=True)
             except (OSError, NoWayBack) as error:
-                problems.append(str(error))
+                problems.append(error.strerror if isinstance(error, OSError) else str(error))
                 return
             try:
                 if has_mounts and (problem := _look_inside(cell)):
@@ -291,7 +293,7 @@ def _look_inside(cell: Cell) -> str | None:
     """What is wrong with its mount namespace; this thread stays there."""
     root = os.stat("/")
     if _libc.unshare(CLONE_FS) or _libc.setns(cell.mounts_fd, CLONE_NEWNS):
-        return str(_error("setns(mount)"))
+        return _error("setns(mount)").strerror
     if not os.path.samestat(root, os.stat("/")):
         return "the keeper's root directory is not that of its mount namespace"
     if [name for name in os.listdir("/proc") if name.isdecimal()] != ["1"]:
