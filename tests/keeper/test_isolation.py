@@ -463,7 +463,7 @@ def test_tasks_that_leave_nothing_leave_no_directories(keeper: Keeper, agent: Ag
 def test_no_user_is_shared_with_what_canceled_and_deleted_jobs_have_left(
     keeper: Keeper, agent: Agent
 ) -> None:
-    """Many jobs leave processes without mark, session and parent behind; then come jobs of another namespace."""
+    """Many jobs leave processes without a mark behind; then come jobs of another namespace."""
     hold_open(keeper, agent, "1")  # it runs all the time
     attackers = [str(job) for job in range(100, 140)]
     for job in attackers:

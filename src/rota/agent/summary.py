@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.agent import outputs
-from rota.keeper.task_dirs import PLACE, REPORT
+from rota.keeper.reports import REPORT
+from rota.keeper.task_dirs import PLACE
 from rota.model.limits import (
     REASON_LENGTH_MAX,
     RESULT_BYTES_MAX,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rota.keeper import reading
 from rota.keeper.files import seal
 from rota.keeper.rules import Key
-from rota.keeper.task_dirs import REPORT, token_name
+
+REPORT = "report"  # in the directory of a task, where the agent reports for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ def token(reports: Reports, key: Key) -> str:
     name = f"{key[0]}.{key[1]}.{key[2]}"
     made = hmac.new(reports.key.encode(), name.encode(), hashlib.sha256).hexdigest()
     return f"task_{name}.{reports.node}.{made}"
+
+
+def token_name(key: Key) -> str:
+    """The file of a token, in the directory of its task."""
+    return f"{key[2]}.token"
 
 
 def told(reports: Reports, key: Key, directory: str) -> dict[str, str]:

@@ -42,8 +42,8 @@ PASSED_ON = ("PATH", "LANG", "TZ")
 OF_THE_KEEPERS_USER = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 A_CHECK = -1  # stands for a step
-# Label `isolation`, for work of other users than the keeper's: jobs are kept apart by their users alone, or each
-# task sees its own processes only and reads no token and no outputs of other tasks.
+# Label `isolation`, for work of other users than the keeper's: jobs are kept apart by their users alone, or
+# each task sees its own processes only, and reads no token and no outputs of other tasks.
 USERS, TASKS = "users", "tasks"
 OUTSIDE = contextlib.nullcontext()  # of any cell
 

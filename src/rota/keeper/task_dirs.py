@@ -1,13 +1,13 @@
-"""A directory for each task: its token, what it reports and its outputs, closed to other tasks of its job. [I/O]
+"""A directory for each task, with its token, its report and its outputs; closed to other tasks. [I/O]
 
     tasks/JOB                 the job's group may pass through
     tasks/JOB/INDEX           the task's group may pass through; the keeper writes tokens here
     tasks/JOB/INDEX/out       the work's own: ROTA_OUTPUT_DIR
     tasks/JOB/INDEX/report    the work's own, where the agent reports for it
 
-Tasks of a job have one user, because they share a working directory. What tells them apart is a group: each has
-one more than its job, numbered by its index. The two upper directories belong to root, so that no task can put
-another directory into their place.
+Tasks of a job have one user, because they share a working directory. What tells them apart is a group: each
+has one more than its job, numbered by its index. The two upper directories belong to root, so that no task
+can put another directory into their place.
 
 To make and remove directories takes longer than to start a process on some disks. So the directory of a task
 that has left nothing is renamed for the next task of the job.
@@ -23,9 +23,10 @@ from typing import NamedTuple
 from rota.keeper import quick
 from rota.keeper.output.spares import Spares
 from rota.keeper.process.users import User
+from rota.keeper.reports import REPORT, token_name
 from rota.keeper.rules import Key
 
-PLACE, OUT, REPORT = "tasks", "out", "report"
+PLACE, OUT = "tasks", "out"
 PASS_THROUGH, CLOSED = 0o710, 0o700
 FIRST_GROUP = 0x7000_0000  # from here to 0x7fff_ffff no system has groups of its own; see systemd's UIDS-GIDS
 GROUPS = 1 << 28
@@ -142,10 +143,6 @@ class TaskDirs:
         return True
 
 
-def token_name(key: Key) -> str:
-    return f"{key[2]}.token"
-
-
 def group_of(index: int) -> int:
     """The group of a task: its own within its job."""
     return FIRST_GROUP + index % GROUPS
@@ -155,7 +152,8 @@ def has_groups() -> bool:
     """Whether this process may hand out the groups of tasks: in a user namespace they may not exist."""
     with open("/proc/self/gid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
-    return any(first <= FIRST_GROUP and FIRST_GROUP + GROUPS <= first + count for first, _, count in ranges)
+    last = FIRST_GROUP + GROUPS - 1
+    return any(first <= FIRST_GROUP and last < first + count for first, _, count in ranges)
 
 
 def _make_spare(path: str) -> None:

@@ -1,12 +1,12 @@
-"""A cell: a pid namespace around one attempt, with a mount namespace whose /proc shows no other process. [I/O]
+"""A cell: a pid namespace around one attempt, and a /proc that shows no other processes. [I/O]
 
 The work in a cell sees its own processes and the first one, and can signal no others. When the first process
 ends, so does everything in there. The work itself is a child of the keeper as any other: the thread that
 starts it enters the pid namespace for that moment, and the starter enters the mount namespace.
 
-There are two kinds. A cell of work under a lease is *bound*: its first process reads from a pipe that only the
-keeper holds open, and ends when the keeper does, however that dies. The cell of other work outlives the keeper
-for as long as there is work in it; the next keeper ends it.
+There are two kinds. A cell of work under a lease is *bound*: its first process reads from a pipe that only
+the keeper holds open, and ends when the keeper does, however that dies. The cell of other work outlives the
+keeper for as long as there is work in it; the next keeper ends it.
 
 To make a cell takes as long as to start `/bin/true`; to enter one that is there takes a hundredth of that.
 So cells that are not bound are kept for other attempts once they are empty, as plain control groups are. An
@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 
 from rota.keeper.process import machine_code, trees
@@ -79,7 +79,7 @@ class NoWayBack(BaseException):
 
 
 class Cell:
-    """Its first process, by a handle, which also stands for its namespaces: the number may be reused later."""
+    """Its first process, by a handle, which stands for its namespaces, too: a number may be reused."""
 
     def __init__(self, pid: int, own_fd: int, *, has_mounts: bool, is_bound: bool) -> None:
         self.pid = pid
@@ -88,9 +88,8 @@ class Cell:
         self._handle = os.pidfd_open(pid)
         self._own_fd = own_fd
         self._has_mounts = has_mounts
-        self._lock = (
-            threading.Lock()
-        )  # a descriptor that is closed while a check is started would be another's
+        # A check may be started while its attempt ends: it must not enter by a descriptor that was reused.
+        self._lock = threading.Lock()
 
     @property
     def mounts_fd(self) -> int | None:
@@ -245,7 +244,7 @@ class Cells:
             try:
                 cell = self._make(has_mounts=has_mounts, is_bound=True)
             except (OSError, NoWayBack) as error:
-                problems.append(error.strerror if isinstance(error, OSError) else str(error))
+                problems.append(getattr(error, "strerror", None) or str(error))
                 return
             try:
                 if has_mounts and (problem := _look_inside(cell)):

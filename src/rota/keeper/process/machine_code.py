@@ -12,7 +12,7 @@ _BASE = 0x400000
 
 
 def load(name: str, code: Mapping[str, bytes]) -> int | None:
-    """A file that is to stay open; None: there is no code for this CPU. OSError: memory cannot be executed."""
+    """A file that is to stay open; None: there is no code for this CPU."""
     machine = platform.machine()
     if machine not in code:
         return None
