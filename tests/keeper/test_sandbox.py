@@ -94,8 +94,8 @@ def test_it_sees_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Ag
     (keeper.root / "work" / "8").mkdir(parents=True)
 
     around = {"writable": [str(keeper.root.parent)]}
-    script = f"cd {keeper.root}; echo $(ls) $(ls work)"
-    assert said(keeper, agent, script, sandbox=around) == "work 7\n"
+    script = f"cd {keeper.root}; echo $(ls) $(ls work) $(ls tasks)"
+    assert said(keeper, agent, script, sandbox=around) == "tasks work 7 7\n"
 
 
 def test_it_sees_no_process_but_its_own(keeper: Keeper, agent: Agent) -> None:

@@ -8,8 +8,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -17,7 +17,8 @@ _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
 _LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in the kernel's answer, on every machine
 _STAT_BYTES = 256
-_ENTRIES_BYTES = 1024  # more than three entries
+_ENTRIES_BYTES = 512  # more than the two that are in every directory
+_EVERYWHERE = {b".", b".."}
 _NAME = 19  # where the name begins in an entry
 _USAGE_LONGS = 18
 _SECONDS, _MICROSECONDS, _SYSTEM_SECONDS, _SYSTEM_MICROSECONDS, _PEAK_KIB = range(5)
@@ -78,7 +79,23 @@ def is_directory_empty(path: str) -> bool:
     entries = ctypes.create_string_buffer(_ENTRIES_BYTES)
     there: int = _libc.getdents64(fd, entries, ctypes.c_size_t(_ENTRIES_BYTES))
     _libc.close(fd)
-    return there >= 0 and all(name in (b".", b"..") for name in _names(entries.raw[:there]))
+    return there >= 0 and _names(entries.raw[:there]) <= _EVERYWHERE
+
+
+def has_news(fd: int) -> bool:
+    """Whether a file of /proc has changed since this was asked last."""
+    asked = (ctypes.c_int * 2)(fd, select.POLLPRI)
+    return bool(_libc.poll(asked, 1, 0) > 0)
+
+
+def rename(before: str, after: str) -> None:
+    if _libc.rename(os.fsencode(before), os.fsencode(after)):
+        raise _error()
+
+
+def give_to_group(path: str, group: int) -> None:
+    if _libc.chown(os.fsencode(path), ctypes.c_uint32(-1), ctypes.c_uint32(group)):
+        raise _error()
 
 
 def close(fd: int) -> None:
@@ -112,13 +129,14 @@ def bury(pid: int) -> Buried:
     return Buried(status.value, seconds * 1_000_000 + microseconds, usage[_PEAK_KIB])
 
 
-def _names(entries: bytes) -> Iterator[bytes]:
+def _names(entries: bytes) -> set[bytes]:
     """Of what the kernel says of a directory: each entry begins with its inode, its place and its length."""
-    at = 0
+    found, at = set(), 0
     while at < len(entries):
         length = _number(entries[at + 16 : at + 18])
-        yield entries[at + _NAME : at + length].partition(b"\0")[0]
+        found.add(entries[at + _NAME : at + length].partition(b"\0")[0])
         at += length
+    return found
 
 
 def _number(raw: bytes) -> int:

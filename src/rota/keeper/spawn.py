@@ -61,7 +61,6 @@ class Around(NamedTuple):
     group: Group | None = None
     cell: Cell | None = None
     report: Report | None = None  # of a sandbox
-    task_group: int | None = None  # the number of the group that tells its task from others of its job
 
 
 IN_NOTHING = Around()
@@ -78,6 +77,8 @@ class Recipe:
     user: User | None  # None: the keeper's own
     program: bytes | None = None  # found at the first start
     has_gpus: bool = False
+    owner: Owner | None = None  # of the directories of its tasks
+    tasks: bytes = b""  # where these are
 
 
 class Spawner:
@@ -197,7 +198,7 @@ class Spawner:
         Only a group that is empty vouches that a cell is. Where checks are started, by a thread of their own
         and perhaps just now, no other attempt gets the cell.
         """
-        self._dirs.close(key)
+        self._dirs.close(key, spec.reports)
         is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._groups.end(group)
@@ -224,10 +225,11 @@ class Spawner:
                 with as_user(recipe.user):
                     recipe.program = os.fsencode(find(spec.argv[0], recipe.path, recipe.cwd))
             if spec.step != A_CHECK:  # a check may be started when its attempt has ended
-                self._dirs.open(key, self._owner(recipe.user), reports=_by_agent(spec))
+                self._dirs.open(key, recipe.owner, spec.reports)
             env = self._environment(key, spec, gpus, recipe)
             with around.cell or OUTSIDE:
-                pid, error = self._start(recipe, env, output, around._replace(task_group=self._group(key)))
+                task_group = group_of(key[1]) if recipe.owner and recipe.owner.is_one_of_many else None
+                pid, error = self._start(recipe, env, output, around, task_group)
         except LookupError as problem:
             raise Short(str(problem)) from problem
         except OSError as problem:  # of the job's directories
@@ -245,24 +247,30 @@ class Spawner:
     ) -> ctypes.Array[ctypes.c_char_p]:
         """The recipe's, with what differs in its places."""
         env = type(recipe.env).from_buffer_copy(recipe.env)
-        directory = self._dirs.path(key)
-        pairs = {"ROTA_INDEX": str(key[1]), "ROTA_ATTEMPT": str(key[2])}
-        pairs["ROTA_OUTPUT_DIR"] = f"{directory}/{OUT}"
+        values = [b"ROTA_INDEX=%d" % key[1], b"ROTA_ATTEMPT=%d" % key[2]]
+        values.append(b"ROTA_OUTPUT_DIR=%b/%d/out" % (recipe.tasks, key[1]))
         if recipe.has_gpus:
-            devices = ",".join(gpus)
-            pairs |= {"ROTA_GPUS": devices, "CUDA_VISIBLE_DEVICES": devices}
+            devices = os.fsencode(",".join(gpus))
+            values += [b"ROTA_GPUS=" + devices, b"CUDA_VISIBLE_DEVICES=" + devices]
         if spec.restart:
-            pairs["ROTA_RESTART"] = str(spec.restarts)
+            values.append(b"ROTA_RESTART=%d" % spec.restarts)
         if spec.reports:
+            directory = self._dirs.path(key)
             if spec.step != A_CHECK:
                 reports.leave(spec.reports, key, directory)
-            pairs |= reports.told(spec.reports, key, directory)
-        for at, (name, value) in enumerate(pairs.items(), start=2):
-            env[-at] = os.fsencode(f"{name}={value}")  # the last place stays empty: it ends the list
+            said = reports.told(spec.reports, key, directory)
+            values += [os.fsencode(f"{name}={value}") for name, value in said.items()]
+        for at, value in enumerate(values, start=2):
+            env[-at] = value  # the last place stays empty: it ends the list
         return env
 
     def _start(
-        self, recipe: Recipe, env: ctypes.Array[ctypes.c_char_p], output: bytes, around: Around
+        self,
+        recipe: Recipe,
+        env: ctypes.Array[ctypes.c_char_p],
+        output: bytes,
+        around: Around,
+        task_group: int | None = None,
     ) -> tuple[int, int]:
         group = around.group
         passed = {sandbox.REPORT_FD: around.report.fd} if around.report else {}
@@ -271,7 +279,7 @@ class Spawner:
             self._threads.has_renounced = True
         mounts_fd = around.cell.mounts_fd if around.cell else None
         entrances = group.entrances if group else ()
-        surroundings = Surroundings(recipe.user, entrances, around.task_group, mounts_fd)
+        surroundings = Surroundings(recipe.user, entrances, task_group, mounts_fd)
         launch = posix.Launch(recipe.program or b"", recipe.argv, env, recipe.cwd, surroundings, passed)
         if group:
             group.is_unused = False
@@ -310,7 +318,7 @@ class Spawner:
             work = self._make_work(job)
             own = self._users.of(job)
             user = self._boxes.user_of(spec, own)
-            directory = self._dirs.open(key, self._boxes.owner(user), reports=_by_agent(spec))
+            directory = self._dirs.open(key, self._boxes.owner(user), spec.reports)
             env = {**spec.env, **self._told(job, spec), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
             env["ROTA_OUTPUT_DIR"] = f"{directory}/{OUT}"
@@ -371,6 +379,7 @@ class Spawner:
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = strings([os.fsencode(part) for part in spec.argv])
         recipe = Recipe(argv, path, strings(encoded), cwd, user, has_gpus=bool(gpu))
+        recipe.owner, recipe.tasks = self._owner(user), os.fsencode(self._dirs.place(job))
         if spec.sandbox:
             self._enclose_in_sandbox(recipe, spec, job, work)
         self._recipes.setdefault(job, {})[spec.version, spec.step] = recipe
@@ -403,9 +412,6 @@ class Spawner:
         """Of the directories of tasks; None: all is the keeper's own."""
         return Owner(user, self._has_task_groups) if user else None
 
-    def _group(self, key: Key) -> int | None:
-        return group_of(key[1]) if self._has_task_groups else None
-
     def _told(self, job: str, spec: Spec) -> dict[str, str]:
         """What every attempt of the job is told of itself."""
         needs = dict(spec.needs)
@@ -424,10 +430,6 @@ def _around(spec: Spec) -> Limits:
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits
     return replace(spec.limits, pids=min(spec.limits.pids + sandbox.OWN_PROCESSES, PIDS_MOST))
-
-
-def _by_agent(spec: Spec) -> bool:
-    return spec.reports is not None and spec.reports.by_agent
 
 
 def _place(work: str, spec: Spec) -> None:

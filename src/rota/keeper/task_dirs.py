@@ -23,7 +23,7 @@ from typing import NamedTuple
 from rota.keeper import quick
 from rota.keeper.output.spares import Spares
 from rota.keeper.process.users import User
-from rota.keeper.reports import REPORT, token_name
+from rota.keeper.reports import REPORT, Reports, token_name
 from rota.keeper.rules import Key
 
 PLACE, OUT = "tasks", "out"
@@ -63,7 +63,7 @@ class TaskDirs:
     def place(self, job: str) -> str:
         return f"{self._place}/{job}"
 
-    def open(self, key: Key, owner: Owner | None, *, reports: bool = False) -> str:
+    def open(self, key: Key, owner: Owner | None, reports: Reports | None) -> str:
         """The directory of the attempt's task; the same for each process of the attempt."""
         job, index, attempt = key
         path = self.path(key)
@@ -75,12 +75,12 @@ class TaskDirs:
                 del shelf.unused[index]
             elif not self._rename_unused(shelf, key, owner):
                 _make(path, owner, index)
-            if reports:
+            if reports and reports.by_agent:
                 _make_own(f"{path}/{REPORT}", owner)
             shelf.held.setdefault(index, set()).add(attempt)
         return path
 
-    def close(self, key: Key) -> None:
+    def close(self, key: Key, reports: Reports | None) -> None:
         """The attempt has ended, and nothing of it runs."""
         job, index, attempt = key
         with self._lock:
@@ -90,11 +90,13 @@ class TaskDirs:
                 return
             attempts.remove(attempt)
             path = self.path(key)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{path}/{token_name(key)}")
+            if reports:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{path}/{token_name(key)}")
             if not attempts:
                 del shelf.held[index]
-                if all(quick.is_directory_empty(f"{path}/{name}") for name in (OUT, REPORT)):
+                own = (OUT, REPORT) if reports and reports.by_agent else (OUT,)
+                if all(quick.is_directory_empty(f"{path}/{name}") for name in own):
                     shelf.unused[index] = None
 
     def forget(self, job: str) -> None:
@@ -132,14 +134,14 @@ class TaskDirs:
             return False
         other = next(reversed(shelf.unused))
         try:
-            os.rename(f"{self._place}/{job}/{other}", self.path(key))
+            quick.rename(f"{self._place}/{job}/{other}", self.path(key))
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise
         del shelf.unused[other]
         if owner and owner.is_one_of_many:
-            os.chown(self.path(key), 0, group_of(index))
+            quick.give_to_group(self.path(key), group_of(index))
         return True
 
 

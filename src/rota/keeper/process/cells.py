@@ -25,6 +25,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+from rota.keeper import quick
 from rota.keeper.process import machine_code, trees
 from rota.keeper.process.starter import STATUS, STATUS_FD
 
@@ -120,6 +121,14 @@ class Cell:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
+    def is_alive(self) -> bool:
+        """Its first process is there: something else than the keeper may have killed it."""
+        try:
+            signal.pidfd_send_signal(self._handle, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     def is_empty(self) -> bool:
         """Nothing is left in there: the first process ends after all others."""
         poll = select.poll()
@@ -140,7 +149,7 @@ class Cells:
         self._mark = mark
         self._ends = os.pipe2(os.O_CLOEXEC)  # the writing end is the keeper's alone
         self._own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        self._mounted = _Mounted()
+        self._mounts_fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._spare: list[Cell] = []  # appending and popping need no lock
         self.pids: set[int] = set()  # of first processes that are not known to have ended
         self._program: Sequence[bytes | str] = _program()
@@ -160,14 +169,16 @@ class Cells:
 
     def take(self) -> Cell:
         """One that is not bound, and empty."""
-        if self._mounted.has_changed():  # where mounts are not shared, cells of before do not see new ones
+        if quick.has_news(
+            self._mounts_fd
+        ):  # where mounts are not shared, cells of before do not see new ones
             self.drop_spare()
         while self._spare:
             with contextlib.suppress(IndexError):  # another thread was sooner
                 cell = self._spare.pop()
-                if not cell.is_empty():
+                if cell.is_alive():
                     return cell
-                self.discard(cell)  # somebody has killed it
+                self.discard(cell)
         return self.make(is_bound=False)
 
     def give_back(self, cell: Cell) -> None:
@@ -272,20 +283,6 @@ def end_all(mark: str, patience_seconds: float) -> None:
             print(f"unkillable cells of an earlier keeper: {left}", file=sys.stderr)
             return
         time.sleep(0.005)
-
-
-class _Mounted:
-    """Tells whether the machine's mounts have changed since it was last asked."""
-
-    def __init__(self) -> None:
-        self._fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLPRI)
-        self._lock = threading.Lock()
-
-    def has_changed(self) -> bool:
-        with self._lock:
-            return bool(self._poll.poll(0))
 
 
 def _look_inside(cell: Cell) -> str | None:
