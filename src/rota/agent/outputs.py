@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper.task_dirs import OUT, PLACE
+from rota.keeper.reports import OUT
+from rota.keeper.task_dirs import PLACE
 from rota.wire.agent import DONE
 from rota.wire.generated import agent_pb2 as pb
 

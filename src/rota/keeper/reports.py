@@ -8,7 +8,8 @@ from rota.keeper import reading
 from rota.keeper.files import seal
 from rota.keeper.rules import Key
 
-REPORT = "report"  # in the directory of a task, where the agent reports for it
+OUT = "out"  # in the directory of a task: its outputs
+REPORT = "report"  # the same, where the agent reports for it: the file that the task leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,6 @@ def leave(reports: Reports, key: Key, directory: str) -> None:
     """Once for an attempt, however often its processes are started."""
     if reports.by_agent:
         return
-    seal(directory, token_name(key), f"{token(reports, key)}\n".encode())
+    seal(directory, token_name(key), f"{token(reports, key)}\n".encode(), beside=OUT)
     if reports.ca:
-        seal(directory, "ca.pem", reports.ca.encode())
+        seal(directory, "ca.pem", reports.ca.encode(), beside=OUT)

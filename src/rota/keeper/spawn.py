@@ -35,7 +35,7 @@ from rota.keeper.process.starter import CannotEnter, Surroundings
 from rota.keeper.process.users import User, Users, as_user, give, renounce
 from rota.keeper.rules import Key
 from rota.keeper.sandbox import Report
-from rota.keeper.task_dirs import OUT, PLACE, Owner, TaskDirs, group_of, has_groups
+from rota.keeper.task_dirs import PLACE, Owner, TaskDirs, group_of, has_groups
 from rota.keeper.wire import Configure, Spec
 
 PASSED_ON = ("PATH", "LANG", "TZ")
@@ -321,7 +321,7 @@ class Spawner:
             directory = self._dirs.open(key, self._boxes.owner(user), spec.reports)
             env = {**spec.env, **self._told(job, spec), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
-            env["ROTA_OUTPUT_DIR"] = f"{directory}/{OUT}"
+            env["ROTA_OUTPUT_DIR"] = f"{directory}/{reports.OUT}"
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
             env |= reports.told(spec.reports, key, directory) if spec.reports else {}
             box = self._boxes.pack(key, spec, env, Place(work, directory, user))

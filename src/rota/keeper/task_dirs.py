@@ -23,10 +23,10 @@ from typing import NamedTuple
 from rota.keeper import quick
 from rota.keeper.output.spares import Spares
 from rota.keeper.process.users import User
-from rota.keeper.reports import REPORT, Reports, token_name
+from rota.keeper.reports import OUT, REPORT, Reports, token_name
 from rota.keeper.rules import Key
 
-PLACE, OUT = "tasks", "out"
+PLACE = "tasks"
 PASS_THROUGH, CLOSED = 0o710, 0o700
 FIRST_GROUP = 0x7000_0000  # from here to 0x7fff_ffff no system has groups of its own; see systemd's UIDS-GIDS
 GROUPS = 1 << 28

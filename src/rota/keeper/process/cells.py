@@ -35,7 +35,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNS = 0x20000
 CLONE_FS = 0x200
 SPARE_MOST = 64  # cells that are kept: as many as are started and ended within a moment
-SPARE_LEAST = 4  # that are made ahead
+LEAST = 4  # that are there from the beginning
 # What init_x86_64.s assembles to.
 CODE = {
     "x86_64": bytes.fromhex(
@@ -197,7 +197,7 @@ class Cells:
     def stock_up(self) -> None:
         """Make some ahead: the first starts need not wait for them."""
         with contextlib.suppress(OSError):
-            while len(self._spare) < SPARE_LEAST:
+            while len(self.pids) < LEAST:
                 self._spare.append(self.make(is_bound=False))
 
     def drop_spare(self) -> None:
