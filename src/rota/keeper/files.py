@@ -22,7 +22,7 @@ def place(directory: str, files: Mapping[str, str]) -> None:
 
 
 def seal(directory: str, name: str, content: bytes, beside: str) -> None:
-    """The same of one file, which only the owner of the directory beside it can read, and no one can write."""
+    """The same of one file that only the owner of the directory beside it can read, and no one can write."""
     with contextlib.ExitStack() as opened:
         root_fd = os.open(directory, BENEATH)
         opened.callback(os.close, root_fd)

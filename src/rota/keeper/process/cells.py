@@ -30,6 +30,7 @@ from rota.keeper.process import machine_code, trees
 from rota.keeper.process.starter import STATUS, STATUS_FD
 
 LABEL = "pid-namespace"
+MOUNTS = "/proc/self/mountinfo"
 MARK = "ROTA_CELL"  # in the environment of first processes: not that of work, which is found by another name
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNS = 0x20000
@@ -149,7 +150,7 @@ class Cells:
         self._mark = mark
         self._ends = os.pipe2(os.O_CLOEXEC)  # the writing end is the keeper's alone
         self._own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        self._mounts_fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts_fd = None if _are_mounts_shared() else os.open(MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         self._spare: list[Cell] = []  # appending and popping need no lock
         self.pids: set[int] = set()  # of first processes that are not known to have ended
         self._program: Sequence[bytes | str] = _program()
@@ -169,10 +170,8 @@ class Cells:
 
     def take(self) -> Cell:
         """One that is not bound, and empty."""
-        if quick.has_news(
-            self._mounts_fd
-        ):  # where mounts are not shared, cells of before do not see new ones
-            self.drop_spare()
+        if self._mounts_fd is not None and quick.has_news(self._mounts_fd):
+            self.drop_spare()  # cells of before do not see what was mounted since
         while self._spare:
             with contextlib.suppress(IndexError):  # another thread was sooner
                 cell = self._spare.pop()
@@ -283,6 +282,14 @@ def end_all(mark: str, patience_seconds: float) -> None:
             print(f"unkillable cells of an earlier keeper: {left}", file=sys.stderr)
             return
         time.sleep(0.005)
+
+
+def _are_mounts_shared() -> bool:
+    """Whether what is mounted later appears in mount namespaces that were made before, as systemd has it."""
+    with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.partition(" - ")[0].split() for line in file]
+    roots = [fields[6:] for fields in lines if fields[4] == "/"]
+    return bool(roots) and any(field.startswith("shared:") for field in roots[-1])
 
 
 def _look_inside(cell: Cell) -> str | None:
