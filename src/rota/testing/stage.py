@@ -152,6 +152,10 @@ class Machine:
         self.unsaid.clear()
 
     def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
+        """As a keeper does: an order for what it holds already, as after a new connection, changes nothing."""
+        held = self.held.get(task)
+        if held is not None and held.attempt == attempt:
+            return
         if self.refuses is not None:
             self._say(task, attempt, Said.REFUSED, reason=self.refuses)
             return
