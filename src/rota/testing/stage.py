@@ -152,7 +152,7 @@ class Machine:
         self.unsaid.clear()
 
     def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
-        """As a keeper does: an order for what it holds already, as after a new connection, changes nothing."""
+        """Like a keeper it passes over what it holds already: after a new connection some is told twice."""
         held = self.held.get(task)
         if held is not None and held.attempt == attempt:
             return
