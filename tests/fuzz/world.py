@@ -90,12 +90,16 @@ _LABELS = ({"zone": "a", "leases": "yes"}, {"zone": "b", "region": "eu"}, {"zone
 class World:
     def __init__(self) -> None:
         self.stage = Stage()
+        self.has_changed = False  # by the last thing that happened; not if it was a command that is refused
+        self._refused = False
         self._joined = 0
 
     def do(self, verb: str, rng: Random) -> str:
         """Let one thing happen until everything rests; returns it in words."""
+        before, self._refused = dict(self.stage.records), False
         told: str = getattr(self, f"do_{verb}")(rng)
         self.stage.settle()
+        self.has_changed = not self._refused or self.stage.records != before
         return told
 
     def end_everything(self) -> None:
@@ -366,6 +370,7 @@ class World:
         try:
             self.stage.ask("apiserver", command)
         except Rejected:
+            self._refused = True
             return False
         self.stage.settle()
         return True
