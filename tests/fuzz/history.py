@@ -148,10 +148,10 @@ def _overlooked(twin: Stage) -> list[str]:
     before = dict(twin.records)
     twin.settle()
     changed = [key for key in {**before, **twin.records} if before.get(key) != twin.records.get(key)]
-    return [found for key in changed for found in _parts(key, before.get(key), twin.records.get(key))]
+    return [found for key in changed for found in parts(key, before.get(key), twin.records.get(key))]
 
 
-def _parts(key: Key, before: bytes | None, now: bytes | None) -> list[str]:
+def parts(key: Key, before: bytes | None, now: bytes | None) -> list[str]:
     """A block is written for up to 256 tasks, which need have nothing in common: each of them is one part.
 
     Else one task that is about to be looked at, and another that becomes due while we wait for that look,
