@@ -149,3 +149,17 @@ def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> No
 
     assert before == ({}, [0])
     assert placements(rounds.mirror, JobId("3")) == dict.fromkeys(range(5), "a")
+
+
+@pytest.mark.parametrize("said", [Said.WITHDRAWN, Said.RUNNING])
+def test_a_place_in_the_line_of_a_node_is_given_to_the_next_short_task(said: Said) -> None:
+    rounds = short_runs(20_000, count=5)  # one runs, three wait on the node
+    add_job(rounds.mirror, job_spec(2))
+    rounds.mirror.jobs[JobId("2")].run_us = 20_000.0
+    rounds.go(1)
+    before = placements(rounds.mirror, JobId("2"))
+    rounds.mirror.apply(JobStatus(JobId("1"), JobState.CANCELING))
+    rounds.said("a", 1, said, (4, 1), ms=2)
+    rounds.go(2)
+
+    assert (before, placements(rounds.mirror, JobId("2"))) == ({}, {0: "a"})
