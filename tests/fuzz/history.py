@@ -67,8 +67,9 @@ def play(steps: list[Step]) -> Failure | None:
         for step in steps:
             told.append(f"{step}  ...")
             told[-1] = f"{step}  {world.do(step.verb, Random(step.number))}"
-            # A third of the steps are refused commands. They write nothing and take no time; if one changed
-            # the mirror all the same, the next look would see it, and there is one at the end.
+            # Half of the steps are refused commands, or change machines only. They write nothing and take no
+            # time; if one changed the mirror all the same, the next look would see it, and there is one at
+            # the end.
             if world.has_changed:
                 checks.look(world.stage)
         told.append("end  everything is canceled, every node calls and obeys")

@@ -90,16 +90,15 @@ _LABELS = ({"zone": "a", "leases": "yes"}, {"zone": "b", "region": "eu"}, {"zone
 class World:
     def __init__(self) -> None:
         self.stage = Stage()
-        self.has_changed = False  # by the last thing that happened; not if it was a command that is refused
-        self._refused = False
+        self.has_changed = False  # what the server knows, by the last thing that happened
         self._joined = 0
 
     def do(self, verb: str, rng: Random) -> str:
         """Let one thing happen until everything rests; returns it in words."""
-        before, self._refused = dict(self.stage.records), False
+        before = self._known()
         told: str = getattr(self, f"do_{verb}")(rng)
         self.stage.settle()
-        self.has_changed = not self._refused or self.stage.records != before
+        self.has_changed = verb == "watch" or self._known() != before
         return told
 
     def end_everything(self) -> None:
@@ -369,11 +368,16 @@ class World:
 
     # ---- inside
 
+    def _known(self) -> object:
+        """What is on disk, what was observed of nodes, and the time."""
+        stage = self.stage
+        nodes = {name: (node.link, node.heard_at_ms) for name, node in stage.mirror.nodes.items()}
+        return dict(stage.records), nodes, stage.now, id(stage.mirror)
+
     def ask(self, command: Callable[[View, Instant], Plan]) -> bool:
         try:
             self.stage.ask("apiserver", command)
         except Rejected:
-            self._refused = True
             return False
         self.stage.settle()
         return True
