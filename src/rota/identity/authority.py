@@ -4,9 +4,10 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -39,7 +40,7 @@ _SERVER_PURPOSES = [
     ExtendedKeyUsageOID.SERVER_AUTH,
     ExtendedKeyUsageOID.CLIENT_AUTH,
 ]  # a standby calls the leader
-Publish = Callable[[bytes], None]
+Publish = Callable[[Keyring], None]
 DNS_NAME = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -67,7 +68,7 @@ class Authority:
     ) -> None:
         self._directory = directory
         self._publish = publish
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
         self.renewal_window = renewal_window
         self._held = _Held.of(ring)
 
@@ -109,16 +110,29 @@ class Authority:
                 keyring.write(self._directory, ring)
             self._hold(ring)
 
-    def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after each change, in the thread that has made it; returns how to stop that."""
+    def follow(self, fetch: Callable[[], Keyring | None]) -> None:
+        """Hold what is shared between servers. It is fetched with the lock: no change comes in between."""
+        with files.locked(self._directory, "ca"):
+            ring = fetch()
+            if ring is None or ring == self.ring:
+                return
+            keyring.write(self._directory, ring)
+        self._hold(ring)
+
+    @contextmanager
+    def listening(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Call `changed` after each change, in the thread that has made it."""
         self._listeners.append(changed)
-        return lambda: self._listeners.remove(changed)
+        try:
+            yield
+        finally:
+            self._listeners.remove(changed)
 
     def _change(self, change: Callable[[Keyring], Keyring]) -> Keyring:
         with files.locked(self._directory, "ca"):
             ring = change(keyring.read(self._directory))
             if self._publish is not None:
-                self._publish(keyring.encoded(ring))
+                self._publish(ring)
             keyring.write(self._directory, ring)
         self._hold(ring)
         return ring
@@ -138,6 +152,19 @@ class Authority:
     @property
     def fingerprint(self) -> str:
         return self._held.current.fingerprint
+
+    @property
+    def overlap(self) -> Period | None:
+        """From when until when the previous CA is trusted, too; None: no rotation is under way."""
+        if self.ring.previous is None:
+            return None
+        begin, end = self.ring.started_at_ms, self.ring.overlap_until_ms
+        return Period(datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC))
+
+    @property
+    def has_rotated(self) -> bool:
+        """Whether there is, or was, another CA than the one that signs."""
+        return self.ring.is_rotated
 
     @property
     def bundle(self) -> Bundle:

@@ -1,4 +1,4 @@
-"""A bundle: the certificates of all authorities that are trusted, and links by which one vouches for the next.
+"""A bundle: certificates of all authorities that are trusted, and links by which one vouches for the next.
 
 A root is an authority's own certificate. A link is a certificate for the key of a newer authority that an
 older one has signed, under the same name (RFC 4210, "new with old"). A peer that shows its certificate with

@@ -77,6 +77,15 @@ class Keyring(msgspec.Struct, frozen=True, kw_only=True):
         return (self.current,) if self.previous is None else (self.current, self.previous)
 
     @property
+    def current_fingerprint(self) -> str:
+        return certificates.fingerprint_of(self.current.x509)
+
+    @property
+    def is_rotated(self) -> bool:
+        """Whether there is, or was, another authority than the one that signs."""
+        return self.previous is not None or bool(self.retired)
+
+    @property
     def fingerprints(self) -> frozenset[str]:
         """Of all authorities that this cluster has, or had."""
         own = (certificates.fingerprint_of(root.x509) for root in self.roots)
@@ -172,7 +181,8 @@ def encoded(ring: Keyring) -> bytes:
 
 def write(directory: Path, ring: Keyring) -> None:
     """All of it counts from when this has replaced the file; call it with the lock held."""
-    files.write_private(directory / FILE, msgspec.json.format(encoded(ring)))
+    if ring.is_rotated:
+        files.write_private(directory / FILE, msgspec.json.format(encoded(ring)))
     _copy(directory, ring)
 
 

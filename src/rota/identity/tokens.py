@@ -96,6 +96,7 @@ class Watcher(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     joined_at_ms: int
+    ca: str = ""  # fingerprint of the authority whose certificate it has attached with last
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A watcher's side of its identity: a key that never leaves it, and the certificate it was given.
 
-`watcher.pem` holds certificate, authorities and key: one file, replaced in one step, so they cannot come apart.
+`watcher.pem` holds certificate, authorities and key: one file, replaced in one step: they cannot come apart.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ class WatcherIdentity:
         return certificates.key_id_of(self.bundle.roots[0]) == certificates.issuer_key_id(self.cert_pem)
 
     def trusting(self, ca_pem: bytes) -> "WatcherIdentity":
-        """The same, with the authorities that the leader names. Raises Refused: none vouches for one of them."""
+        """The same, with the authorities that the leader names. Raises Refused if none vouches for one."""
         bundle = Bundle.parse(ca_pem)
         bundle.check_follows(self.bundle)
         return replace(self, bundle=bundle)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ class Context:
     vault: Vault
     directory: Path
     url: str
-    ca_pem: bytes | None
+    roots_pem: Callable[[], bytes] | None  # the authorities of an HTTPS server; None: plain text
 
     def write(self, urls: list[str]) -> None:
         directory = self.directory.absolute()  # it is read from elsewhere
@@ -27,8 +28,10 @@ class Context:
         if not known:
             write_token(token_file, self.vault.make_server_token("local", now_ms))
         lines = [f'addr = "{",".join(urls)}"', f'token_file = "{token_file}"']
-        if self.ca_pem is not None:
-            (directory / "ca.crt").write_bytes(self.ca_pem)
+        if self.roots_pem is not None:
+            partial = directory / "ca.crt.new"  # clients read it at any moment
+            partial.write_bytes(self.roots_pem())
+            partial.replace(directory / "ca.crt")
             lines.append(f'ca = "{directory / "ca.crt"}"')
         write_token(_context_file(), "\n".join(lines))
 

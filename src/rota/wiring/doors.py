@@ -125,7 +125,7 @@ def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> Ser
 
 def open_agent_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     """A client certificate is required always, on loopback too. Returns the address with its real port."""
-    credentials = tls.grpc_credentials(served.signed, served.ca_pem)
+    credentials = tls.grpc_credentials(served.signed, checks_clients=True)
     return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
 
 
@@ -135,7 +135,7 @@ def open_controller_door(server: grpc.aio.Server, config: ServerConfig, served: 
 
 
 def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) -> None:
-    credentials = tls.grpc_credentials(serving, serving.pair.ca_pem)
+    credentials = tls.grpc_credentials(serving, checks_clients=True)
     _add_port(server, "agent_addr", addr, credentials)
 
 

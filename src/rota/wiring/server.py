@@ -16,6 +16,7 @@ import grpc
 from rota.apiserver import certificates
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
+from rota.apiserver.rotation import Dependents, dependents
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
@@ -60,6 +61,7 @@ from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
+from rota.wiring.rotation import keep_rotation
 from rota.wiring.sealed import Specs
 from rota.wiring.telling import tell
 from rota.wiring.tls import ServerTls
@@ -171,7 +173,11 @@ async def _doors(
     tails, watchers = Tails(directory / "tails"), Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
     nodes_dial = partial(_agent_ports, watchers, addresses, post)
-    leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs, RefusedCalls(audit))
+    leading = Leading(
+        *(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs),
+        note_signer=vault.note_watcher_ca,
+        refused=RefusedCalls(audit),
+    )
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
@@ -185,7 +191,8 @@ async def _doors(
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
-    context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    roots = (lambda: authority.bundle.roots_pem) if web.scheme == "https" else None
+    context = Context(vault, directory, url, roots)
     await asyncio.to_thread(context.write, _urls(url, post))
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
@@ -196,6 +203,7 @@ async def _doors(
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_spread_servers(post, agents, context))
         renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
+        rotating = tasks.create_task(_rotate(engine, authority, agents, context, post))
         announcing = tasks.create_task(_announce(engine, addresses))
         procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
@@ -206,7 +214,7 @@ async def _doors(
             http_socket.close()
             tails.close()
             audit.close()
-            _end_all(announcing, *dialling, procuring, keeping, renewing)
+            _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
 
 
 class _GrpcServers(NamedTuple):
@@ -251,6 +259,21 @@ def _server_ports(addresses: Addresses, post: Post) -> list[str]:
 def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
     now = datetime.now(UTC)
     return certificates.warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
+
+
+async def _rotate(
+    engine: Engine, authority: Authority, agents: AgentDoor, context: Context, post: Post
+) -> None:
+    def depending() -> Dependents:
+        watchers = context.vault.list_watchers()
+        return dependents(engine.mirror, watchers, authority, datetime.now(UTC))
+
+    async def changed() -> None:
+        agents.end_retired()
+        with contextlib.suppress(Unavailable):
+            await asyncio.to_thread(context.write, _urls(context.url, post))
+
+    await keep_rotation(authority, partial(post.follow_authority, authority), depending, changed)
 
 
 def _end_all(*tasks: asyncio.Task[None]) -> None:
