@@ -150,8 +150,10 @@ def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
             trusting(node, bundle)
         renewal = Renewal(node)
         certificate = other.sign_node(renewal.request, "n-17", "laptop", now)
-        with pytest.raises(Refused, match="for which none"):
+        with pytest.raises(Refused, match="not signed by the CA"):
             renewal.accept(certificate, now, bundle)
+        own = authority.sign_node(renewal.request, "n-17", "laptop", now)
+        assert renewal.accept(own, now, bundle).ca_pem == node.ca_pem
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\nAA\n", b"\xff" * 99])

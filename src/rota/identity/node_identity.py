@@ -5,6 +5,7 @@
 """
 
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -116,9 +117,12 @@ class Renewal:
         """Return the new identity, if the certificate is for this node and good now.
 
         Of the authorities that the answer names each must be one that this node trusts already, or one for
-        which such a one vouches. None are named by a server of before rotation.
+        which such a one vouches. Otherwise those count that it has trusted before, whatever the answer says.
         """
-        bundle = followed(self._held, ca_pem) if ca_pem else self._held.bundle
+        bundle = self._held.bundle
+        if ca_pem:
+            with suppress(Refused):
+                bundle = followed(self._held, ca_pem)
         renewed = _identity(self._key, cert_pem, bundle)
         if renewed.node_id != self._held.node_id:
             raise Refused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")

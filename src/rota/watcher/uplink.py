@@ -211,17 +211,22 @@ class Uplink:
         if batch.epoch < self.epoch:
             raise Detached(f"it leads epoch {batch.epoch}, and {self.epoch} was seen before")
         self.epoch = batch.epoch
-        self._outgoing.acknowledged(batch.echo)
+        self._pass_on(batch)
+        if batch.ca:
+            self._trust(batch.ca)
+        if batch.addresses:
+            self._learn_servers(list(batch.addresses))
+
+    def _pass_on(self, batch: watcher_pb2.LeaderBatch) -> None:
+        """To the agents: what was heard of them, what they are told, and whose sessions are over."""
+        for session, n in self._outgoing.acknowledged(batch.echo):
+            session.acknowledged_n = n
         for said in batch.words:
             if (told := self._sessions.get(said.session)) is not None:
                 told.push(said.word)
         for one in batch.ended:
             if (ended := self._sessions.pop(one.session, None)) is not None:
                 ended.finish(_CODES[one.code], one.reason)
-        if batch.ca:
-            self._trust(batch.ca)
-        if batch.addresses:
-            self._learn_servers(list(batch.addresses))
 
     def _learn_servers(self, addresses: list[str]) -> None:
         if self._learn is not None:
@@ -301,11 +306,12 @@ class _Outgoing:
         self._heard, self._leased, self._loads = {}, [], []
         return batch
 
-    def acknowledged(self, echo: int) -> None:
-        """Note of each session the last word that the leader has heard since the acknowledgement before."""
+    def acknowledged(self, echo: int) -> list[tuple[AgentSession, int]]:
+        """The last word of each session that the leader has heard since the acknowledgement before."""
+        found: dict[AgentSession, int] = {}
         for n in [n for n in self._sent if n <= echo]:
-            for session, heard_n in self._sent.pop(n).items():
-                session.acknowledged_n = heard_n
+            found |= self._sent.pop(n)
+        return list(found.items())
 
 
 _Item = (

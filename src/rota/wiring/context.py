@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rota.identity.authority import Authority
 from rota.identity.token_files import read_token, write_token
 from rota.identity.vault import Vault
 
@@ -15,7 +15,7 @@ class Context:
     vault: Vault
     directory: Path
     url: str
-    roots_pem: Callable[[], bytes] | None  # the authorities of an HTTPS server; None: plain text
+    authority: Authority | None  # whose roots the users of an HTTPS server trust; None: plain text
 
     def write(self, urls: list[str]) -> None:
         directory = self.directory.absolute()  # it is read from elsewhere
@@ -28,9 +28,9 @@ class Context:
         if not known:
             write_token(token_file, self.vault.make_server_token("local", now_ms))
         lines = [f'addr = "{",".join(urls)}"', f'token_file = "{token_file}"']
-        if self.roots_pem is not None:
+        if self.authority is not None:
             partial = directory / "ca.crt.new"  # clients read it at any moment
-            partial.write_bytes(self.roots_pem())
+            partial.write_bytes(self.authority.bundle.roots_pem)
             partial.replace(directory / "ca.crt")
             lines.append(f'ca = "{directory / "ca.crt"}"')
         write_token(_context_file(), "\n".join(lines))

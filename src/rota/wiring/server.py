@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -172,12 +172,7 @@ async def _doors(
     )
     tails, watchers = Tails(directory / "tails"), Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
-    nodes_dial = partial(_agent_ports, watchers, addresses, post)
-    leading = Leading(
-        *(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs),
-        note_signer=vault.note_watcher_ca,
-        refused=RefusedCalls(audit),
-    )
+    leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
@@ -191,8 +186,7 @@ async def _doors(
     local = Local(directory / "machines", Nodes())
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
-    roots = (lambda: authority.bundle.roots_pem) if web.scheme == "https" else None
-    context = Context(vault, directory, url, roots)
+    context = Context(vault, directory, url, authority if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
@@ -215,6 +209,16 @@ async def _doors(
             tails.close()
             audit.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
+
+
+def _leading(
+    post: Post, vault: Vault, servers: Callable[[], list[str]], specs: Specs | None, audit: AuditLog
+) -> Leading:
+    return Leading(
+        *(post.ttl_ms, post.surely_leads, servers, vault.may_watch, specs),
+        note_signer=vault.note_watcher_ca,
+        refused=RefusedCalls(audit),
+    )
 
 
 class _GrpcServers(NamedTuple):
