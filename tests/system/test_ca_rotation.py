@@ -59,6 +59,11 @@ def all_renewed(cluster: LocalCluster) -> bool:
     return not found["dependents"] and all(identity_of(cluster, one).is_current for one in cluster.numbers)
 
 
+def ready(cluster: LocalCluster) -> list[str]:
+    nodes = cluster.call("GET", "/v1/nodes").body["nodes"]
+    return [one["id"] for one in nodes if one["state"] == "ready"]
+
+
 def kinds(cluster: LocalCluster) -> set[str]:
     return {event["kind"] for event in cluster.call("GET", "/v1/events?since=0.0&limit=1000").body["events"]}
 
@@ -170,12 +175,22 @@ def test_an_overlap_that_is_over_ends_when_all_that_are_connected_have_renewed(t
 
 def test_a_leaked_key_ends_all_trust_at_once(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1, settings=QUICK) as cluster:
-        old = identity_of(cluster, 1)
+        old, spent = identity_of(cluster, 1), cluster.join_line()
         ended = cluster.rota("ca", "rotate", "--now")
         with pytest.raises(grpc.RpcError) as refused:
             renewal(cluster, old)
         until(lambda: cluster.node(1)["state"] == "lost", "its certificate is worth nothing")
         until(lambda: "get a line with `rota node token`" in cluster.agent_log(1), "it is told what to do")
+        cluster.kill_agent(1)
+        cluster.start_agent(1, ROTA_JOIN=cluster.join_line())
+        until(lambda: identity_of(cluster, 1).node_id != old.node_id, "it has joined again, as it was told")
+        until(lambda: len(ready(cluster)) == 1, "it is ready")
+        cluster.kill_agent(1)
+        cluster.start_agent(1, ROTA_JOIN=spent)
+        until(
+            lambda: "this node stays what it is" in cluster.agent_log(1), "a line that is spent does no harm"
+        )
+        until(lambda: len(ready(cluster)) == 1, "it is ready again")
 
         assert (ended.code, "join again" in ended.err) == (0, True)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

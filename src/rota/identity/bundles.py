@@ -55,6 +55,10 @@ class Bundle(NamedTuple):
         """The root that has signed the certificate itself."""
         return next((root for root in self.roots if is_issued_by(certificate, root)), None)
 
+    def trusts(self, fingerprint: str) -> bool:
+        """Whether the authority of a join line is among them."""
+        return any(certificates.fingerprint_of(root) == fingerprint for root in self.roots)
+
     def check_follows(self, held: "Bundle") -> None:
         """Raise Refused unless each root is held already, or one that is held vouches for it by a link.
 

@@ -310,7 +310,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         """The node's certificate: the one that is shown, or the one that a watcher states for its agent."""
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
-        if watcher is None or not self._leading.may_watch(watcher):
+        if watcher is None or not self._leading.may_watch(watcher) or self._authority.is_retired(shown):
             return shown
         stated = forwarding.stated_certificate(context)
         return stated if self._authority.vouches_for(stated) else shown

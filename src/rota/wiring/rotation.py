@@ -9,7 +9,7 @@ import structlog
 
 from rota.apiserver.rotation import Dependents
 from rota.identity.authority import Authority
-from rota.identity.errors import NotRotating
+from rota.identity.errors import NotRotating, Unsafe
 from rota.model.errors import Deposed, Unavailable
 
 log = structlog.get_logger("rota.server")
@@ -38,8 +38,7 @@ async def keep_rotation(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await news.wait()
-            with contextlib.suppress(Unavailable):
-                await follow()
+            await _follow(follow)
             if news.is_set():
                 news.clear()
                 await changed()
@@ -55,12 +54,21 @@ async def keep_rotation(
             await _finish(authority, now)
 
 
+async def _follow(follow: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await follow()
+    except Unavailable:
+        pass  # etcd is asked again at the next look
+    except (OSError, Unsafe) as error:
+        log.warning("the CA that servers share is not followed", reason=str(error))
+
+
 async def _finish(authority: Authority, now: datetime) -> None:
     try:
         await asyncio.to_thread(authority.finish, now)
     except NotRotating:  # an operator was faster
         return
-    except (Unavailable, Deposed, TimeoutError, OSError) as error:
+    except (Unavailable, Deposed, Unsafe, OSError) as error:  # TimeoutError is one of the last
         log.warning("the rotation of the CA is not finished", reason=str(error))
         return
     log.info("the rotation of the CA is finished", ca=authority.fingerprint)

@@ -163,7 +163,7 @@ async def _doors(
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
     audit = AuditLog(directory / AUDIT_FILE)
-    agent_server, controller_server = _grpc_servers(config, vault, audit)
+    agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
         agent=doors.open_agent_door(agent_server, config, served),
@@ -226,9 +226,10 @@ class _GrpcServers(NamedTuple):
     controllers: grpc.aio.Server
 
 
-def _grpc_servers(config: ServerConfig, vault: Vault, audit: AuditLog) -> _GrpcServers:
+def _grpc_servers(config: ServerConfig, authority: Authority, vault: Vault, audit: AuditLog) -> _GrpcServers:
     token_first = TokenFirst(vault, audit, admission(config, vault))
-    others = doors.ForwardedCalls(services.AGENT, services.WATCHER, refused=RefusedCalls(audit))
+    own, refused = (services.AGENT, services.WATCHER), RefusedCalls(audit)
+    others = doors.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
     return _GrpcServers(
         doors.grpc_server(doors.agent_bounds(), others, token_first),
         doors.grpc_server(doors.controller_bounds(config.grpc_server), token_first),
@@ -274,7 +275,9 @@ async def _rotate(
 
     async def changed() -> None:
         agents.end_retired()
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(
+            Unavailable, OSError
+        ):  # a full disk: the file is written with the next change
             await asyncio.to_thread(context.write, _urls(context.url, post))
 
     await keep_rotation(authority, partial(post.follow_authority, authority), depending, changed)

@@ -22,6 +22,7 @@ from rota.identity.certificates import Period
 from rota.identity.errors import Refused
 from rota.identity.tokens import JoinLine, JoinRole
 from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
+from rota.model.errors import NotAllowed, Unavailable
 from rota.store.lock import DirectoryLock
 from rota.watcher.edge import AgentEdge
 from rota.watcher.uplink import Uplink
@@ -79,22 +80,36 @@ def _attest(context: Any) -> forwarding.Metadata:
 
 
 def _identity(config: WatcherConfig, directory: Path) -> WatcherIdentity:
-    """The one this directory holds while it is good, else a new one by the join line."""
+    """The one this directory holds while it is good, else a new one by the join line.
+
+    A line of a CA that the watcher does not trust was made after its own was replaced: it counts, if it can
+    be used.
+    """
     held = load_watcher(directory)
     if held is not None and held.pair.period.end > datetime.now(UTC):
-        return held
+        if config.join is None or held.bundle.trusts(JoinLine.parse(config.join).fingerprint):
+            return held
+        try:
+            return _join(config, config.join, directory)
+        except (NotAllowed, Unavailable) as reason:
+            log.warning("not joined by the line; this watcher stays what it is", reason=str(reason))
+            return held
     if config.join is None:
         lacking = (
             "this watcher has not joined yet" if held is None else "this watcher's certificate has expired"
         )
         raise ConfigError("join", lacking, "get a line with `rota watcher token` and start with --join")
+    return _join(config, config.join, directory)
+
+
+def _join(config: WatcherConfig, line: str, directory: Path) -> WatcherIdentity:
     asked = WatcherRequest()
     body = {
         "csr": asked.request.decode(),
         "name": config.name or platform.node(),
         "role": JoinRole.WATCHER.value,
     }
-    answer = enroll(JoinLine.parse(config.join), body)
+    answer = enroll(JoinLine.parse(line), body)
     authorities = answer.get("authorities") or answer["ca"]
     joined = asked.accept(answer["certificate"].encode(), authorities.encode(), datetime.now(UTC))
     store_watcher(directory, joined)
