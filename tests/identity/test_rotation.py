@@ -239,6 +239,18 @@ def test_a_crash_between_the_files_is_mended_at_the_next_start(
     assert (directory / "ca.key").read_bytes() != before["ca.key"]
 
 
+def test_what_a_crash_has_left_half_written_is_removed(tmp_path: Path, now: datetime) -> None:
+    """It may hold keys. Nothing of the rotation has happened."""
+    directory = tmp_path / "ca"
+    authority = Authority.open(directory, now)
+    (directory / ".ca.json.0123456789abcdef.new").write_text('{"current": {"key":')
+
+    again = Authority.open(directory, now)
+
+    assert again.ring == authority.ring
+    assert not list(directory.glob("*.new")) + list(directory.glob(".*.new"))
+
+
 def test_a_change_that_cannot_be_published_has_not_happened(authority: Authority, now: datetime) -> None:
     def refuse(_: keyring.Keyring) -> None:
         raise TimeoutError

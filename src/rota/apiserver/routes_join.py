@@ -224,7 +224,7 @@ def _certify_watcher(api: Api, watcher: Watcher, csr: bytes, secret: str) -> byt
     try:
         certificate = api.authority.sign_watcher(csr, watcher.id, datetime.now(UTC))
         api.vault.use_join_token(secret, watcher.id, wall_ms())
-        api.vault.add_watcher(watcher)
+        api.vault.add_watcher(watcher.signed_by(api.authority.signer_of(certificate)))
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint=_NEW_WATCHER_TOKEN) from None
     except Refused as refusal:

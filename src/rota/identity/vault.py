@@ -130,8 +130,7 @@ class Vault:
         if any(one.id == watcher_id and one.ca != ca for one in self.list_watchers()):
             with self._changing() as change:
                 change.watchers = [
-                    msgspec.structs.replace(one, ca=ca) if one.id == watcher_id else one
-                    for one in change.watchers
+                    one.signed_by(ca) if one.id == watcher_id else one for one in change.watchers
                 ]
 
     def list_watchers(self) -> tuple[Watcher, ...]:
