@@ -24,7 +24,7 @@ _NAMED = 5  # in a refusal
 
 
 async def show_ca(request: Request) -> Response:
-    """Open to all: who joins compares the fingerprint."""
+    """Open to all: a machine that joins compares the fingerprint."""
     authority = api_of(request).authority
     trusted = [certificates.certificate_to_pem(root).decode() for root in authority.bundle.roots]
     return answer({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint, "trusted": trusted})
