@@ -9,7 +9,6 @@ import pytest
 from rota.apiserver.rotation import dependents
 from rota.identity import authority
 from rota.identity.tokens import Watcher
-from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility, NodeStatus, NodeWish
 from rota.store.memory import MemoryStore
@@ -44,22 +43,20 @@ async def test_nodes_depend_on_the_old_ca_while_they_could_come_back_by_it(tmp_p
         await add(server, shown(5, NodeState.LOST, NOW - 100 * DAY, before), "lapsed")
         await add(server, shown(6, NodeState.READY, None, ""), "worker")
         await add(server, shown(7, NodeState.READY, NOW + DAY, before), "revoked")
-        await server.put("apiserver", NodeWish(server_id(7), Eligibility.REVOKED))
+        await server.put("apiserver", NodeWish(node(7, "any").id, Eligibility.REVOKED))
+        joined_ms = round(NOW.timestamp() * 1000) - 3_600_000
+        await server.put("apiserver", msgspec.structs.replace(node(8, "quiet"), joined_at_ms=joined_ms))
         found = (await server.call("GET", ROTATION)).json
         refused = await server.call("POST", f"{ROTATION}/finish", {})
         forced = await server.call("POST", f"{ROTATION}/finish", {"force": True})
 
     assert started.status == 201
     assert started.json["overlap_until_ms"] - started.json["started_at_ms"] == 7 * 86_400_000
-    assert (found["nodes"], found["away"]) == (["late", "unknown"], ["away"])
+    assert (found["nodes"], found["away"]) == (["late", "unknown"], ["away", "quiet"])
     assert refused.status == 409
-    assert "needed by node late, node unknown, node away (away)" in refused.json["detail"]
+    assert "needed by node late, node unknown, node away (away), node quiet (away)" in refused.json["detail"]
     assert (forced.status, forced.json["phase"], forced.json["dependents"]) == (200, "stable", 0)
     assert [one["fingerprint"] for one in forced.json["retired"]] == [before]
-
-
-def server_id(number: int) -> NodeId:
-    return node(number, "any").id
 
 
 async def test_the_default_overlap_is_as_long_as_a_node_could_come_back(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Nodes and watchers whose certificates an older CA has signed -> what still depends on it."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rota.apiserver.certificates import CONNECTED
@@ -35,20 +35,24 @@ def dependents(mirror: Mirror, watchers: Iterable[Watcher], signs: Authority, no
     if overlap is None:
         return Dependents([], [], [])
     current = signs.fingerprint
-    nodes = [one for one in mirror.nodes.values() if _depends(one, current, signs.renewal_window, now)]
+    nodes = [one for one in mirror.nodes.values() if _depends(one, signs, overlap.begin, now)]
     names: dict[bool, list[str]] = {True: [], False: []}
     for one in sorted(nodes, key=lambda one: one.spec.name):
-        assert one.status is not None
-        names[one.status.state in CONNECTED].append(one.spec.name)
+        names[one.status is not None and one.status.state in CONNECTED].append(one.spec.name)
     # Later the last certificate of a watcher that the previous CA can have signed has expired.
     may_watch = now < overlap.begin + authority.SERVER_LIFE
     older = sorted(one.name for one in watchers if one.ca != current) if may_watch else []
     return Dependents(names[True], names[False], older)
 
 
-def _depends(node: NodeView, current: str, window: timedelta, now: datetime) -> bool:
-    status = node.status
-    if status is None or status.certificate_expires_at_ms is None or node.revoked:
+def _depends(node: NodeView, signs: Authority, started: datetime, now: datetime) -> bool:
+    status, spec = node.status, node.spec
+    if node.revoked or spec.dialled is not None:
         return False
-    usable_until_ms = status.certificate_expires_at_ms + window.total_seconds() * 1000
-    return status.certificate_ca != current and now.timestamp() * 1000 < usable_until_ms
+    if status is None:  # it has joined, and never connected
+        joined = datetime.fromtimestamp(spec.joined_at_ms / 1000, UTC)
+        return joined < started and now < joined + signs.node_usable
+    if status.certificate_expires_at_ms is None:
+        return False
+    end = datetime.fromtimestamp(status.certificate_expires_at_ms / 1000, UTC)
+    return status.certificate_ca != signs.fingerprint and now < end + signs.renewal_window
