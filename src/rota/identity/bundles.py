@@ -1,9 +1,9 @@
 """A bundle: certificates of all authorities that are trusted, and links by which one vouches for the next.
 
 A root is an authority's own certificate. A link is a cross-signed certificate: for the key of a newer
-authority, signed by the older one, under the same name (RFC 4210, "new with old"). A peer that shows its certificate with
-the link is accepted by verifiers that know either authority, so it never matters which side learns of a
-rotation first.
+authority, signed by the older one, under the same name (RFC 4210, "new with old"). A peer that shows its
+certificate with the link is accepted by verifiers that know either authority, so it never matters which side
+learns of a rotation first.
 """
 
 from collections.abc import Iterable
