@@ -28,7 +28,7 @@ from rota.model.errors import (
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
-from rota.model.limits import HEARTBEAT_MS, LOST_MS, SUSPECT_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS, ROTATION_SPREAD_MS, SUSPECT_MS
 from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.plan import ADOPTION
@@ -509,7 +509,8 @@ class AgentDoor(pb_grpc.AgentServicer):
             return
         if session.ca != (ca := self._authority.bundle.pem):
             session.ca = ca
-            trust = pb.Trust(ca=ca, spread_ms=session.spread_ms)
+            spread = max(session.spread_ms, ROTATION_SPREAD_MS * len(self._engine.mirror.nodes))
+            trust = pb.Trust(ca=ca, spread_ms=spread)
             session.say(pb.ToNode(epoch=self._engine.epoch, trust=trust))
 
     def end_retired(self) -> None:
