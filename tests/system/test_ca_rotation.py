@@ -12,6 +12,7 @@ import pytest
 
 from rota.agent import dial
 from rota.identity import certificates
+from rota.identity.audit import AUDIT_FILE
 from rota.identity.node_identity import NodeIdentity, Renewal, load_identity
 from rota.identity.tokens import JoinLine
 from rota.identity.watcher_identity import load_watcher
@@ -145,6 +146,9 @@ def test_an_end_is_refused_while_a_node_depends_on_the_old_ca_and_forced(patient
     assert "needed by node node-3" in refused.err
     assert "node-3: certificate of the old CA" in shown
     assert (forced.code, "join again" in forced.err) == (0, True)
+    audit = (patient.directory / "server" / AUDIT_FILE).read_text()
+    assert f"{ROTATION}/finish" in audit
+    assert "by force" in audit
     assert patient.node(1)["state"] == patient.node(2)["state"] == "ready"
 
 
