@@ -116,8 +116,12 @@ def test_what_was_signed_with_a_secret_is_accepted_until_the_next_rotation_is_fi
     key, sealed = tokens.key_for("7", "n1"), seals.seal("n1", b"spec")
     mark, (made, *_) = authority.origin_mark("10.0.0.1", b"body"), authority.api_secrets("ci", "key")
     accepted = []
-    for change in (lambda: authority.rotate(now, OVERLAP), lambda: authority.finish(now)) * 2:
-        change()
+    steps: list[Callable[[], object]] = [
+        lambda: authority.rotate(now, OVERLAP),
+        lambda: authority.finish(now),
+    ]
+    for step in steps * 2:
+        step()
         accepted.append(seals.unseal("n1", sealed) == b"spec")
         assert authority.is_origin("10.0.0.1", b"body", mark) is accepted[-1]
         assert (made in authority.api_secrets("ci", "key")) is accepted[-1]
