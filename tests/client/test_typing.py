@@ -136,7 +136,7 @@ def homes_of_types() -> dict[str, str]:
 
 
 def mypy(directory: Path) -> Errors:
-    command = [BIN / "mypy", "--strict", "--config-file=", "--output=json", "."]
+    command = [str(BIN / "mypy"), "--strict", "--config-file=", "--output=json", "."]
     found = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert not found.stderr, found.stderr
     errors = [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
@@ -145,7 +145,7 @@ def mypy(directory: Path) -> Errors:
 
 def pyright(directory: Path) -> Errors:
     (directory / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict"}))
-    command = [BIN / "basedpyright", "--pythonpath", sys.executable, "--outputjson"]
+    command = [str(BIN / "basedpyright"), "--pythonpath", sys.executable, "--outputjson"]
     found = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     errors = json.loads(found.stdout)["generalDiagnostics"]
     return {
