@@ -8,7 +8,7 @@ PURE_TESTS := $(wildcard $(addprefix tests/, architecture model engine controlle
 	apiserver agent properties scenarios wiring sim))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo lint check test nightly sim-night faults fuzz soak bench proto client lock format clean
+.PHONY: help venv demo lint check test nightly sim-night faults fuzz soak tenants bench proto client lock format clean
 
 help: ## print these verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,7 +40,7 @@ test: lint ## everything a change must pass; installs what the tests need of the
 	@$(PYTHON) tools/machine.py tests
 	$(BIN)/pytest -q -n 4 --dist worksteal --session-timeout=4500 -m "not nightly" tests
 
-nightly: test sim-night faults fuzz ## `test`, then what takes hours: long repetitions, many seeds, every fault count
+nightly: test sim-night faults fuzz tenants ## `test`, then what takes hours: long repetitions, many seeds, every fault count
 	$(BIN)/pytest -q -n 2 --dist worksteal -m nightly tests
 
 sim-night: venv ## 10,000 seeds of the simulator, then the search for every planted bug
@@ -56,6 +56,9 @@ fuzz: venv ## odd specs, hostile peers, raw bytes and 1,000 random histories (SE
 
 soak: venv ## a workload on a real cluster under chaos, then everything is checked (MINUTES=10)
 	$(BIN)/python bench/soak.py --chaos --minutes $(MINUTES)
+
+tenants: venv ## 100 tenants and an attacker among them; root, an otherwise idle machine (MINUTES=10, TENANTS=100)
+	$(BIN)/python bench/tenants.py --minutes $(MINUTES) --tenants $(or $(TENANTS),100)
 
 bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py

@@ -62,6 +62,29 @@ def test_of_too_many_the_earliest_to_end_go() -> None:
     assert gone(expire(fresh, RULES, Instant(100, 0))) == ["12", "11"]
 
 
+def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
+    mirror = Mirror()
+    owners = ["quiet"] * 2 + ["busy"] * 9 + ["other"] * 3
+    for number, namespace in enumerate(owners, 1):
+        job = JobId(str(number))
+        keep_seconds = 9_000.0 if namespace == "busy" and number > 5 else None
+        mirror.apply(JobSpec(job, "work", ("true",), 0, namespace=namespace, keep_seconds=keep_seconds))
+        mirror.apply(JobStatus(job, JobState.SUCCEEDED, ended_ms=number))
+    fresh = Mirror()
+    records: list[Record] = [job.spec for job in mirror.jobs.values()]
+    fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
+
+    assert gone(expire(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
+    assert gone(apply(mirror, expire(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
+    assert gone(expire(mirror, RULES._replace(jobs=4), Instant(100, 0))) == ["7", "8", "9", "12", "10", "13"]
+
+
+def test_those_that_are_too_old_make_room_for_the_others() -> None:
+    mirror = mirror_with(*[0] * 3, *[HOUR_MS] * 9)
+
+    assert gone(expire(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
+
+
 def test_a_job_says_itself_how_long_it_is_kept() -> None:
     mirror = mirror_with(0, keep_seconds=10)
 

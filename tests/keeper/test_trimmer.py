@@ -144,6 +144,18 @@ def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: K
     assert len(said(keeper, "8", attempt=2).data) == 3_000_000
 
 
+def test_the_output_of_the_job_that_wrote_most_goes_before_an_older_one(keeper: Keeper, agent: Agent) -> None:
+    for job, written in (("7", 1_000_000), ("8", 9_000_000), ("9", 3_000_000)):
+        agent.start(job, "head", "-c", str(written), "/dev/zero")
+        agent.wait_ended(int(job) - 6)
+    keep(keeper, node_bytes=5_000_000)
+    wait_until(lambda: any(keeper.segments(job) == [] for job in ("7", "8")), "room")
+
+    assert said(keeper, "8") == Told(b"", 9_000_000)
+    assert len(said(keeper, "7").data) == 1_000_000
+    assert len(said(keeper, "9").data) == 3_000_000
+
+
 def test_a_segment_that_is_gone_gives_its_number_to_no_other(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo index $ROTA_INDEX")
     agent.wait_ended()

@@ -7,7 +7,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.namespace import Namespace
-from rota.model.shape import Constraint, Op, Term
+from rota.model.shape import Constraint, Op, RunMode, Term
 from rota.model.sync import Said
 from rota.scheduler import deadline
 from rota.scheduler.plan import Scheduler
@@ -56,6 +56,28 @@ def test_namespaces_share_by_weight() -> None:
     rounds.go()
 
     assert (sum(live(rounds, *big)), sum(live(rounds, *small))) == (6, 2)
+
+
+def served(owners: list[dict[str, str]], turns: int) -> list[int]:
+    """How many tasks of each owner's array a node with one place is given, one after the other."""
+    rounds = cluster(1000)
+    once = RunMode.AT_MOST_ONCE  # which is never handed out ahead of its place
+    jobs = submit(rounds, *(job_spec(n, count=50, run=once, **owner) for n, owner in enumerate(owners, 1)))
+    for turn in range(turns):
+        rounds.go(10 * turn)
+        [(job, index)] = [(job, index) for job in jobs for index in placements(rounds.mirror, job)]
+        rounds.said("n0", int(job), Said.EXITED, (index, 1), ms=10 * turn, exit_code=0)
+    return [rounds.mirror.jobs[job].tally.ended for job in jobs]
+
+
+def test_namespaces_take_turns_where_there_are_fewer_places_than_namespaces() -> None:
+    assert served([{"namespace": "first"}, {"namespace": "second"}, {"namespace": "third"}], 9) == [3, 3, 3]
+
+
+def test_users_of_a_namespace_take_turns_where_there_are_fewer_places_than_users() -> None:
+    owners = [{"namespace": "one", "user": "a"}, {"namespace": "one", "user": "b"}, {"namespace": "other"}]
+
+    assert served(owners, 8) == [2, 2, 4]
 
 
 def test_a_higher_priority_goes_before_any_share() -> None:

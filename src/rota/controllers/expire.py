@@ -1,7 +1,7 @@
 """Jobs that ended long ago, or are too many -> gone; a day later so are their submit keys."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, Wakes
@@ -68,15 +68,21 @@ def _chosen(view: View, rules: Retention, now: Instant) -> dict[JobId, list[Key]
 
 
 def _expired(past: Past, rules: Retention, now: Instant) -> Iterator[JobId]:
-    """Each once: too many, the earliest first; too old; and those whose own time is over."""
-    excess = max(0, past.size - rules.jobs)
-    for place, (job, ended_ms) in enumerate(past.ended.items()):
-        if place >= excess and ended_ms + rules.age_ms > now.ms:
-            break
+    """Each once: too old; those whose own time is over; and then as many as there are still too many."""
+    over: set[JobId] = set()
+    for job in chain(_aged(past, rules, now), past.due(now.ms)):
+        over.add(job)
         yield job
-    crowded = dict.fromkeys(islice(past.kept, max(0, excess - len(past.ended))))
-    yield from crowded
-    yield from (job for job in past.due(now.ms) if job not in crowded)
+    excess = past.size - len(over) - rules.jobs
+    if excess > 0:
+        yield from islice((job for job in past.crowd() if job not in over), excess)
+
+
+def _aged(past: Past, rules: Retention, now: Instant) -> Iterator[JobId]:
+    for job, ended_ms in past.ended.items():
+        if ended_ms + rules.age_ms > now.ms:
+            return
+        yield job
 
 
 def _forgotten(past: Past, now: Instant) -> Iterator[JobId]:

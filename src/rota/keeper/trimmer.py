@@ -1,6 +1,7 @@
 """Output is looked at while it grows: kept within bounds, and marked with the time it arrived."""
 
 import contextlib
+import heapq
 import os
 import sys
 import time
@@ -146,7 +147,11 @@ class Kept(NamedTuple):
 
 
 class Retention:
-    """Segments go as a whole, the one written to longest ago first; the index says what was there."""
+    """Segments go as a whole; the index says what was there.
+
+    Where there is too much it is the earliest of the job that has most of it, so that a job that writes
+    without end crowds out its own output before that of others.
+    """
 
     def __init__(self, root: str, work: Work, outputs: Outputs) -> None:
         self._logs = f"{root}/logs"
@@ -155,17 +160,26 @@ class Retention:
 
     def look(self) -> None:
         keeping = self._outputs.keeping
-        segments = sorted(self._segments())
-        left_bytes = sum(segment.size_bytes for segment in segments)
         oldest_ns = time.time_ns() - keeping.age_ms * 1_000_000
-        for segment in segments:
-            if left_bytes <= keeping.node_bytes and segment.written_ns >= oldest_ns:
+        segments = [
+            segment
+            for segment in sorted(self._segments())
+            if segment.written_ns >= oldest_ns or not self._drop(segment)
+        ]
+        left_bytes = sum(segment.size_bytes for segment in segments)
+        for segment in crowd(segments):
+            if left_bytes <= keeping.node_bytes:
                 return
-            with self._work.lock:
-                is_ours = self._outputs.let_go(segment.job, segment.number)
-            if is_ours:
-                self._delete(segment)
+            if self._drop(segment):
                 left_bytes -= segment.size_bytes
+
+    def _drop(self, segment: Kept) -> bool:
+        """Delete it, unless a live attempt holds it."""
+        with self._work.lock:
+            is_free = self._outputs.let_go(segment.job, segment.number)
+        if is_free:
+            self._delete(segment)
+        return is_free
 
     def _segments(self) -> Iterator[Kept]:
         with contextlib.suppress(FileNotFoundError), os.scandir(self._logs) as jobs:
@@ -180,6 +194,21 @@ class Retention:
                 pass
             except OSError as error:
                 print(f"output: cannot be deleted: {error}", file=sys.stderr)
+
+
+def crowd(segments: list[Kept]) -> Iterator[Kept]:
+    """All of them, each time the earliest of the job that has most bytes left; the earliest job first."""
+    by_job: dict[str, list[Kept]] = {}
+    for segment in sorted(segments, reverse=True):
+        by_job.setdefault(segment.job, []).append(segment)
+    largest = [(-sum(one.size_bytes for one in its), its[-1], its) for its in by_job.values()]
+    heapq.heapify(largest)
+    while largest:
+        held, earliest, its = heapq.heappop(largest)
+        its.pop()
+        yield earliest
+        if its:
+            heapq.heappush(largest, (held + earliest.size_bytes, its[-1], its))
 
 
 def _segments(job: os.DirEntry[str]) -> list[Kept]:

@@ -45,6 +45,8 @@ class Accounts:
     def __init__(self) -> None:
         self.of_namespace: dict[str, dict[str, int]] = {}
         self.of_owner: dict[Owner, dict[str, int]] = {}
+        self.served: dict[str | Owner, int] = {}  # by namespace and by owner: when it was last given room
+        self._servings = 0  # which is counted, so that a smaller number is longer ago
         self.released: dict[str, int] = {}  # by namespace: how often it gave something back
         self.kept: dict[str, Kept] = {}  # by namespace; what is empty has no entry
 
@@ -61,6 +63,9 @@ class Accounts:
         ours = self.of_namespace.setdefault(owner.namespace, {})
         if tasks < 0:
             self.released[owner.namespace] = self.released.get(owner.namespace, 0) + 1
+        else:
+            self._servings += 1
+            self.served[owner.namespace] = self.served[owner] = self._servings
         for held in (ours, self.of_owner.setdefault(owner, {})):
             held[TASKS] = held.get(TASKS, 0) + tasks
             for resource, amount in needs:

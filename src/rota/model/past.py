@@ -2,7 +2,9 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterator
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from typing import NamedTuple
 
 from rota.model.ids import JobId, Key
 from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
@@ -10,6 +12,13 @@ from rota.model.lifecycle import JobState
 
 _DUE_SPARE = 64  # entries of jobs that are gone, so that the heap is rarely made again
 Series = tuple[str, str]  # a namespace, and what jobs of it are runs of
+
+
+class Ended(NamedTuple):
+    """Ended jobs of a namespace, as sets in the order in which they go when there are too many."""
+
+    plain: dict[JobId, None]  # the earliest first
+    kept: dict[JobId, None]  # with a time of their own
 
 
 class Past:
@@ -23,6 +32,8 @@ class Past:
         self.last: dict[Series, JobId] = {}  # the newest that succeeded, of those that are remembered
         self._succeeded: dict[Series, list[int]] = {}  # all of them, sorted
         self._series_of: dict[JobId, Series] = {}  # of these
+        self._ended_in: dict[str, Ended] = {}  # by namespace; what is empty has no entry
+        self._namespace_of: dict[JobId, str] = {}  # of all that have ended
         self._due: list[tuple[int, JobId]] = []  # a heap of `kept` by time; some may be kept no more
 
     @property
@@ -31,9 +42,13 @@ class Past:
 
     def end(self, spec: JobSpec, status: JobStatus) -> None:
         ended_ms = status.ended_ms or 0
+        ours = self._ended_in.setdefault(spec.namespace, Ended({}, {}))
+        self._namespace_of[spec.id] = spec.namespace
         if spec.keep_seconds is None:
             self.ended[spec.id] = ended_ms
+            ours.plain[spec.id] = None
         else:
+            ours.kept[spec.id] = None
             until_ms = ended_ms + round(spec.keep_seconds * 1000)
             self.kept[spec.id] = until_ms
             heappush(self._due, (until_ms, spec.id))
@@ -61,8 +76,25 @@ class Past:
                 yield job
             places += (2 * place + 2, 2 * place + 1)
 
+    def crowd(self) -> Iterator[JobId]:
+        """All that have ended, in the order in which they go when there are too many.
+
+        Each time it is one of the namespace that has most, so that none can crowd out the jobs of others.
+        """
+        queues = {name: chain(ours.plain, ours.kept) for name, ours in self._ended_in.items()}
+        largest = [(-len(ours.plain) - len(ours.kept), name) for name, ours in self._ended_in.items()]
+        heapify(largest)
+        while largest:
+            left, name = largest[0]
+            yield next(queues[name])
+            if left == -1:
+                heappop(largest)
+            else:
+                heapreplace(largest, (left + 1, name))
+
     def forget(self, job: JobId) -> None:
         self.ended.pop(job, None)
+        self._leave(job)
         if self.kept.pop(job, None) is not None and len(self._due) > 2 * len(self.kept) + _DUE_SPARE:
             self._due = [(until_ms, one) for one, until_ms in self.kept.items()]
             heapify(self._due)
@@ -70,6 +102,16 @@ class Past:
             self._forget_success(job, self._series_of.pop(job))
         if job in self.key_of and job not in self.gone:
             self.orphans[job] = None
+
+    def _leave(self, job: JobId) -> None:
+        namespace = self._namespace_of.pop(job, None)
+        if namespace is None:
+            return
+        ours = self._ended_in[namespace]
+        ours.plain.pop(job, None)
+        ours.kept.pop(job, None)
+        if not (ours.plain or ours.kept):
+            del self._ended_in[namespace]
 
     def _forget_success(self, job: JobId, series: Series) -> None:
         """When the newest goes, the one before it is the last again, as after a restart."""
@@ -97,5 +139,9 @@ class Past:
     def settle(self, jobs: Container[JobId]) -> None:
         """Everything was read at once, in any order."""
         self.ended = dict(sorted(self.ended.items(), key=lambda one: one[1]))
+        for ours in self._ended_in.values():
+            in_order = sorted(ours.plain, key=lambda job: self.ended[job])
+            ours.plain.clear()
+            ours.plain.update(dict.fromkeys(in_order))
         self.gone = dict(sorted(self.gone.items(), key=lambda one: one[1].at_ms))
         self.orphans = {job: None for job in self.key_of if job not in jobs and job not in self.gone}

@@ -101,9 +101,10 @@ class Hello(msgspec.Struct, frozen=True):
     drain: Drain | None = None
     certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
     session: int = 0  # grows with each connection of a boot; 0: the node is older and does not tell
+    certificate_ca: str = ""  # fingerprint of the authority that signed its certificate
 
-    def with_certificate(self, expires_at_ms: int | None) -> Self:
-        return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms)
+    def with_certificate(self, expires_at_ms: int, ca: str) -> Self:
+        return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms, certificate_ca=ca)
 
 
 class Report(msgspec.Struct, frozen=True):

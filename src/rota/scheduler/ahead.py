@@ -12,7 +12,7 @@ from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.scheduler.backfill import Promise, promise
-from rota.scheduler.order import Head, Shares, Turns, is_impatient, may_start
+from rota.scheduler.order import Head, Shares, Standing, Turns, is_impatient, may_start
 from rota.scheduler.place import Seating, barring, refusing
 from rota.scheduler.preempt import Name, find_victims
 
@@ -37,8 +37,8 @@ def count_before(view: View, spec: JobSpec) -> int:
     return sum(_before(turns, spec.order, shares.of(line.owner), mine) for line, turns in view.waiting())
 
 
-def _before(turns: Sequence[Turn], own: Turn, share: tuple[float, float], mine: tuple[float, float]) -> int:
-    """Of a line: all of higher priority; of the same, those that hold less, or as much and came earlier."""
+def _before(turns: Sequence[Turn], own: Turn, share: Standing, mine: Standing) -> int:
+    """Of a line: all of higher priority; of the same, all of owners before ours, or earlier ones of ours."""
     if share == mine:
         return bisect_left(turns, own)
     return bisect_left(turns, (own[0] + (share < mine),))

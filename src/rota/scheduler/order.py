@@ -1,8 +1,9 @@
-"""Whose turn is it? Priority first, then who holds the least of its share, then deadline and age."""
+"""Whose turn is it? By priority, then the least share held, then the longest wait for a turn, then age."""
 
 import heapq
 from collections.abc import Sequence
 from itertools import repeat
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,20 @@ _NO_QUOTA = Namespace("")
 _UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_A_TRY)))
 _CANCELED, _STOPPING = int(Phase.CANCELED), int(Phase.STOPPING)
 _REJECT = Unschedulable.REJECT  # enum members are slow to look up, and this one is asked for at every turn
+
+
+class Standing(NamedTuple):
+    """An owner's place between others of the same priority: the smallest has the next turn.
+
+    Where there are fewer places than owners, each that has just ended a task holds as little as those that
+    wait. By the age of their jobs the same few would be served until their arrays are done: so owners whose
+    shares are equal take turns.
+    """
+
+    namespace_share: float = 0.0  # by its weight
+    share: float = 0.0
+    namespace_served: int = 0  # when it was last given room, as a number that grows; 0: never
+    served: int = 0
 
 
 class Head(msgspec.Struct, frozen=True, order=True):
@@ -58,15 +73,15 @@ class Shares:
         totals = room.capacity[:, : room.size].sum(axis=1).tolist() if room.size else []
         return {resource: max(1, totals[row]) for resource, row in room.rows.items() if totals}
 
-    def of(self, owner: Owner) -> tuple[float, float]:
-        """Its namespace's share by weight, then its own."""
+    def of(self, owner: Owner) -> Standing:
         weight = self._namespaces.get(owner.namespace, _NO_QUOTA).weight
         held, placed = self._accounts, self._placed
         ours = self._share(
             held.of_namespace.get(owner.namespace, {}), placed.of_namespace.get(owner.namespace, {})
         )
         mine = self._share(held.of_owner.get(owner, {}), placed.of_owner.get(owner, {}))
-        return ours / weight, mine
+        served = held.served
+        return Standing(ours / weight, mine, served.get(owner.namespace, 0), served.get(owner, 0))
 
     def left(self, spec: JobSpec) -> int | None:
         """How many more of its tasks its namespace's quota allows; None: any number."""
@@ -103,7 +118,7 @@ class Shares:
 
 
 class Turns:
-    """All lines: per owner the earliest turn, between owners the smaller share, above all the priority."""
+    """All lines: per owner the earliest turn, between owners the smaller standing, above all the priority."""
 
     def __init__(self, shares: Shares, heads: list[Head]) -> None:
         self._shares = shares
@@ -111,15 +126,15 @@ class Turns:
         for head in heads:
             self._lines.setdefault(head.line.owner, []).append(head)
         self._alone = len(self._lines) == 1
-        self._owners: list[tuple[int, tuple[float, float], Turn, Owner]] = []
+        self._owners: list[tuple[int, Standing, Turn, Owner]] = []
         for owner, lines in self._lines.items():
             heapq.heapify(lines)
             self._stand(owner)
 
     def pop(self) -> Head | None:
         while self._owners:
-            _, share, _, owner = heapq.heappop(self._owners)
-            if share != self._share(owner):  # others of its namespace were placed meanwhile
+            _, standing, _, owner = heapq.heappop(self._owners)
+            if standing != self._standing(owner):  # others of its namespace were placed meanwhile
                 self._stand(owner)
                 continue
             return heapq.heappop(self._lines[owner])
@@ -137,10 +152,10 @@ class Turns:
         lines = self._lines[owner]
         if lines:
             turn = lines[0].turn
-            heapq.heappush(self._owners, (turn[0], self._share(owner), turn, owner))
+            heapq.heappush(self._owners, (turn[0], self._standing(owner), turn, owner))
 
-    def _share(self, owner: Owner) -> tuple[float, float]:
-        return (0.0, 0.0) if self._alone else self._shares.of(owner)
+    def _standing(self, owner: Owner) -> Standing:
+        return Standing() if self._alone else self._shares.of(owner)
 
 
 def count_begun(job: JobView) -> int:

@@ -298,6 +298,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "drain": one,
         "away": one,
         "resubmission": one,
+        "again": one,
     },
     "Resubmission": {"job": _JOB, "record": Text(RECORD_BYTES_MAX)},
     "Hello": {
@@ -315,6 +316,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
     "Beat": {"load": one},
     "Leave": {"reason": Text()},
     "Away": {"reason": Text()},
+    "Again": {},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
     "Report": {"jobs": Many(JOBS_MAX), "load": one},
     "JobClaims": {
@@ -408,6 +410,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "resubmit": one,
         "open_outputs": one,
         "alive": one,
+        "trust": one,
     },
     "Alive": {"echo": _COUNTER},
     "Resubmit": {"jobs": Texts(ID_LENGTH_MAX, JOBS_MAX)},
@@ -419,6 +422,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
     },
     "Pace": {"report_interval_ms": Number(3_600_000), "spread_ms": Number(86_400_000)},
     "Servers": {"addresses": Texts(300, 1_000)},
+    "Trust": {"ca": Text(64 * 1024), "spread_ms": Number(86_400_000)},
     "Orders": {
         "echo": _COUNTER,
         "stored": _COUNTER,
@@ -606,10 +610,11 @@ _WATCHER: dict[str, dict[str, Check]] = {
         "words": Many(JOBS_MAX),
         "ended": Many(JOBS_MAX),
         "addresses": Texts(300, 1_000),
+        "ca": Text(64 * 1024),
     },
     "EndedSession": {"session": _COUNTER, "code": Number(16), "reason": Text()},
     "RenewWatcherRequest": {"csr": Text(16 * 1024)},
-    "RenewWatcherReply": {"certificate": Text(64 * 1024)},
+    "RenewWatcherReply": {"certificate": Text(64 * 1024), "ca": Text(64 * 1024)},
 }
 
 _OURS = _FROM_NODE | _TO_NODE | _FROM_CONTROLLER | _WATCHER
