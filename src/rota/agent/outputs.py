@@ -1,4 +1,4 @@
-"""What a job left in its output directory: a list, or a tar archive, without following links. [I/O]"""
+"""What a task left in its output directory: a list, or a tar archive, without following links. [I/O]"""
 
 import asyncio
 import contextlib
@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from rota.keeper.reports import OUT
+from rota.keeper.task_dirs import PLACE
 from rota.wire.agent import DONE
 from rota.wire.generated import agent_pb2 as pb
 
@@ -49,10 +51,12 @@ async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIte
         yield pb.LogChunk(id=request.id, error=f"cannot be read: {error.strerror}", code="unavailable")
 
 
-def listed(root: Path, job: str) -> list[tuple[str, int]]:
-    """The paths and sizes of what a job left here; empty if that cannot be told."""
+def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
+    """The paths and sizes of what a task left here; empty if that cannot be told."""
     try:
-        top_fd = _open_top(root, job)
+        top_fd = _open_top(root, job, index)
+        if top_fd is None:
+            return []
         try:
             return [(file.path, file.found.st_size) for file in _walk(top_fd)]
         finally:
@@ -77,9 +81,10 @@ def beneath(directory: Path, name: str) -> Iterator[int]:
 
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
-        top_fd = _open_top(root, request.job)
-        opened.callback(os.close, top_fd)
-        files = _chosen(list(_walk(top_fd)), list(request.paths))
+        top_fd = _open_top(root, request.job, request.index)
+        if top_fd is not None:
+            opened.callback(os.close, top_fd)
+        files = _chosen([] if top_fd is None else list(_walk(top_fd)), list(request.paths))
         if request.list:
             yield "".join(map(_line, files)).encode()
             return
@@ -88,15 +93,25 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
             problem = f"the outputs are {total} bytes, and this node sends at most {most_bytes}"
             raise _Refused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
         for file in files:
+            assert top_fd is not None
             yield from _archived(top_fd, file)
         yield _END
 
 
-def _open_top(root: Path, job: str) -> int:
+def _open_top(root: Path, job: str, index: int) -> int | None:
+    """The output directory of a task; None: it left nothing.
+
+    A keeper that was started before an upgrade may have one for all tasks of a job.
+    """
     try:
         if not job.isdecimal():
             raise FileNotFoundError(job)
-        return os.open(root / "work" / job / "out", _BENEATH)
+        tasks = root / PLACE / job
+        if not tasks.is_dir():
+            return os.open(root / "work" / job / OUT, _BENEATH)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(tasks / str(index) / OUT, _BENEATH)
+        return None
     except (FileNotFoundError, NotADirectoryError):
         raise _Refused("not_found", "the outputs are no longer on the node") from None
 

@@ -239,9 +239,10 @@ class LogRequest(NamedTuple):
 
 
 class OutputsRequest(NamedTuple):
-    """What a job left on a node: which files, or what is in them."""
+    """What a task left on a node: which files, or what is in them."""
 
     job: JobId
+    task: int
     paths: tuple[str, ...]  # none: all
     names_only: bool
 

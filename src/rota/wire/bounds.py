@@ -514,7 +514,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "until_ms": _TIME,
         "tail_lines": _COUNTER,
     },
-    "OpenOutputs": {"id": _COUNTER, "job": _JOB, "paths": Texts(PATH_BYTES_MAX, 1_000)},
+    "OpenOutputs": {"id": _COUNTER, "job": _JOB, "index": _INDEX, "paths": Texts(PATH_BYTES_MAX, 1_000)},
     "CloseLog": {"id": _COUNTER},
     "LogDone": {},
     "TailsKept": {},

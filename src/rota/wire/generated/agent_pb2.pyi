@@ -613,16 +613,18 @@ class OpenLog(_message.Message):
     def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., tail_lines: _Optional[int] = ..., tail_of_both: bool = ...) -> None: ...
 
 class OpenOutputs(_message.Message):
-    __slots__ = ("id", "job", "paths", "list")
+    __slots__ = ("id", "job", "paths", "list", "index")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PATHS_FIELD_NUMBER: _ClassVar[int]
     LIST_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     paths: _containers.RepeatedScalarFieldContainer[str]
     list: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., paths: _Optional[_Iterable[str]] = ..., list: bool = ...) -> None: ...
+    index: int
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., paths: _Optional[_Iterable[str]] = ..., list: bool = ..., index: _Optional[int] = ...) -> None: ...
 
 class CloseLog(_message.Message):
     __slots__ = ("id",)
