@@ -49,6 +49,14 @@ class Signing(Door):
         return pb.RenewReply(certificate=certificate, ca=b"of somebody else")
 
 
+class Rotating(Signing):
+    """A server that names all of its authorities."""
+
+    async def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802 - gRPC chooses this name
+        reply = await super().Renew(request, context)
+        return pb.RenewReply(certificate=reply.certificate, ca=self._authority.bundle.pem)
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority.open(tmp_path / "ca", datetime.now(UTC) - YEAR)
@@ -79,6 +87,27 @@ async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
     assert held.identity.period.end > before.period.end
     assert held.identity.key_pem != before.key_pem
     assert held.identity.ca_pem == before.ca_pem, "the node goes on trusting the authority it joined"
+    assert load_identity(tmp_path / "node") == held.identity
+
+
+async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
+    tmp_path: Path, authority: Authority
+) -> None:
+    warned: list[str] = []
+    async with credentials(tmp_path, Rotating(authority), warned) as (held, stub):
+        before = held.identity
+        authority.rotate(datetime.now(UTC), YEAR)
+        async with asyncio.TaskGroup() as tasks:
+            renewing = tasks.create_task(held.keep_current(stub))
+            await held.trust(b"of somebody else", 0.0)
+            await held.trust(authority.bundle.pem, 0.1)
+            learned = held.identity
+            await renewing
+
+    assert [line.partition(":")[0] for line in warned] == ["authorities not trusted"]
+    assert learned.cert_pem == before.cert_pem
+    assert held.identity.is_current
+    assert len(held.identity.bundle.roots) == 2
     assert load_identity(tmp_path / "node") == held.identity
 
 

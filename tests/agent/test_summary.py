@@ -19,9 +19,9 @@ GOOD = Claim(0, 1, Said.EXITED, 0, started_at_ms=5)
 @pytest.fixture
 def left(tmp_path: Path) -> Path:
     """The file that the task left; beside it is the directory of its outputs."""
-    (tmp_path / "work/1/.rota").mkdir(parents=True)
-    (tmp_path / "work/1/out").mkdir()
-    return tmp_path / "work/1/.rota/0.1.json"
+    (tmp_path / "tasks/1/0/report").mkdir(parents=True)
+    (tmp_path / "tasks/1/0/out").mkdir()
+    return tmp_path / "tasks/1/0/report/1.json"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_file_that_cannot_be_posted_is_named(tmp_path: Path, left: Path, text:
 
 
 def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path, left: Path) -> None:
-    out = tmp_path / "work/1/out"
+    out = tmp_path / "tasks/1/0/out"
     for number in range(100):
         (out / f"{number:03}{'x' * 240}").touch()
     os.close(os.open(os.fsencode(out) + b"/0\xff", os.O_CREAT))

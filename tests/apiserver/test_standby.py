@@ -177,6 +177,7 @@ def test_of_each_route_it_is_known_who_answers() -> None:
         "/v1/store/backup",
         "/v1/tokens",
         "/v1/watchers",
+        "/v1/ca/rotation",
     }
     assert by_where[Where.HERE] == set(standby._HERE)
     assert by_where[Where.MIRROR] == set(standby._MIRROR)

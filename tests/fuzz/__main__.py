@@ -51,7 +51,9 @@ def _play_all(seeds: range, steps: int, processes: int | None, until: float) -> 
     with multiprocessing.Pool(processes, _ignore_interrupts) as pool, contextlib.suppress(KeyboardInterrupt):
         for played in _timely(pool.imap_unordered(_play, [(seed, steps) for seed in seeds]), until):
             kinds[played.failure.kind if played.failure else "held"] += 1
-            failed += [played] if played.failure else []
+            if played.failure:
+                failed.append(played)
+                print(f"  seed {played.seed}: {played.failure.kind}", flush=True)
             if sum(kinds.values()) % 50 == 0:
                 print(f"  {sum(kinds.values()):,} of {len(seeds):,}: {dict(kinds)}", flush=True)
     for kind, count in kinds.most_common():

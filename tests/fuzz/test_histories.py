@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from rota.model.attempt import EVICTED, AttemptBlock
+from rota.model.columns import Draft
+from rota.model.ids import JobId
 from rota.model.room import Room
-from tests.fuzz.history import Step, history, play, shrink
+from rota.scheduler.blocked import BlockedLines
+from rota.store import codec
+from tests.fuzz.history import Step, history, parts, play, shrink
 
 SEEDS = range(20, 60)
 STEPS = 60
@@ -43,6 +48,25 @@ def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatc
     assert failure is not None
     assert failure.kind == kind
     assert len(few) < 8
+
+
+def test_planted_loss_of_a_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BlockedLines, "grown", lambda *_: [])
+
+    kind = next(found[1] for seed in SEEDS if (found := _failing(seed)))
+
+    assert kind == "overlooked attempt"
+
+
+def test_tasks_of_one_block_are_overlooked_one_by_one() -> None:
+    block = AttemptBlock.new(JobId("1"), 0, 4)
+    one, other = Draft(block), Draft(block)
+    one["flags"][1] = other["flags"][2] = EVICTED
+    before, first, second = map(codec.encode, (block, one.done(), other.done()))
+
+    assert parts(block.key, before, first) == ["attempt/1/0 task 1"]
+    assert parts(block.key, before, second) == ["attempt/1/0 task 2"]
+    assert parts(block.key, None, second) == ["attempt/1/0 task 2"]
 
 
 def _failing(seed: int) -> tuple[list[Step], str] | None:

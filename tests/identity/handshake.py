@@ -77,7 +77,7 @@ def _client_context(node: NodeIdentity | None, ca_pem: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=ca_pem.decode())
     if node is not None:
-        _load_chain(context, node.cert_pem, node.key_pem)
+        _load_chain(context, node.chain_pem, node.key_pem)
     return context
 
 

@@ -163,7 +163,7 @@ class Keeper:
 
     def wait_stocked(self) -> None:
         """Until it has made ahead what it wants to have, and rests."""
-        wait_until((self.root / "spare" / "work" / str(MOST - 1) / "out").is_dir, "a full stock")
+        wait_until((self.root / "spare" / "tasks" / str(MOST - 1) / "0" / "out").is_dir, "a full stock")
 
     def agent(self) -> Agent:
         agent = Agent(self.root)

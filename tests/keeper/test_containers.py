@@ -134,7 +134,7 @@ def test_it_starts_in_its_own_directory_with_its_own_environment_and_nothing_of_
     assert here == str(work)
     assert env["GREETING"] == "hi  there='x'"
     assert (env["ROTA_JOB_ID"], env["ROTA_ATTEMPT"], env["ROTA_NODE"]) == ("1", "1", "n1")
-    assert (work / "out" / "it").read_text() == "made\n"
+    assert (boxed.keeper.root / "tasks" / "1" / "0" / "out" / "it").read_text() == "made\n"
     assert not set(env) & {"PYTHONPATH", "VIRTUAL_ENV", "LANG", "USER", "ROTA_KEEPER"}
 
 
@@ -163,7 +163,7 @@ def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
     row = boxed.run('id -u; id -g; touch "$ROTA_OUTPUT_DIR/it"', user="1234:4321")
 
     assert (row[EXIT_CODE], boxed.output()) == (0, "1234\n4321\n")
-    assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == 1234
+    assert (boxed.keeper.root / "tasks" / "1" / "0" / "out" / "it").stat().st_uid == 1234
 
 
 @needs("root")
@@ -265,7 +265,9 @@ def test_its_user_is_the_jobs_own_where_the_node_gives_one(boxed: Boxed) -> None
     assert row[EXIT_CODE] == 0
     uid = int(boxed.output())
     assert FIRST <= uid <= LAST if ROOT else uid == 0
-    assert (boxed.keeper.root / "work" / "1" / "out" / "it").stat().st_uid == (uid if ROOT else os.geteuid())
+    assert (boxed.keeper.root / "tasks" / "1" / "0" / "out" / "it").stat().st_uid == (
+        uid if ROOT else os.geteuid()
+    )
 
 
 def test_a_missing_image_is_the_jobs_own_fault(boxed: Boxed) -> None:

@@ -4,12 +4,14 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rota.keeper.process import cells, trees
 from rota.keeper.process.users import FIRST, LAST, User, Users
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -157,6 +159,32 @@ def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper
     assert next(row for row in agent.ended if row[0] == "8")[4] == 0
 
 
+class PowerlessKeeper(Keeper):
+    """Of root, in a container that may make no namespaces."""
+
+    def command(self) -> list[str]:
+        first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
+        return [sys.executable, "-c", f"{first}; os.execv(sys.argv[1], sys.argv[1:])", *super().command()]
+
+
+@needs("pid namespaces")
+def test_a_node_says_how_its_tasks_are_kept_apart(keeper: Keeper) -> None:
+    assert keeper.agent().hello(run_as="own")["labels"]["isolation"] == "tasks"
+
+
+def test_a_node_that_cannot_hide_processes_says_so_and_runs_work_all_the_same(keeper: Keeper) -> None:
+    root = keeper.root.parent / "powerless"
+    root.mkdir(mode=0o700)
+    powerless = PowerlessKeeper(root)
+    try:
+        agent = powerless.agent()
+        assert agent.hello(run_as="own")["labels"]["isolation"] == "users"
+        assert said(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
+        assert "jobs see each other's processes: unshare(pid): Operation not permitted" in powerless.log()
+    finally:
+        powerless.close()
+
+
 ORPHANS = (
     "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"  # no mark, no session, no group of its own
 )
@@ -231,3 +259,228 @@ def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keepe
         user = users.of("2")
         assert user is not None
         assert user.uid != following
+
+
+def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: object) -> None:
+    """Start a job that runs until it is stopped."""
+    before = len(agent.started)
+    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **{"needs": {"cpu": 0}, "grace_ms": 0} | spec)
+    agent.wait_started(before + 1)
+    wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
+
+
+def said(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
+    """What a shell script, run as a task of a job, printed."""
+    before = len(agent.ended)
+    agent.start(job, "sh", "-c", script, tasks=[[index, 1, 0]], **{"needs": {"cpu": 0}, "count": 9} | spec)
+    agent.wait_ended(before + 1)
+    return keeper.output(job, index)
+
+
+LISTS = (
+    "for path in /proc/[0-9]*; do tr '\\0' ' ' < $path/cmdline; echo; done; "
+    "ps -eo args 2>/dev/null; ls -d /proc/[0-9]* | wc -l"
+)
+
+
+@needs("pid namespaces")
+def test_a_job_sees_no_process_of_another_job(keeper: Keeper, agent: Agent) -> None:
+    hold_open(keeper, agent, "6", "my-secret")
+
+    seen = said(keeper, agent, "7", LISTS)
+    assert "my-secret" not in seen
+    assert "rota.keeper" not in seen
+    assert int(seen.splitlines()[-1]) < 10  # the first process, the shell and what it started
+
+
+@needs("pid namespaces")
+def test_a_job_reads_no_command_line_and_no_environment_by_number(keeper: Keeper, agent: Agent) -> None:
+    hold_open(keeper, agent, "6", "my-secret")
+    pids = " ".join(map(str, find(user_of(keeper, "6"))))
+
+    script = (
+        f"for pid in {pids}; do cat /proc/$pid/cmdline /proc/$pid/environ /proc/$pid/stat; done; echo done"
+    )
+    assert said(keeper, agent, "7", script) == "done\n"
+
+
+@needs("pid namespaces")
+def test_a_signal_to_all_processes_reaches_those_of_the_same_attempt_only(
+    keeper: Keeper, agent: Agent
+) -> None:
+    hold_open(keeper, agent, "6")
+    hold_open(keeper, agent, "7", tasks=[[1, 1, 0]], count=9)  # a task of the same job, and so the same user
+    before = find(user_of(keeper, "6")) | find(user_of(keeper, "7"))
+    assert len(before) == 4
+
+    assert (
+        said(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2) == "done\n"
+    )
+    assert find(user_of(keeper, "6")) | find(user_of(keeper, "7")) == before
+
+
+@needs("pid namespaces")
+def test_a_job_finds_itself_in_proc(keeper: Keeper, agent: Agent) -> None:
+    script = (
+        'stat=$(cat /proc/self/stat); read -r pid name rest < /proc/$$/stat; [ "$pid" = $$ ] && echo $name; '
+    )
+    script += 'readlink /proc/$$/exe > /dev/null && tr "\\0" " " < /proc/$$/cmdline | cut -c 1-5; '
+    script += "cat /proc/sys/kernel/ostype; grep -c . /proc/meminfo > /dev/null && echo known"
+
+    assert said(keeper, agent, "7", script) == "(sh)\nsh -c\nLinux\nknown\n"
+
+
+@needs("pid namespaces")
+def test_signals_have_their_default_effect_in_a_namespace(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "sh", "-c", "kill -TERM $$; sleep 6004")
+
+    assert agent.wait_ended()[0][5] == 15
+
+
+@needs("pid namespaces", "control groups")
+def test_namespaces_are_used_again_and_those_that_were_not_left_empty_are_not(
+    keeper: Keeper, agent: Agent
+) -> None:
+    namespace = "readlink /proc/self/ns/pid"
+    first = said(keeper, agent, "7", namespace)
+    seen = {said(keeper, agent, "8", namespace, index) for index in range(8)}
+    left = said(keeper, agent, "9", f"{namespace}; setsid env -i sleep 6005 & sleep 0.1")
+    wait_until(lambda: not find(user_of(keeper, "9")), "the end of what was left")
+    after = {said(keeper, agent, "10", namespace, index) for index in range(8)}
+
+    assert first in seen | after
+    assert left.splitlines()[0] + "\n" not in after
+
+
+@needs("pid namespaces")
+def test_mounts_that_are_made_later_are_seen_by_work_that_starts_later(keeper: Keeper, agent: Agent) -> None:
+    place = keeper.root.parent / "mounted"
+    place.mkdir()
+    said(keeper, agent, "7", "true")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", place], check=True)
+    try:
+        (place / "file").write_text("there\n")
+
+        assert said(keeper, agent, "8", f"cat {place}/file") == "there\n"
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@needs("pid namespaces")
+def test_what_a_killed_keeper_leaves_in_its_namespaces_goes_on_until_the_next_one_ends_it(
+    keeper: Keeper, agent: Agent
+) -> None:
+    agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
+    agent.wait_started()
+    uid = user_of(keeper, "7")
+    wait_until(lambda: len(find(uid)) == 3, "two orphans and their parent")
+    keeper.kill()
+    before = find(uid)
+    keeper.start()
+
+    assert len(before) == 3
+    wait_until(lambda: not find(uid), "the end of all processes of the job")
+    keeper.agent().hello(run_as="own")
+
+
+@needs("pid namespaces")
+def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) -> None:
+    said(keeper, agent, "7", "true")
+    firsts = cells_of(keeper)
+    assert firsts
+    keeper.kill()
+
+    wait_until(lambda: not cells_of(keeper), "the end of the first processes")
+
+
+def cells_of(keeper: Keeper) -> set[int]:
+    """The first processes of its namespaces."""
+    return set(trees.find_with(cells.MARK, (keeper.root / "keeper.id").read_text().strip()))
+
+
+# What a task does to others of its job: it has their user, and knows where their files are.
+REPORTS = {"url": "http://a", "key": "k", "node": "n1", "ca": ""}
+
+
+def test_a_task_reads_no_token_of_another_task_of_its_job(keeper: Keeper, agent: Agent) -> None:
+    hold_open(keeper, agent, "7", tasks=[[1, 1, 0]], count=9, reports=REPORTS)
+    theirs = keeper.root / "tasks/7/1/1.token"
+    assert theirs.read_text().startswith("task_7.1.1.")
+
+    script = f'cat {theirs}; cd {theirs.parent}; ls {theirs.parent}; cut -c 1-11 "$ROTA_TOKEN_FILE"'
+    script += f"; mv {theirs.parent} {theirs.parent}.old; rm -rf {theirs.parent}; chmod 777 {theirs.parent}"
+    assert said(keeper, agent, "7", script, reports=REPORTS, version=2) == "task_7.0.1.\n"
+    assert theirs.read_text().startswith("task_7.1.1.")
+
+
+def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: Keeper, agent: Agent) -> None:
+    said(keeper, agent, "7", 'echo good > "$ROTA_OUTPUT_DIR/result"', index=1)
+    script = 'echo good > "$ROTA_OUTPUT_DIR/result"; exec sleep 6006'
+    agent.start("7", "sh", "-c", script, tasks=[[2, 1, 0]], count=9, version=2, needs={"cpu": 0}, grace_ms=0)
+    outs = [keeper.root / f"tasks/7/{index}/out" for index in (1, 2)]
+    wait_until((outs[1] / "result").exists, "an output of a task that runs")
+
+    attack = "; ".join(f"cat {out}/result; ls {out}; echo bad > {out}/result; rm -rf {out}" for out in outs)
+    attack += '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # its times, too
+    assert said(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
+    assert [(out / "result").read_text() for out in outs] == ["good\n", "good\n"]
+    assert (keeper.root / "tasks/7/3/out/it").read_text() == "mine\n"
+
+
+@needs("pid namespaces")
+def test_a_task_cannot_trace_another_task_of_its_job(keeper: Keeper, agent: Agent) -> None:
+    hold_open(keeper, agent, "7", tasks=[[1, 1, 0]], count=9)
+    pids = sorted(find(user_of(keeper, "7")))
+    attach = (
+        "import ctypes, sys; print([ctypes.CDLL(None).ptrace(16, int(pid), 0, 0) for pid in sys.argv[1:]])"
+    )
+
+    agent.start("7", PYTHON, "-c", attach, *map(str, pids), tasks=[[2, 1, 0]], version=2, needs={"cpu": 0})
+    agent.wait_ended()
+    assert keeper.output("7", 2) == "[-1, -1]\n"
+
+
+def test_a_second_attempt_finds_what_the_first_has_left(keeper: Keeper, agent: Agent) -> None:
+    said(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
+    keeper.kill()
+    keeper.start()
+    again = keeper.agent()
+    again.hello(run_as="own")
+    again.start("7", "sh", "-c", 'cat "$ROTA_OUTPUT_DIR/result"', tasks=[[0, 2, 0]], count=9, version=2)
+    again.wait_ended()
+
+    assert keeper.output("7", 0, 2) == "half\n"
+
+
+def test_tasks_that_leave_nothing_leave_no_directories(keeper: Keeper, agent: Agent) -> None:
+    agent.start("7", "true", tasks=many(200), count=201)
+    agent.wait_ended(200)
+
+    assert len(list((keeper.root / "tasks/7").iterdir())) <= 8  # as many as ran at one time
+
+
+@needs("control groups")
+def test_no_user_is_shared_with_what_canceled_and_deleted_jobs_have_left(
+    keeper: Keeper, agent: Agent
+) -> None:
+    """Many jobs leave processes without a mark behind; then come jobs of another namespace."""
+    hold_open(keeper, agent, "1")  # it runs all the time
+    attackers = [str(job) for job in range(100, 140)]
+    for job in attackers:
+        agent.start(job, "sh", "-c", ORPHANS, needs={"cpu": 100}, grace_ms=0)
+    agent.wait_started(1 + len(attackers))
+    uids = {user_of(keeper, job) for job in attackers}
+    agent.stop(*([job, 0, 1] for job in attackers))
+    agent.wait_ended(len(attackers))
+    agent.send(op="ack", attempts=[[job, 0, 1] for job in attackers])
+    agent.send(op="forget", jobs=attackers)
+    agent.sync()
+    assert not set.union(*map(find, uids)), "processes that outlive their cancel"
+
+    reads = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c CANARY; id -u"
+    for job in range(200, 240):
+        agent.start(str(job), "sh", "-c", reads, needs={"cpu": 100}, env={"CANARY": f"beta-{job}"})
+    agent.wait_ended(len(attackers) + 40)
+    told = [keeper.output(str(job)).split() for job in range(200, 240)]
+    assert len({uid for _, uid in told}) == 40
+    assert {count for count, _ in told} <= {"1", "2", "3", "4", "5"}  # of its own processes

@@ -70,10 +70,11 @@ def test_it_writes_into_its_own_directories_only(keeper: Keeper, agent: Agent, d
     *written, where = said(keeper, agent, script).splitlines()
 
     work = keeper.root / "work" / "7"
-    assert written == [".", f"{work}/out", "/tmp", "/var/tmp", "/dev/shm"]
+    out = keeper.root / "tasks" / "7" / "0" / "out"
+    assert written == [".", str(out), "/tmp", "/var/tmp", "/dev/shm"]
     assert where == str(work)
     assert (work / "it").exists()
-    assert (work / "out" / "it").exists()
+    assert (out / "it").exists()
     assert not Path("/tmp/it").exists()
     assert not (directory / "it").exists()
 
@@ -93,8 +94,8 @@ def test_it_sees_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Ag
     (keeper.root / "work" / "8").mkdir(parents=True)
 
     around = {"writable": [str(keeper.root.parent)]}
-    script = f"cd {keeper.root}; echo $(ls) $(ls work)"
-    assert said(keeper, agent, script, sandbox=around) == "work 7\n"
+    script = f"cd {keeper.root}; echo $(ls) $(ls work) $(ls tasks)"
+    assert said(keeper, agent, script, sandbox=around) == "tasks work 7 7\n"
 
 
 def test_it_sees_no_process_but_its_own(keeper: Keeper, agent: Agent) -> None:

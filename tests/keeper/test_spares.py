@@ -91,11 +91,11 @@ def test_a_job_begins_in_directories_that_were_there_before(keeper: Keeper, agen
         return {path.stat().st_ino for path in (keeper.root / "spare" / kind).iterdir()}
 
     keeper.wait_stocked()
-    made = {kind: ahead(kind) for kind in ("logs", "work")}
+    made = {kind: ahead(kind) for kind in ("logs", "work", "tasks")}
     agent.start("7", "sh", "-c", "pwd; ls; echo oh >&2")
     agent.wait_ended()
 
-    assert keeper.output("7") == f"{keeper.root}/work/7\nout\n"
+    assert keeper.output("7") == f"{keeper.root}/work/7\n"
     assert keeper.output("7", stream="err") == "oh\n"
     for kind, nodes in made.items():
         assert (keeper.root / kind / "7").stat().st_ino in nodes

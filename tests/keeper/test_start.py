@@ -105,7 +105,7 @@ def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) 
         "ROTA_KEEPER": (keeper.root / "keeper.id").read_text().strip(),
         "ROTA_MEMORY_BYTES": "64",
         "ROTA_NODE": "n1",
-        "ROTA_OUTPUT_DIR": f"{keeper.root}/work/7/out",
+        "ROTA_OUTPUT_DIR": f"{keeper.root}/tasks/7/4/out",
     }
     assert os.path.isdir(env["ROTA_OUTPUT_DIR"])
     assert "PYTEST_CURRENT_TEST" not in env
@@ -135,7 +135,7 @@ def test_work_whose_agent_reports_is_told_of_a_file_and_an_agent_that_attaches_w
     script = 'echo "$ROTA_RESULT_FILE" | tee "$ROTA_RESULT_FILE"; env | grep -c -e ROTA_TOKEN -e RESULT_URL'
     agent.start("7", "sh", "-c", script, reports=door)
     agent.wait_ended()
-    file = f"{keeper.root}/work/7/.rota/0.1.json"
+    file = f"{keeper.root}/tasks/7/0/report/1.json"
 
     assert keeper.output("7") == f"{file}\n0\n"
     assert Path(file).read_text() == f"{file}\n"

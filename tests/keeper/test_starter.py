@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process import forked, posix, starter
+from rota.keeper.process import cells, forked, posix, starter
 from rota.keeper.process.posix import strings
-from rota.keeper.process.starter import CODE, CannotEnter, Surroundings
+from rota.keeper.process.starter import CannotEnter, Surroundings
 from rota.keeper.process.users import User
 from tests.machine import needs
 
@@ -42,18 +42,19 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 
 @needs("starter", "C compiler")
-def test_the_code_is_what_its_source_assembles_to(tmp_path: Path) -> None:
-    source = SOURCES / f"starter_{platform.machine()}.s"
+@pytest.mark.parametrize(("name", "code"), [("starter", starter.CODE), ("init", cells.CODE)])
+def test_the_code_is_what_its_source_assembles_to(tmp_path: Path, name: str, code: dict[str, bytes]) -> None:
+    source = SOURCES / f"{name}_{platform.machine()}.s"
     subprocess.run(["cc", "-c", "-o", tmp_path / "it.o", source], check=True)
     subprocess.run(["objcopy", "-O", "binary", "-j", ".text", tmp_path / "it.o", tmp_path / "it"], check=True)
 
-    assert (tmp_path / "it").read_bytes() == CODE[platform.machine()]
+    assert (tmp_path / "it").read_bytes() == code[platform.machine()]
 
 
 @needs("root")
 def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_path: Path) -> None:
     script = "grep -E '^(Uid|Gid|Groups)' /proc/$$/status; pwd; ls /proc/$$/fd | tr '\\n' ' '; echo $A"
-    pid, error = start(Surroundings(USER), "/bin/sh", "-c", script, cwd="/usr")
+    pid, error = start(Surroundings(USER, task_group=61_005), "/bin/sh", "-c", script, cwd="/usr")
     assert not error
     _, status = os.waitpid(pid, 0)
 
@@ -61,7 +62,7 @@ def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_p
     assert status == 0
     assert set(uids.split()[1:]) == {"61001"}
     assert set(gids.split()[1:]) == {"61002"}
-    assert groups.split()[1:] == ["61003", "61004"]
+    assert groups.split()[1:] == ["61003", "61004", "61005"]
     assert where == "/usr"
     assert files.split()[-1] == "1"
     assert not {str(starter.STATUS_FD), str(starter.MOUNTS_FD)} & set(files.split()[:-1])
@@ -83,3 +84,39 @@ def test_a_directory_is_entered_as_the_user(start: Start, tmp_path: Path) -> Non
 def test_a_group_that_is_not_there_is_the_nodes_fault(start: Start) -> None:
     with pytest.raises(CannotEnter, match="No such file"):
         start(Surroundings(entrances=("/proc/no/such/cgroup.procs",)), "/bin/true")
+
+
+@needs("root", "pid namespaces")
+@pytest.mark.parametrize("is_interpreted", [False, True])
+def test_a_process_in_a_cell_sees_that_cell_only(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool
+) -> None:
+    if is_interpreted:  # as on a CPU for which there is no machine code
+        monkeypatch.setattr(cells, "CODE", {})
+    made = cells.Cells("x" * 32)
+    cell = made.make(is_bound=False)
+    try:
+        with cell:
+            around = Surroundings(USER, mounts_fd=cell.mounts_fd)
+            pid, error = start(around, "/bin/sh", "-c", "echo $$; ls -d /proc/[0-9]*; cat /proc/$$/comm")
+        assert not error
+        os.waitpid(pid, 0)
+        shell, *seen, name = (tmp_path / "it.out").read_text().split()
+        assert seen == ["/proc/1", f"/proc/{shell}"]  # the names are found before `ls` is started
+        assert name == "sh"
+    finally:
+        made.discard(cell)
+        os.waitpid(cell.pid, 0)
+
+
+@needs("root", "pid namespaces")
+@pytest.mark.parametrize("is_interpreted", [False, True])
+def test_an_empty_cell_ends_with_its_keeper(monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool) -> None:
+    if is_interpreted:
+        monkeypatch.setattr(cells, "CODE", {})
+    made = cells.Cells("x" * 32)
+    cell = made.make(is_bound=False)
+    os.close(made._ends[1])  # as the kernel does for a keeper that was killed
+
+    assert os.waitpid(cell.pid, 0) == (cell.pid, 0)
+    cell.close()

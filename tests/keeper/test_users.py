@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.process.users import FIRST, LAST, named
+from rota.keeper.task_dirs import group_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
@@ -71,7 +72,7 @@ def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
     again.wait_ended()
 
     assert FIRST <= int(first[0]) <= LAST
-    assert first[1] == first[0]  # its own group, and no other
+    assert first[1:3] == [first[0], str(group_of(0))]  # the groups of the job and of the task, and no other
     assert second[0] != first[0]
     assert keeper.output("7", 1).split()[0] == first[0]
 
@@ -84,15 +85,16 @@ def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> 
     assert home == where == str(keeper.root / "work" / "7")
     assert mode == "700"
     assert user == [""]
-    assert (keeper.root / "work" / "7" / "out" / "result").read_text() == "mine\n"
+    assert (keeper.root / "tasks" / "7" / "0" / "out" / "result").read_text() == "mine\n"
 
 
 @as_root
 def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Agent) -> None:
     (keeper.root / "node.key").write_text("secret\n")
     (keeper.root / "node.key").chmod(0o600)
-    said(keeper, agent, "7", "echo secret | tee ~/file out/file")
-    other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../7/out/file ../../logs/7/0.out"
+    said(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
+    other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../../logs/7/0.out"
+    other += "; cat ../../tasks/7/0/out/file; ls ../../tasks ../../tasks/7 ../../tasks/7/0"
 
     script = f"{other}; ls ../.. .. ../7; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
     assert said(keeper, agent, "8", script) == "done\n"

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 
 from rota.model.ids import JobId, NodeId
+from rota.model.job import JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.limits import PREEMPT_MARGIN
 from rota.model.plan import NOTHING
 from rota.model.shape import Constraint, Op, RunMode, Term
 from rota.model.sync import Said
@@ -103,3 +106,60 @@ def test_who_is_kept_away_from_others_does_not_wait_on_their_nodes() -> None:
 
     assert list(rounds.mirror.nodes[A].assigned) == [(JobId("1"), 0)]
     assert list(rounds.mirror.nodes[B].assigned) == [(JobId("2"), 0)]
+
+
+def promised_to_another() -> Rounds:
+    """A node that is full for 30 s, a job that is promised it, and behind that one short tasks."""
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}, expect_seconds=30.0))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=55))
+    add_job(rounds.mirror, job_spec(3, count=5))
+    rounds.mirror.jobs[JobId("3")].run_us = 1000.0
+    rounds.go(1)
+    return rounds
+
+
+def test_short_tasks_wait_on_a_node_when_its_room_is_no_longer_promised_to_another() -> None:
+    rounds = promised_to_another()
+    head = rounds.memory.first
+    before = placements(rounds.mirror, JobId("3"))
+    assert head is not None
+    rounds.go(head.until_ms)
+
+    assert (head.job, before) == ("2", {})
+    assert placements(rounds.mirror, JobId("3")) == dict.fromkeys(range(5), "a")
+
+
+def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> None:
+    rounds = Rounds()
+    add_node(rounds.mirror, "a", {"cpu": 2000})
+    add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}))
+    rounds.go()
+    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    urgent = add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=50 + PREEMPT_MARGIN))
+    add_job(rounds.mirror, job_spec(3, count=5))
+    rounds.mirror.jobs[JobId("3")].run_us = 1000.0
+    rounds.go(1)
+    before = placements(rounds.mirror, JobId("3")), rounds.scheduler.room_made_for(urgent)
+    rounds.mirror.apply(JobStatus(urgent, JobState.CANCELED))
+    rounds.go(2)
+
+    assert before == ({}, [0])
+    assert placements(rounds.mirror, JobId("3")) == dict.fromkeys(range(5), "a")
+
+
+@pytest.mark.parametrize("said", [Said.WITHDRAWN, Said.RUNNING])
+def test_a_place_in_the_line_of_a_node_is_given_to_the_next_short_task(said: Said) -> None:
+    rounds = short_runs(20_000, count=5)  # one runs, three wait on the node
+    add_job(rounds.mirror, job_spec(2))
+    rounds.mirror.jobs[JobId("2")].run_us = 20_000.0
+    rounds.go(1)
+    before = placements(rounds.mirror, JobId("2"))
+    rounds.mirror.apply(JobStatus(JobId("1"), JobState.CANCELING))
+    rounds.said("a", 1, said, (4, 1), ms=2)
+    rounds.go(2)
+
+    assert (before, placements(rounds.mirror, JobId("2"))) == ({}, {0: "a"})

@@ -147,6 +147,28 @@ def test_nobody_more_gives_way_while_room_is_being_left() -> None:
     assert len(evicted(rounds)) == 1
 
 
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        (job_spec(2, count=2, priority=HIGH, needs={"cpu": 2000}),),
+        (job_spec(2, priority=HIGH, needs={"cpu": 2000}), job_spec(3, priority=HIGH, needs={"cpu": 1900})),
+    ],
+    ids=["of one job", "of two jobs"],
+)
+def test_two_tasks_make_room_on_one_node_without_waiting_for_what_leaves_it_first(urgent: Any) -> None:
+    rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
+    for spec in urgent:
+        add_job(rounds.mirror, spec)
+    first = rounds.go(10)
+    early = len(evicted(rounds))
+    rounds.go(first.wake_at_ms or 0)
+    rested = rounds.go(20)
+
+    assert (early, first.wake_at_ms) == (1, 11)
+    assert evicted(rounds) == [("1", 0), ("1", 1)]
+    assert rested.wake_at_ms == 10 + NOMINATED_MS
+
+
 def test_after_a_restart_room_that_is_being_left_is_waited_for() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
     add_job(rounds.mirror, job_spec(2, priority=HIGH))

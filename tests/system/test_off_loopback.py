@@ -48,3 +48,17 @@ def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(t
     assert hsts == "hsts ['max-age=2592000']"
     assert result == "result success"
     assert token.startswith("token rota agent --join 'rota://10.9.9.1:")
+
+
+def test_clients_and_tasks_that_know_the_old_ca_alone_go_on_after_a_rotation(tmp_path: Path) -> None:
+    ran = in_its_own_network("off_loopback_rotation", tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "rotate 0",
+        "after stable",
+        "reported 201",
+        "now 0",
+        "refused True True",
+        "copied 0",
+    ]

@@ -94,7 +94,7 @@ def test_before_it_has_begun_there_is_nothing_to_fetch(client: Cluster) -> None:
 
 def test_what_retention_removed_is_told_as_gone(client: Cluster, shared: LocalCluster) -> None:
     job = left_by(client, "echo 1 > one")
-    (shared.node_directory(1) / "work" / job.id).rename(shared.node_directory(1) / f"gone-{job.id}")
+    (shared.node_directory(1) / "tasks" / job.id).rename(shared.node_directory(1) / f"gone-{job.id}")
     with pytest.raises(NotFound, match="no longer on the node"):
         job.outputs()
 

@@ -29,7 +29,7 @@ from tests.engine.driving import running
 from tests.watcher.test_door import PLACES_NOTHING
 
 A, B = NodeId("a"), NodeId("b")
-SPECS = Specs(Seals(b"of this cluster"))
+SPECS = Specs(Seals(lambda: [b"of this cluster"]))
 SPEC = job_spec(7, count=2, namespace="films", user="ann")
 HAS = hello("a", [claims(7, Said.RUNNING, (1, 1))])
 
@@ -121,7 +121,9 @@ async def test_a_job_is_asked_for_and_adopted_before_the_node_is_welcomed(tmp_pa
     [
         pytest.param(brings(node=B), id="sealed for another node"),
         pytest.param(brings(record=SPECS.seal(A, job_spec(8, namespace="films"))), id="of another job"),
-        pytest.param(brings(record=Specs(Seals(b"elsewhere")).seal(A, SPEC)), id="of another cluster"),
+        pytest.param(
+            brings(record=Specs(Seals(lambda: [b"elsewhere"])).seal(A, SPEC)), id="of another cluster"
+        ),
         pytest.param(brings(record=SPECS.seal(A, SPEC)[:-1]), id="cut short"),
         pytest.param(brings(record=b""), id="nothing"),
     ],

@@ -113,7 +113,7 @@ async def test_the_agents_listener_goes_on_through_many_lives_of_its_certificate
     first_end, signed = served.signed.period.end, {served.signed.pair.cert_pem}
     async with (
         asyncio.TaskGroup() as tasks,
-        grpc_server(grpc_credentials(served.signed, served.ca_pem)) as port,
+        grpc_server(grpc_credentials(served.signed, checks_clients=True)) as port,
     ):
         renewing = tasks.create_task(served.keep_current())
         async with channel(port, node) as old:

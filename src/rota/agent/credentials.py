@@ -2,10 +2,12 @@
 
 Dates of certificates are wall-clock time, and a machine may sleep: so the clock is read every few seconds,
 and no timer runs until a date. The moment of renewal is half of the certificate's life and a random part
-more, because nodes that joined together would otherwise renew together.
+more, because nodes that joined together would otherwise renew together. When the cluster's authority is
+rotated it is sooner, at a random moment within the time that the server names.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ import grpc
 
 from rota.agent.dial import reason_of
 from rota.identity.errors import Refused
-from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity
+from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity, trusting
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -31,6 +33,8 @@ class Credentials:
     def __init__(self, directory: Path, identity: NodeIdentity, warn: Callable[..., None]) -> None:
         self._directory = directory
         self._warn = warn
+        self._woken = asyncio.Event()
+        self._storing = asyncio.Lock()  # what is stored last is what is held
         self._hold(identity)
 
     def _hold(self, identity: NodeIdentity) -> None:
@@ -38,6 +42,7 @@ class Credentials:
         self.refused = False  # the server says that it has expired, whatever this machine's clock says
         self._period = identity.period
         self._jitter = random.random()
+        self._early_at: float | None = None  # when it is renewed because another authority signs now
 
     @property
     def is_expired(self) -> bool:
@@ -54,12 +59,41 @@ class Credentials:
             f"{until:%Y-%m-%d}: get a line with `rota node token` and start with --join"
         )
 
+    async def trust(self, ca_pem: bytes, spread_seconds: float) -> None:
+        """Trust the authorities that the server names; renew soon if the first one has not signed it."""
+        try:
+            async with self._storing:
+                known = trusting(self.identity, ca_pem)
+                if known != self.identity:
+                    await asyncio.to_thread(replace_identity, self._directory, known)
+                    self.identity = known
+        except Refused as refusal:
+            self._warn("authorities not trusted", reason=str(refusal))
+        except OSError as error:  # it is told again on the next connection
+            self._warn("authorities not stored", reason=error.strerror)
+        if not self.identity.is_current and self._early_at is None:
+            self._early_at = asyncio.get_running_loop().time() + random.random() * spread_seconds
+            self._woken.set()
+
+    def _is_due(self) -> bool:
+        is_early = self._early_at is not None and asyncio.get_running_loop().time() >= self._early_at
+        return is_early or self._period.is_due(datetime.now(UTC), self._jitter)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until it is time to look again; a rotation cuts that short."""
+        if self._early_at is not None:
+            seconds = min(seconds, max(0.0, self._early_at - asyncio.get_running_loop().time()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
     async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
         """Returns when the certificate was replaced."""
         look_seconds = self._period.life.total_seconds() / _LOOKS
         while True:
-            await asyncio.sleep(min(_LOOK_SECONDS, look_seconds))
-            if not self._period.is_due(datetime.now(UTC), self._jitter):
+            await self._pause(min(_LOOK_SECONDS, look_seconds))
+            if not self._is_due():
                 continue
             try:
                 return await self.renew(stub)
@@ -75,13 +109,15 @@ class Credentials:
         Raises AioRpcError, Refused, or OSError: then the held one stays, unless it is of no use any more.
         """
         renewal = Renewal(self.identity)
-        reply = await stub.Renew(pb.RenewRequest(csr=renewal.request), timeout=_RENEW_SECONDS)
-        renewed = renewal.accept(reply.certificate, datetime.now(UTC))
-        try:
-            await asyncio.to_thread(replace_identity, self._directory, renewed)
-        except OSError as error:
-            if not self.is_expired:
-                raise
-            # A full disk: without the new one the node could not even report.
-            self._warn("certificate not stored", reason=error.strerror)
-        self._hold(renewed)
+        request = pb.RenewRequest(csr=renewal.request, follows=True)
+        reply = await stub.Renew(request, timeout=_RENEW_SECONDS)
+        renewed = renewal.accept(reply.certificate, datetime.now(UTC), reply.ca)
+        async with self._storing:
+            try:
+                await asyncio.to_thread(replace_identity, self._directory, renewed)
+            except OSError as error:
+                if not self.is_expired:
+                    raise
+                # A full disk: without the new one the node could not even report.
+                self._warn("certificate not stored", reason=error.strerror)
+            self._hold(renewed)

@@ -13,6 +13,11 @@ from rota.model.addresses import is_port
 SERVER_NAME = "rota-server"
 _DIAGNOSE_SECONDS = 5.0
 _CLOSED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)  # the server itself answers with neither
+_NOT_ACCEPTED = "it does not accept this node's certificate"
+_REJOIN = (
+    "if the cluster's CA was rotated while this node was away, get a line with `rota node token` "
+    "and start with --join"
+)
 _OPTIONS = [
     ("grpc.ssl_target_name_override", SERVER_NAME),
     ("grpc.keepalive_time_ms", 10_000),
@@ -29,7 +34,7 @@ _OPTIONS = [
 
 
 def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
-    credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+    credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.chain_pem)
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
@@ -64,7 +69,7 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
     context = ssl.create_default_context(cadata=identity.ca_pem.decode())
     context.set_alpn_protocols(["h2"])  # without it gRPC hangs up on everybody
     with tempfile.NamedTemporaryFile() as file:  # private to this user; the key lies in such a file anyway
-        file.write(identity.cert_pem + identity.key_pem)
+        file.write(identity.chain_pem + identity.key_pem)
         file.flush()
         context.load_cert_chain(file.name)
     try:
@@ -83,12 +88,14 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
                 writer.transport.abort()
     except TimeoutError:
         return "no answer"
+    except ssl.SSLCertVerificationError as error:
+        return f"TLS: {error.reason}: no authority that this node trusts has signed the server's: {_REJOIN}"
     except ssl.SSLError as error:
         return f"TLS: {error.reason or error}"
     except OSError as error:
         return _reason(error)
     if not answer:
-        return "the server hung up right after the handshake: it does not accept this node's certificate"
+        return f"the server hung up right after the handshake: {_NOT_ACCEPTED}: {_REJOIN}"
     return "the server hung up"
 
 

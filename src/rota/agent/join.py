@@ -12,6 +12,7 @@ from rota.model.addresses import is_loopback
 from rota.model.errors import NotAllowed, Unavailable
 
 _TIMEOUT_SECONDS = 30.0
+_AUTHORITIES_MAX = 8
 
 
 class Joined(NamedTuple):
@@ -23,14 +24,20 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
     """Blocking: nothing else can happen before a node has its identity."""
     body = {"csr": make_request(directory).decode(), "name": name, "labels": labels}
     answer = enroll(line, body)
-    identity = store_identity(directory, answer["certificate"].encode(), answer["ca"].encode())
+    authorities = answer.get("authorities") or answer["ca"]  # a server of before rotation has one
+    identity = store_identity(directory, answer["certificate"].encode(), authorities.encode())
     return Joined(identity, answer.get("agent_addresses") or [answer["agent_address"]])
 
 
 def enroll(line: JoinLine, body: dict[str, Any]) -> dict[str, Any]:
-    """The server's answer; the token is sent to one that has the CA of the join line alone. Blocking."""
-    ca_pem = _call(line, None, "GET", "/v1/ca", None)["ca"].encode()
-    if not check_fingerprint(ca_pem, line.fingerprint):
+    """The server's answer; the token is sent to one that has the CA of the join line alone. Blocking.
+
+    While the CA is rotated a server has two, and the line may have been made before: it trusts one of them.
+    """
+    said = _call(line, None, "GET", "/v1/ca", None)
+    offered = (one.encode() for one in [said["ca"], *said.get("trusted", [])][:_AUTHORITIES_MAX])
+    ca_pem = next((one for one in offered if check_fingerprint(one, line.fingerprint)), None)
+    if ca_pem is None:
         raise NotAllowed(
             f"{line.host}:{line.port} is not the server the join line was made for: its CA differs",
             hint="get a new line with `rota node token`",

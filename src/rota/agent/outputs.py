@@ -1,7 +1,7 @@
-"""What a job left in its output directory: a list, or a tar archive, without following links. [I/O]
+"""What a task left in its output directory: a list, or a tar archive, without following links. [I/O]
 
 The agent of a machine may be root, and reads everything. So a file counts only if it belongs to the user to
-whom the directory was given: one of another user is a hard link to what the job itself could not read.
+whom the directory was given: one of another user is a hard link to what the task itself could not read.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from rota.keeper.reports import OUT
+from rota.keeper.task_dirs import PLACE
 from rota.wire.agent import DONE
 from rota.wire.generated import agent_pb2 as pb
 
@@ -58,10 +60,12 @@ async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIte
         yield pb.LogChunk(id=request.id, error=f"cannot be read: {error.strerror}", code="unavailable")
 
 
-def listed(root: Path, job: str) -> list[tuple[str, int]]:
-    """The paths and sizes of what a job left here; empty if that cannot be told."""
+def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
+    """The paths and sizes of what a task left here; empty if that cannot be told."""
     try:
-        top_fd = _open_top(root, job)
+        top_fd = _open_top(root, job, index)
+        if top_fd is None:
+            return []
         try:
             return [(file.path, file.found.st_size) for file in _walk(top_fd, os.fstat(top_fd).st_uid)]
         finally:
@@ -86,10 +90,12 @@ def beneath(directory: Path, name: str) -> Iterator[int]:
 
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
-        top_fd = _open_top(root, request.job)
-        opened.callback(os.close, top_fd)
-        owner = os.fstat(top_fd).st_uid
-        files = _chosen(list(_walk(top_fd, owner)), list(request.paths))
+        top_fd = _open_top(root, request.job, request.index)
+        found: list[_File] = []
+        if top_fd is not None:
+            opened.callback(os.close, top_fd)
+            found = list(_walk(top_fd, os.fstat(top_fd).st_uid))
+        files = _chosen(found, list(request.paths))
         if request.list:
             yield "".join(map(_line, files)).encode()
             return
@@ -98,15 +104,25 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
             problem = f"the outputs are {total} bytes, and this node sends at most {most_bytes}"
             raise _Refused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
         for file in files:
-            yield from _archived(top_fd, file, owner)
+            assert top_fd is not None
+            yield from _archived(top_fd, file)
         yield _END
 
 
-def _open_top(root: Path, job: str) -> int:
+def _open_top(root: Path, job: str, index: int) -> int | None:
+    """The output directory of a task; None: it left nothing.
+
+    A keeper that was started before an upgrade may have one for all tasks of a job.
+    """
     try:
         if not job.isdecimal():
             raise FileNotFoundError(job)
-        return os.open(root / "work" / job / "out", _BENEATH)
+        tasks = root / PLACE / job
+        if not tasks.is_dir():
+            return os.open(root / "work" / job / OUT, _BENEATH)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(tasks / str(index) / OUT, _BENEATH)
+        return None
     except (FileNotFoundError, NotADirectoryError):
         raise _Refused("not_found", "the outputs are no longer on the node") from None
 
@@ -150,9 +166,9 @@ def _line(file: _File) -> str:
     return json.dumps(said, ensure_ascii=True) + "\n"
 
 
-def _archived(top_fd: int, file: _File, owner: int) -> Iterator[bytes]:
+def _archived(top_fd: int, file: _File) -> Iterator[bytes]:
     """What it held when it was listed: cut where it grew meanwhile, filled with zeros where it shrank."""
-    with _opened(top_fd, file.path, owner) as fd:
+    with _opened(top_fd, file.path, file.found.st_uid) as fd:
         yield from _entry(file, fd)
 
 

@@ -37,6 +37,7 @@ log = structlog.get_logger("rota.agent")
 
 _LEAVE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
+_AGAIN_SECONDS = 2.0
 CANNOT_EXECUTE = 126  # as a shell says it
 _ATTACH_SECONDS = 30.0
 _AWAY_SECONDS = 2.0  # a service manager waits for this
@@ -315,14 +316,22 @@ class Agent:
                     conversation.words.echoed(word.alive.echo)
                 case "resubmit":
                     await self._resubmit(conversation, [JobId(job) for job in word.resubmit.jobs])
-                case "servers":
-                    self._servers.learn(list(word.servers.addresses))
-                case "pace":
-                    self._gauges.report_seconds = word.pace.report_interval_ms / 1000
-                    self._pauses.spread_seconds = word.pace.spread_ms / 1000
+                case "servers" | "trust" | "pace":
+                    await self._learn(word)
                 case _:
                     self._readings.heed(stub, word, tasks)
-        raise Deserted
+        raise Over if conversation.ends else Deserted
+
+    async def _learn(self, word: pb.ToNode) -> None:
+        """What has changed in the control plane: its servers, its authorities, how often it wants reports."""
+        match word.WhichOneof("word"):
+            case "servers":
+                self._servers.learn(list(word.servers.addresses))
+            case "trust":
+                await self._credentials.trust(word.trust.ca, word.trust.spread_ms / 1000)
+            case _:
+                self._gauges.report_seconds = word.pace.report_interval_ms / 1000
+                self._pauses.spread_seconds = word.pace.spread_ms / 1000
 
     async def _resubmit(self, conversation: Conversation, jobs: list[JobId]) -> None:
         """Bring back jobs of the inventory to a server that was started without its records."""
@@ -472,6 +481,9 @@ class Agent:
         with contextlib.suppress(TimeoutError):  # a server that does not answer is left as well
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await self._desk.settled()
+        await conversation.say(pb.FromNode(again=pb.Again()))
+        # Until the server has heard it, and ends the stream: else it would take the end for a fault.
+        await asyncio.sleep(_AGAIN_SECONDS)
         raise Over
 
     def _tell_renewed(self) -> None:

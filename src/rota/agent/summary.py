@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.agent import outputs
-from rota.keeper.reports import PLACE
+from rota.keeper.reports import REPORT
+from rota.keeper.task_dirs import PLACE
 from rota.model.limits import (
     REASON_LENGTH_MAX,
     RESULT_BYTES_MAX,
@@ -44,7 +45,7 @@ def of(directory: Path, name: AttemptName, claim: Claim) -> dict[str, Any]:
         said["results"] = file.results
     if file.error is not None:
         said["result_file"] = file.error
-    return {"results": _with_outputs(said, directory, name.job), "failure": file.failure or _failure(claim)}
+    return {"results": _with_outputs(said, directory, name), "failure": file.failure or _failure(claim)}
 
 
 def encoded(body: object) -> bytes:
@@ -63,9 +64,9 @@ def _failure(claim: Claim) -> str | None:
     return f"it was ended by signal {signal}" if signal else f"it ended with exit code {code}"
 
 
-def _with_outputs(said: dict[str, Any], directory: Path, job: str) -> dict[str, Any]:
+def _with_outputs(said: dict[str, Any], directory: Path, name: AttemptName) -> dict[str, Any]:
     """The same with as many outputs as fit, and how many there are in all where some do not."""
-    found = outputs.listed(directory, job)
+    found = outputs.listed(directory, name.job, name.task)
     if not found:
         return said
     listed = [{"path": _shown(path), "bytes": size} for path, size in found[:RESULT_OUTPUTS_MAX]]
@@ -85,9 +86,14 @@ def _shown(path: str) -> str:
 def read_file(directory: Path, name: AttemptName) -> File:
     """What a task wrote for its agent to report; it may have made the file, or a link, of anything."""
     try:
-        with outputs.beneath(directory / "work" / name.job, PLACE) as place_fd:
-            owner = os.stat(directory / "work" / name.job).st_uid
-            raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
+        tasks = directory / PLACE / name.job
+        if tasks.is_dir():
+            with outputs.beneath(tasks / str(name.task), REPORT) as place_fd:
+                raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
+        else:  # of a keeper that was started before an upgrade
+            work = directory / "work" / name.job
+            with outputs.beneath(work, ".rota") as place_fd:
+                raw = _read(place_fd, f"{name.task}.{name.attempt}.json", os.stat(work).st_uid)
     except FileNotFoundError:
         return File({})
     except outputs.NotItsOwn:

@@ -31,6 +31,7 @@ class Action(StrEnum):
     BACK_UP = "back up the store"
     RESTORE = "let nodes follow a restored server"
     REPORT = "report the results of tasks"
+    ROTATE_CA = "rotate the cluster's CA"
 
 
 LOWEST_ROLE: dict[Action, Role] = {
@@ -51,6 +52,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
     Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
     Action.RESTORE: Role.ADMIN,
+    Action.ROTATE_CA: Role.ADMIN,  # it can cut off every node
 }
 
 

@@ -167,7 +167,7 @@ def signed_request(authority: Authority, authorization: str, method: str, path: 
     if authorization.partition(" ")[0].lower() != SCHEME:
         return None
     try:
-        return signed_by(authorization, method, path, authority.ca_pem, datetime.now(UTC))
+        return signed_by(authorization, method, path, authority.bundle.roots_pem, datetime.now(UTC))
     except Refused as error:
         raise Unauthenticated(str(error)) from None
 

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -100,9 +100,11 @@ class Call:
 class Leader:
     """How whoever leads is reached from here."""
 
-    def __init__(self, ca_pem: bytes) -> None:
+    def __init__(self, roots_pem: Callable[[], bytes]) -> None:
+        """`roots_pem` are the authorities to trust, beside those of the system: a rotation changes them."""
+        self._roots_pem = roots_pem
+        self._trusted = b""
         self._tls = ssl.create_default_context()
-        self._tls.load_verify_locations(cadata=ca_pem.decode())
         self._idle: list[tuple[float, Line]] = []
 
     @asynccontextmanager
@@ -134,10 +136,16 @@ class Leader:
 
     async def _dial(self, url: str) -> Line:
         address = urlsplit(url)
-        tls = self._tls if address.scheme == "https" else None
+        tls = self._context() if address.scheme == "https" else None
         with _told():
             async with asyncio.timeout(CONNECT_SECONDS):
                 return Line(url, *await asyncio.open_connection(address.hostname, address.port, ssl=tls))
+
+    def _context(self) -> ssl.SSLContext:
+        if self._trusted != (roots := self._roots_pem()):
+            self._tls, self._trusted = ssl.create_default_context(), roots
+            self._tls.load_verify_locations(cadata=roots.decode())
+        return self._tls
 
 
 def marked_origin(authority: Authority, scope: Scope) -> str:

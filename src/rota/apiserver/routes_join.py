@@ -135,11 +135,6 @@ def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
     return {} if wish is None else wish.node_labels
 
 
-async def show_ca(request: Request) -> Response:
-    authority = api_of(request).authority
-    return answer({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint})
-
-
 async def enroll(request: Request) -> Response:
     """The token is spent last, so that a node which could not be made costs none."""
     api = api_of(request)
@@ -179,6 +174,7 @@ def _enrolled(api: Api, own_id: str, name: str, certificate: bytes, addresses: l
         "name": name,
         "certificate": certificate.decode(),
         "ca": api.authority.ca_pem.decode(),
+        "authorities": api.authority.bundle.pem.decode(),
         "agent_address": api.addresses.agent,
         "agent_addresses": addresses,
     }
@@ -220,7 +216,7 @@ def _certify_watcher(api: Api, watcher: Watcher, csr: bytes, secret: str) -> byt
     try:
         certificate = api.authority.sign_watcher(csr, watcher.id, datetime.now(UTC))
         api.vault.use_join_token(secret, watcher.id, wall_ms())
-        api.vault.add_watcher(watcher)
+        api.vault.add_watcher(watcher.signed_by(api.authority.signer_of(certificate)))
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint=_NEW_WATCHER_TOKEN) from None
     except Refused as refusal:
@@ -279,7 +275,6 @@ ROUTES = [
     answers.route("GET", "/v1/join-tokens", list_join_tokens),
     answers.route("POST", "/v1/join-tokens", make_join_token),
     answers.route("DELETE", "/v1/join-tokens/{ref}", revoke_join_token),
-    answers.route("GET", "/v1/ca", show_ca),
     answers.route("POST", "/v1/enroll", enroll),
     answers.route("GET", "/v1/watchers", list_watchers),
     answers.route("DELETE", "/v1/watchers/{ref}", remove_watcher),

@@ -35,7 +35,7 @@ async def read_outputs(request: Request) -> Response:
         answers.noted_if_foreign(request, job)
         index = answers.whole(query, "index", 0, 0, job.count - 1)
         node = _node(mirror, mirror.jobs[job.id], index)
-        return node, OutputsRequest(job.id, paths, names_only=form == "list")
+        return node, OutputsRequest(job.id, index, paths, names_only=form == "list")
 
     node, wanted = await api.engine.read(look)
 

@@ -6,10 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import access, answers, fields, pages
-from rota.apiserver.access import EVERYWHERE, Action
+from rota.apiserver.access import EVERYWHERE, Action, Caller
 from rota.apiserver.admission import submit_key
 from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
-from rota.apiserver.api import wall_ms
+from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.openapi.server import TOKEN_FIELDS
 from rota.identity.errors import NameTaken, NoSuchToken, Refused, Taken
 from rota.identity.tokens import API_PREFIX, ApiToken, Role, new_secret
@@ -49,7 +49,7 @@ async def make_token(request: Request) -> Response:
         _ends_at_ms(said.get("valid_seconds"), now_ms),
     )
     key = submit_key(request.headers.get("idempotency-key"))
-    secret = new_secret(API_PREFIX) if key is None else api.authority.api_secret(caller.owner, key)
+    secret = new_secret(API_PREFIX) if key is None else _secret_by(api, caller, key)
     replaces = _replaced(said.get("replaces"))
     await api.before_token()
     try:
@@ -65,6 +65,12 @@ async def make_token(request: Request) -> Response:
     noted(request, f"token {made.token.id} {made.token.name}")
     shown = _shown(made.token, api.vault.last_uses.of(made.token.id))
     return answer({**shown, "token": secret}, 201 if made.is_new else 200)
+
+
+def _secret_by(api: Api, caller: Caller, key: str) -> str:
+    """The secret that this key makes; the one it has made, where that was before the CA was rotated."""
+    possible = api.authority.api_secrets(caller.owner, key)
+    return next((secret for secret in possible if api.vault.has_made(secret)), possible[0])
 
 
 async def revoke_token(request: Request) -> Response:

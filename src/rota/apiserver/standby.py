@@ -88,7 +88,7 @@ class StandbyFace:
         self._vault = vault
         self._hosts = addresses.hosts
         self._authority = authority
-        self._way = forward.Leader(authority.ca_pem)
+        self._way = forward.Leader(lambda: authority.bundle.roots_pem)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -25,7 +25,7 @@ OUTPUTS: Listing[Output] = Listing(
 @click.command("get")
 @click.argument("job")
 @click.argument("paths", nargs=-1)
-@click.option("--index", type=click.IntRange(0), help="From the node of this task. [default: 0]")
+@click.option("--index", type=click.IntRange(0), help="What this task left. [default: 0]")
 @click.option("-O", "--into", metavar="DIR", default=".", help="Where to put them. [default: here]")
 @click.option("--list", "names_only", is_flag=True, help="Only say which there are.")
 @output_option

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "namespace": "Show and set what groups of jobs may hold together.",
         "event": "List and watch what happened.",
         "token": "Say who may use the cluster, for what and where.",
+        "ca": "Show and rotate the cluster's certificate authority.",
         "store": "Back up, restore, check and move what the server keeps.",
     },
     "Start": {

@@ -1,4 +1,7 @@
-"""WHAT A PROGRAM MAY ASK. The Python client; knows the public HTTP API only, standard library only."""
+"""WHAT A PROGRAM MAY ASK. The Python client; knows the public HTTP API only, standard library only.
+
+`__init__.pyi` beside this file declares the same names for type checkers.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -22,6 +25,7 @@ _HOMES = {
     "TimedOut": "rota.client.errors",
     "Broken": "rota.client.errors",
 }
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

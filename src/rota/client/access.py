@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.client.server_views import (
     Authority,
+    CaRotation,
     Enrolled,
     JoinToken,
     ListedJoinToken,
@@ -63,6 +64,24 @@ class Access:
     def authority(self) -> Authority:
         """Who signs certificates of nodes."""
         return read(Authority, self.transport.call(Request("GET", "/v1/ca")))
+
+    def ca_rotation(self) -> CaRotation:
+        """The authorities that are trusted, and what still depends on the previous one."""
+        return read(CaRotation, self.transport.call(Request("GET", "/v1/ca/rotation")))
+
+    def rotate_ca(self, overlap_seconds: str | float | None = None) -> CaRotation:
+        """Have a new authority sign; the previous one stays trusted for the overlap."""
+        body = {} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}
+        return read(CaRotation, self.transport.call(Request("POST", "/v1/ca/rotation", body=body)))
+
+    def finish_ca_rotation(self, *, force: bool = False) -> CaRotation:
+        """End the overlap; refused while something depends on the previous authority, unless by `force`."""
+        request = Request("POST", "/v1/ca/rotation/finish", body={"force": force})
+        return read(CaRotation, self.transport.call(request))
+
+    def replace_ca(self) -> CaRotation:
+        """Trust nothing that was signed before, at once: every node and watcher has to join again."""
+        return read(CaRotation, self.transport.call(Request("POST", "/v1/ca/replace", body={})))
 
     def enroll(self, join_token: str, csr: str, name: str) -> Enrolled:
         """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""

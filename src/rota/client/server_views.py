@@ -150,6 +150,23 @@ class Authority:
 
     ca: str
     fingerprint: str
+    trusted: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = raw_field()
+
+
+@dataclass(frozen=True)
+class CaRotation:
+    """The cluster's authorities, and what still depends on the previous one."""
+
+    phase: str
+    authorities: tuple[Mapping[str, Any], ...] = ()
+    started_at_ms: int | None = None
+    overlap_until_ms: int | None = None
+    dependents: int = 0
+    nodes: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    watchers: tuple[str, ...] = ()
+    retired: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = raw_field()
 
 
@@ -171,6 +188,7 @@ class Enrolled:
     name: str
     certificate: str
     ca: str = ""
+    authorities: str = ""
     agent_address: str = ""
     agent_addresses: tuple[str, ...] = ()
     raw: Mapping[str, Any] = raw_field()

@@ -297,7 +297,8 @@ def _as_unavailable(addr: str) -> Iterator[None]:
         raise Rejected(
             "unauthenticated",
             f"{addr} is not who it should be: {error.verify_message}",
-            hint="is its `ca` current?",
+            hint="is the `ca` of this context current? If the cluster's CA was replaced, copy it once more: "
+            "`rota ca show` prints it on the server's machine",
         ) from error
     except (OSError, HTTPException) as error:
         raise Unavailable(

@@ -55,7 +55,7 @@ class Move:
         self.line = 0
         self.lent = 0  # of `room`: what may have to give way
         self.leaving = 0  # of `room`: what does
-        self.gave_room = False
+        self.gave_room = False  # or a place in the line of the node, which short tasks wait for too
 
     def shift(self, before: int, now: int) -> None:
         """Numbers of Hold: whatever is at least ROOM holds room."""
@@ -63,7 +63,7 @@ class Move:
         self.line += (now == _LINE) - (before == _LINE)
         self.lent += (now == _ROOM) - (before == _ROOM)
         self.leaving += (now == _LEAVING) - (before == _LEAVING)
-        self.gave_room |= before >= _ROOM > now
+        self.gave_room |= before >= _ROOM > now or before == _LINE != now
 
 
 class Devices(NamedTuple):

@@ -1,13 +1,13 @@
-"""The cluster's certificate authority: made at the first start, then signs nodes and the server."""
+"""The cluster's certificate authority: made at the first start, signs nodes and servers, can be rotated."""
 
 import hashlib
 import hmac
 import ipaddress
 import re
-import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -17,9 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rota.identity import certificates, files, tokens
+from rota.identity import certificates, files, keyring, tokens
+from rota.identity.bundles import Bundle
 from rota.identity.certificates import Period
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.errors import Refused
+from rota.identity.keyring import Keyring, Root
 from rota.identity.seals import Seals
 from rota.identity.task_tokens import TaskTokens
 from rota.model.limits import RENEWAL_WINDOW_SECONDS
@@ -27,19 +29,18 @@ from rota.model.limits import RENEWAL_WINDOW_SECONDS
 SERVER_NAME = "rota-server"  # agents check this name, so that any address leads to the server
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
-CA_LIFE = timedelta(days=3650)
 NODE_LIFE = timedelta(hours=24)
 SERVER_LIFE = timedelta(days=30)
 RENEWAL_WINDOW = timedelta(seconds=RENEWAL_WINDOW_SECONDS)  # after a node's certificate has expired
 
 MAX_REQUEST_BYTES = 16_384  # an RSA 8192 request is 3 kB
-MAX_CA_FILE_BYTES = 65_536
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # above, checking one signature costs the server too much
 MAX_COMMON_NAME = 64  # of X.509
 _SERVER_PURPOSES = [
     ExtendedKeyUsageOID.SERVER_AUTH,
     ExtendedKeyUsageOID.CLIENT_AUTH,
 ]  # a standby calls the leader
+Publish = Callable[[Keyring], None]
 DNS_NAME = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -48,8 +49,8 @@ class KeyPair:
     """What a TLS server needs."""
 
     key_pem: bytes = field(repr=False)
-    cert_pem: bytes
-    ca_pem: bytes
+    cert_pem: bytes  # its own certificate, and behind it links to an older CA
+    ca_pem: bytes  # every CA that it trusts
 
     @property
     def period(self) -> Period:
@@ -57,62 +58,209 @@ class KeyPair:
 
 
 class Authority:
-    """Signs with the CA's key, which never leaves this object."""
+    """Signs with the key of the cluster's CA; a rotation replaces that in place.
+
+    Safe to share between threads: what it holds is one frozen value.
+    """
 
     def __init__(
-        self,
-        key: ec.EllipticCurvePrivateKey,
-        certificate: x509.Certificate,
-        renewal_window: timedelta = RENEWAL_WINDOW,
+        self, directory: Path, ring: Keyring, renewal_window: timedelta, publish: Publish | None = None
     ) -> None:
-        self._key = key
-        self._certificate = certificate
+        self._directory = directory
+        self._publish = publish
+        self._listeners: list[Callable[[], object]] = []
         self.renewal_window = renewal_window
-        self.ca_pem = certificates.certificate_to_pem(certificate)
-        self.fingerprint = certificates.fingerprint_of(certificate)
+        self._held = _Held.of(ring)
 
     @classmethod
-    def open(cls, directory: Path, now: datetime, renewal_window: timedelta = RENEWAL_WINDOW) -> "Authority":
-        files.own_directory(directory)
-        with files.locked(directory, "ca"):
-            # The certificate is written last: while there is none, nobody has trusted this CA yet.
-            if not (directory / "ca.pem").exists():
-                _make(directory, now)
-            return cls(*_load(directory, now), renewal_window)
+    def open(
+        cls,
+        directory: Path,
+        now: datetime,
+        renewal_window: timedelta = RENEWAL_WINDOW,
+    ) -> "Authority":
+        return cls(directory, keyring.opened(directory, now), renewal_window)
+
+    # ---- rotation
+
+    @property
+    def ring(self) -> Keyring:
+        return self._held.ring
+
+    def publish_by(self, publish: Publish) -> None:
+        """Put each change where other servers have it from, before it counts here."""
+        self._publish = publish
+
+    def rotate(self, now: datetime, overlap: timedelta) -> Keyring:
+        """Make a new CA, beside which the old one is trusted for the overlap. Raises Rotating."""
+        return self._change(lambda ring: keyring.started(ring, now, overlap))
+
+    def finish(self, now: datetime) -> Keyring:
+        """Trust the old CA no more, and delete its key. Raises NotRotating."""
+        return self._change(lambda ring: keyring.finished(ring, now))
+
+    def replace(self, now: datetime) -> Keyring:
+        """Make a new CA, and trust nothing that was signed before."""
+        return self._change(lambda ring: keyring.replaced(ring, now))
+
+    def take(self, ring: Keyring) -> None:
+        """Hold what another server has decided; it is on disk when this returns."""
+        if ring != self.ring:
+            with files.locked(self._directory, "ca"):
+                keyring.write(self._directory, ring)
+            self._hold(ring)
+
+    def follow(self, fetch: Callable[[], Keyring | None]) -> None:
+        """Hold what is shared between servers. It is fetched with the lock: no change comes in between."""
+        with files.locked(self._directory, "ca"):
+            ring = fetch()
+            if ring is None or ring == self.ring:
+                return
+            keyring.write(self._directory, ring)
+        self._hold(ring)
+
+    @contextmanager
+    def listening(self, changed: Callable[[], object]) -> Iterator[None]:
+        """Call `changed` after each change, in the thread that has made it."""
+        self._listeners.append(changed)
+        try:
+            yield
+        finally:
+            self._listeners.remove(changed)
+
+    def _change(self, change: Callable[[Keyring], Keyring]) -> Keyring:
+        with files.locked(self._directory, "ca"):
+            ring = change(keyring.read(self._directory))
+            if self._publish is not None:
+                self._publish(ring)
+            keyring.write(self._directory, ring)
+        self._hold(ring)
+        return ring
+
+    def _hold(self, ring: Keyring) -> None:
+        self._held = _Held.of(ring)
+        for changed in list(self._listeners):
+            changed()
+
+    # ---- what is trusted
+
+    @property
+    def ca_pem(self) -> bytes:
+        """The certificate of the CA that signs."""
+        return self._held.current.pem
+
+    @property
+    def fingerprint(self) -> str:
+        return self._held.current.fingerprint
+
+    @property
+    def overlap(self) -> Period | None:
+        """From when until when the previous CA is trusted, too; None: no rotation is under way."""
+        if self.ring.previous is None:
+            return None
+        begin, end = self.ring.started_at_ms, self.ring.overlap_until_ms
+        return Period(datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC))
+
+    @property
+    def has_rotated(self) -> bool:
+        """Whether there is, or was, another CA than the one that signs."""
+        return self.ring.is_rotated
+
+    @property
+    def bundle(self) -> Bundle:
+        return self._held.bundle
 
     @property
     def period(self) -> Period:
         return certificates.period_of(self.ca_pem)
+
+    def vouches_for(self, cert_pem: bytes) -> bool:
+        """Whether a CA that is trusted now has signed that certificate."""
+        try:
+            return self.bundle.issuer_of(certificates.only_certificate(cert_pem)) is not None
+        except Refused:
+            return False
+
+    def is_retired(self, cert_pem: bytes) -> bool:
+        """Whether the CA that signed it is trusted no more; TLS refuses it at the next handshake alone."""
+        key_id = certificates.issuer_key_id(cert_pem)
+        return any(one.key_id == key_id for one in self.ring.retired)
+
+    def signer_of(self, cert_pem: bytes) -> str:
+        """The fingerprint of the CA, trusted now, that signed a certificate; empty: none of these."""
+        key_id = certificates.issuer_key_id(cert_pem)
+        held = self._held
+        return next((one.fingerprint for one in held.issuers if one.key_id == key_id), "")
 
     @property
     def node_usable(self) -> timedelta:
         """For how long a node's certificate that is signed now can be shown or renewed."""
         return NODE_LIFE + self.renewal_window
 
+    # ---- secrets: every server with this keyring has them, and nothing else
+
     def task_tokens(self) -> TaskTokens:
-        """By a secret that every server with this CA has, and nobody else."""
-        return TaskTokens(self._secret(b"rota task tokens"))
+        return TaskTokens(lambda: self._secrets(b"rota task tokens"))
 
     def seals(self) -> Seals:
-        """By a secret that every server with this CA has, and nobody else."""
-        return Seals(self._secret(b"rota seals"))
+        return Seals(lambda: self._secrets(b"rota seals"))
 
-    def api_secret(self, caller: str, key: str) -> str:
-        """Of the API token that a caller makes by this key: however often it asks, and whichever server."""
-        return tokens.secret_of(self._secret(b"rota api tokens"), f"{caller}\0{key}")
+    def api_secrets(self, caller: str, key: str) -> list[str]:
+        """Of the API token that a caller makes by this key: however often it asks, and whichever server.
+
+        The first one is for a token that is made now; one of the others may have been made before a rotation.
+        """
+        return [tokens.secret_of(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")]
 
     def origin_mark(self, origin: str, request: bytes) -> str:
         """The mark by which a leader believes a standby where a request that it hands on came from."""
-        content = f"{origin}\n{hashlib.sha256(request).hexdigest()}".encode()
-        return hmac.new(self._secret(b"rota origins"), content, hashlib.sha256).hexdigest()
+        return _origin_mark(self._secrets(b"rota origins")[0], origin, request)
 
     def is_origin(self, origin: str, request: bytes, mark: str) -> bool:
-        return hmac.compare_digest(self.origin_mark(origin, request).encode(), mark.encode())
+        made = (_origin_mark(secret, origin, request) for secret in self._secrets(b"rota origins"))
+        return any(hmac.compare_digest(one.encode(), mark.encode()) for one in made)
 
-    def _secret(self, purpose: bytes) -> bytes:
-        return hashlib.sha256(purpose + b"\0" + certificates.key_to_pem(self._key)).digest()
+    def _secrets(self, purpose: bytes) -> list[bytes]:
+        return [hashlib.sha256(purpose + b"\0" + one.encode()).digest() for one in self.ring.secrets]
 
-    def sign_node(self, csr_pem: bytes, node_id: str, name: str, now: datetime) -> bytes:
+    # ---- certificates
+
+    def sign_node(
+        self, csr_pem: bytes, node_id: str, name: str, now: datetime, *, like: bytes | None = None
+    ) -> bytes:
+        """Sign for a node; `like`: by the CA that signed that, for an agent that follows no other."""
+        return self._issuer(like).sign_node(csr_pem, node_id, name, now, self.renewal_window)
+
+    def sign_watcher(
+        self, csr_pem: bytes, watcher_id: str, now: datetime, *, like: bytes | None = None
+    ) -> bytes:
+        return self._issuer(like).sign_watcher(csr_pem, watcher_id, now)
+
+    def server_identity(self, hosts: Sequence[str], now: datetime) -> KeyPair:
+        """A fresh key and certificate for `hosts`, with the links that older verifiers need."""
+        held = self._held
+        key, cert_pem = held.current.sign_server(hosts, now)
+        return KeyPair(certificates.key_to_pem(key), cert_pem + held.bundle.links_pem, held.bundle.roots_pem)
+
+    def _issuer(self, like: bytes | None) -> "_Issuer":
+        held = self._held
+        key_id = None if like is None else certificates.issuer_key_id(like)
+        return next((one for one in held.issuers if one.key_id == key_id), held.current)
+
+
+class _Issuer:
+    """One CA, with its key."""
+
+    def __init__(self, root: Root) -> None:
+        self._key = root.private_key
+        self._certificate = root.x509
+        self.pem = root.certificate.encode()
+        self.fingerprint = certificates.fingerprint_of(self._certificate)
+        self.key_id = certificates.key_id_of(self._certificate)
+
+    def sign_node(
+        self, csr_pem: bytes, node_id: str, name: str, now: datetime, renewal_window: timedelta
+    ) -> bytes:
         """Of the request only the key counts; who the node is, the server says.
 
         Its period of use is short. To TLS it is valid for longer, so that a node which was away can prove
@@ -124,11 +272,11 @@ class Authority:
         if not name:
             raise Refused("name: expected the node's name, got nothing")
         use = self._period(now, NODE_LIFE)
-        valid = Period(self._certificate.not_valid_before_utc, use.end + self.renewal_window)
+        valid = Period(self._certificate.not_valid_before_utc, use.end + renewal_window)
         leaf = _Leaf(name[:MAX_COMMON_NAME], names, [ExtendedKeyUsageOID.CLIENT_AUTH], use, valid)
         return self._sign(public_key, leaf)
 
-    def server_identity(self, hosts: Sequence[str], now: datetime) -> KeyPair:
+    def sign_server(self, hosts: Sequence[str], now: datetime) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
         """A fresh key and certificate for `hosts`, this machine and the name that agents check."""
         key = certificates.new_key()
         names = [_host_name(host) for host in dict.fromkeys((SERVER_NAME, *LOCAL_HOSTS, *hosts))]
@@ -136,8 +284,7 @@ class Authority:
         use = self._period(now, SERVER_LIFE)
         valid = Period(use.begin - certificates.CLOCK_SKEW, use.end)
         leaf = _Leaf(SERVER_NAME, names, _SERVER_PURPOSES, use, valid)
-        cert_pem = self._sign(key.public_key(), leaf)
-        return KeyPair(certificates.key_to_pem(key), cert_pem, self.ca_pem)
+        return key, self._sign(key.public_key(), leaf)
 
     def sign_watcher(self, csr_pem: bytes, watcher_id: str, now: datetime) -> bytes:
         """A certificate with which a watcher serves agents and calls the leader.
@@ -150,14 +297,6 @@ class Authority:
         use = self._period(now, SERVER_LIFE)
         valid = Period(use.begin - certificates.CLOCK_SKEW, use.end)
         return self._sign(public_key, _Leaf(f"watcher {watcher_id}", names, _SERVER_PURPOSES, use, valid))
-
-    def vouches_for(self, cert_pem: bytes) -> bool:
-        """Whether this authority has signed that certificate."""
-        try:
-            certificates.only_certificate(cert_pem).verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
 
     def _period(self, now: datetime, life: timedelta) -> Period:
         # A clock that is not set yet may be before the authority's own beginning.
@@ -175,7 +314,7 @@ class Authority:
             .not_valid_before(leaf.valid.begin)
             .not_valid_after(min(leaf.valid.end, self._certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(certificates.usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(leaf.purposes), critical=False)
             .add_extension(x509.SubjectAlternativeName(leaf.names), critical=False)
             .add_extension(_usage_period(leaf.use), critical=False)
@@ -195,46 +334,29 @@ class _Leaf:
     valid: Period  # as TLS checks it
 
 
-def _make(directory: Path, now: datetime) -> None:
-    key = certificates.new_key()
-    # A name of its own, so that a verifier holding two clusters' CAs picks the right one.
-    name = _common_name(f"Rota CA {secrets.token_hex(4)}")
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - certificates.CLOCK_SKEW)
-        .not_valid_after(now + CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    files.write_private(directory / "ca.key", certificates.key_to_pem(key))
-    files.write_private(directory / "ca.pem", certificates.certificate_to_pem(certificate))
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A keyring, and what is made of it once."""
+
+    ring: Keyring
+    issuers: tuple[_Issuer, ...]  # the current one first
+    bundle: Bundle
+
+    @classmethod
+    def of(cls, ring: Keyring) -> "_Held":
+        links = tuple(certificates.only_certificate(link.encode()) for link in ring.links)
+        return cls(
+            ring, tuple(map(_Issuer, ring.roots)), Bundle(tuple(root.x509 for root in ring.roots), links)
+        )
+
+    @property
+    def current(self) -> _Issuer:
+        return self.issuers[0]
 
 
-def _load(directory: Path, now: datetime) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    certificate_path, key_path = directory / "ca.pem", directory / "ca.key"
-    mend = (
-        f"restore both from a backup, or remove {certificate_path} to begin anew (all nodes then join again)"
-    )
-    try:
-        certificate = certificates.only_certificate(files.read_private(certificate_path, MAX_CA_FILE_BYTES))
-        key = certificates.key_from_pem(files.read_private(key_path, MAX_CA_FILE_BYTES))
-    except FileNotFoundError as error:
-        raise Unsafe(f"the cluster's CA has lost its key {key_path}: {mend}") from error
-    except Unsafe:
-        raise
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: a key with a password
-        raise Unsafe(f"the cluster's CA in {directory} cannot be read: {mend}") from error
-    if not certificates.belong_together(key, certificate):
-        raise Unsafe(f"{key_path} is not the key of {certificate_path}: {mend}")
-    if certificate.not_valid_after_utc <= now:
-        raise Unsafe(f"the cluster's CA expired on {certificate.not_valid_after_utc:%Y-%m-%d}: {mend}")
-    return key, certificate
+def _origin_mark(secret: bytes, origin: str, body: bytes) -> str:
+    content = f"{origin}\n{hashlib.sha256(body).hexdigest()}".encode()
+    return hmac.new(secret, content, hashlib.sha256).hexdigest()
 
 
 def _requested_key(csr_pem: bytes) -> CertificatePublicKeyTypes:
@@ -283,18 +405,4 @@ def _common_name(text: str) -> x509.Name:
 def _usage_period(period: Period) -> x509.PrivateKeyUsagePeriod:
     return x509.PrivateKeyUsagePeriod(
         period.begin.replace(tzinfo=None, microsecond=0), period.end.replace(tzinfo=None, microsecond=0)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
     )

@@ -152,6 +152,34 @@ def watcher_id_of(cert_pem: bytes) -> str | None:
     return next((uri.removeprefix(WATCHER_URI) for uri in own), None)
 
 
+def key_id_of(certificate: x509.Certificate) -> str:
+    """Of an authority: by this the certificates that it signed name it."""
+    return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+
+
+def issuer_key_id(cert_pem: bytes) -> str:
+    """The authority that a certificate names as its signer, by its key; empty: it names none."""
+    try:
+        found = first_certificate(cert_pem).extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
+    except x509.ExtensionNotFound:
+        return ""
+    return (found.value.key_identifier or b"").hex()
+
+
+def usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 def _uris(cert_pem: bytes) -> list[str]:
     try:
         names = only_certificate(cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -23,3 +23,11 @@ class NoSuchToken(Refused):
 
 class Unsafe(ValueError):
     """The operator's: a file that must not be trusted or used as it is; the message says how to mend it."""
+
+
+class Rotating(Refused):
+    """A rotation of the CA is under way already."""
+
+
+class NotRotating(Refused):
+    """No rotation of the CA is under way."""

@@ -1,20 +1,22 @@
 """The node's side of its identity: a key that never leaves it, and the certificate it was given.
 
-`node.pem` holds certificate, authority and key: one file, replaced in one step, so they cannot come apart.
+`node.pem` holds certificate, authorities and key: one file, replaced in one step, so they cannot come apart.
 `node.key` is the key of a node that is about to join.
 """
 
 import hmac
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.identity import certificates, files
+from rota.identity.bundles import Bundle
 from rota.identity.certificates import Period
 from rota.identity.errors import Refused, Unsafe
 
@@ -30,7 +32,23 @@ class NodeIdentity:
     node_id: str
     key_pem: bytes = field(repr=False)
     cert_pem: bytes
-    ca_pem: bytes
+    ca_pem: bytes  # every authority that it trusts
+    links_pem: bytes = b""  # by which an older authority vouches for the one that signed the certificate
+
+    @property
+    def chain_pem(self) -> bytes:
+        """What it shows: a server that knows the older authority alone accepts it, too."""
+        return self.cert_pem + self.links_pem
+
+    @property
+    def bundle(self) -> Bundle:
+        return Bundle.parse(self.ca_pem + self.links_pem)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the authority that signs now has signed the certificate."""
+        issuer = certificates.issuer_key_id(self.cert_pem)
+        return certificates.key_id_of(self.bundle.roots[0]) == issuer
 
     @property
     def period(self) -> Period:
@@ -63,8 +81,8 @@ def make_request(directory: Path) -> bytes:
 
 
 def store_identity(directory: Path, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
-    """Keep what the server answered, if it is for this node's key and from this CA."""
-    identity = _identity(_load_key(directory), cert_pem, ca_pem)
+    """Keep what the server answered, if it is for this node's key and from these authorities."""
+    identity = _identity(_load_key(directory), cert_pem, Bundle.parse(ca_pem))
     replace_identity(directory, identity)
     return identity
 
@@ -77,9 +95,10 @@ def load_identity(directory: Path) -> NodeIdentity | None:
     except FileNotFoundError:
         return None
     try:
-        certificate, ca = x509.load_pem_x509_certificates(content)
-        own, issuer = certificates.certificate_to_pem(certificate), certificates.certificate_to_pem(ca)
-        return _identity(_key_within(content) or _load_key(directory), own, issuer)
+        certificate, *authorities = x509.load_pem_x509_certificates(content)
+        own = certificates.certificate_to_pem(certificate)
+        bundle = Bundle.parse(b"".join(map(certificates.certificate_to_pem, authorities)))
+        return _identity(_key_within(content) or _load_key(directory), own, bundle)
     except Unsafe:
         raise
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -94,12 +113,17 @@ class Renewal:
         self._key = certificates.new_key()
         self.request = _request(self._key)
 
-    def accept(self, cert_pem: bytes, now: datetime) -> NodeIdentity:
+    def accept(self, cert_pem: bytes, now: datetime, ca_pem: bytes = b"") -> NodeIdentity:
         """Return the new identity, if the certificate is for this node and good now.
 
-        The authority is the one that the node has trusted since it joined, whatever the answer says.
+        Of the authorities that the answer names each must be one that this node trusts already, or one for
+        which such a one vouches. Otherwise those count that it has trusted before, whatever the answer says.
         """
-        renewed = _identity(self._key, cert_pem, self._held.ca_pem)
+        bundle = self._held.bundle
+        if ca_pem:
+            with suppress(Refused):
+                bundle = followed(self._held, ca_pem)
+        renewed = _identity(self._key, cert_pem, bundle)
         if renewed.node_id != self._held.node_id:
             raise Refused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")
         if renewed.period.end <= now or renewed.period.begin - now > certificates.CLOCK_SKEW:
@@ -110,11 +134,27 @@ class Renewal:
         return renewed
 
 
+def trusting(held: NodeIdentity, ca_pem: bytes) -> NodeIdentity:
+    """The same identity, with the authorities that the server names. Raises Refused as `Renewal.accept`."""
+    bundle = followed(held, ca_pem)
+    return replace(held, ca_pem=bundle.roots_pem, links_pem=bundle.links_pem)
+
+
+def followed(held: NodeIdentity, ca_pem: bytes) -> Bundle:
+    bundle = Bundle.parse(ca_pem)
+    bundle.check_follows(held.bundle)
+    return bundle
+
+
 def replace_identity(directory: Path, identity: NodeIdentity) -> None:
     """Replace key and certificate on disk in one step: until this returns the old pair is there, and good."""
     with files.locked(directory, "node"):
-        files.write_private(directory / FILE, identity.cert_pem + identity.ca_pem + identity.key_pem)
+        files.write_private(directory / FILE, _content(identity))
         (directory / KEY_FILE).unlink(missing_ok=True)
+
+
+def _content(identity: NodeIdentity) -> bytes:
+    return identity.cert_pem + identity.ca_pem + identity.links_pem + identity.key_pem
 
 
 def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -123,19 +163,18 @@ def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
-    certificate, ca = certificates.only_certificate(cert_pem), certificates.only_certificate(ca_pem)
+def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, bundle: Bundle) -> NodeIdentity:
+    certificate = certificates.only_certificate(cert_pem)
     if not certificates.belong_together(key, certificate):
         raise Refused("the certificate is for another key than this node's")
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise Refused("the certificate was not signed by the CA that came with it") from error
+    if bundle.issuer_of(certificate) is None:
+        raise Refused("the certificate was not signed by the CA that came with it")
     return NodeIdentity(
         node_id=certificates.node_id_of(cert_pem),
         key_pem=certificates.key_to_pem(key),
         cert_pem=certificates.certificate_to_pem(certificate),
-        ca_pem=certificates.certificate_to_pem(ca),
+        ca_pem=bundle.roots_pem,
+        links_pem=bundle.links_pem,
     )
 
 

@@ -33,7 +33,10 @@ class ServingPair(Protocol):
 
 
 class SignedPair:
-    """Signed by the cluster's authority; renewed at half of its life, and a random part later."""
+    """Signed by the cluster's authority; renewed at half of its life, and a random part later.
+
+    When the authority is rotated it is signed again at once, with what is trusted then.
+    """
 
     def __init__(self, authority: Authority, hosts: Sequence[str], now: datetime) -> None:
         self._authority = authority
@@ -41,6 +44,9 @@ class SignedPair:
         self._sign(now)
 
     def refresh(self, now: datetime) -> bool:
+        if self._bundle != self._authority.bundle:
+            self._sign(now)
+            return True
         # One that ends with the authority cannot be made to end later.
         is_last = self.period.end >= self._authority.period.end and self.period.begin <= now
         if is_last or not self.period.is_due(now, self._jitter):
@@ -49,6 +55,7 @@ class SignedPair:
         return True
 
     def _sign(self, now: datetime) -> None:
+        self._bundle = self._authority.bundle  # first: if it changes meanwhile, the next look signs again
         self.pair = self._authority.server_identity(self._hosts, now)
         self.period = self.pair.period
         self._jitter = random.random()

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.identity import certificates
+from rota.identity.bundles import Bundle
 from rota.identity.errors import Refused
 from rota.identity.node_identity import NodeIdentity
 
@@ -49,11 +50,12 @@ def authorization(identity: NodeIdentity, method: str, path: str, body: bytes) -
 
 
 def signed_by(value: str, method: str, path: str, ca_pem: bytes, now: datetime) -> Signed:
-    """Who signed the request with this authorization header. Raises Refused if the CA's node did not."""
+    """Who signed the request with this authorization header. Raises Refused if no node of these CAs did."""
     try:
         der, digest, signature = value[:HEADER_MAX].partition(" ")[2].split(".")
         certificate = x509.load_der_x509_certificate(urlsafe_b64decode(der))
-        certificate.verify_directly_issued_by(certificates.only_certificate(ca_pem))
+        if Bundle.parse(ca_pem).issuer_of(certificate) is None:
+            raise InvalidSignature
         key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise TypeError("Rota's own agents have no other keys")

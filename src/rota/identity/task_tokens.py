@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 TASK_PREFIX = "task_"
@@ -21,12 +22,13 @@ class TaskName(NamedTuple):
 
 
 class TaskTokens:
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secrets: Callable[[], Sequence[bytes]]) -> None:
+        """`secrets` are asked for each time: keys are made by the first one, and accepted by all."""
+        self._secrets = secrets
 
     def key_for(self, job: str, node: str) -> str:
         """Given to a node with a job: by it tokens are made for its own attempts of that, and no others."""
-        return hmac.new(self._secret, f"{job}/{node}".encode(), hashlib.sha256).hexdigest()
+        return _key(self._secrets()[0], job, node)
 
     def who(self, token: str) -> TaskName | None:
         """None: nobody we know."""
@@ -34,6 +36,13 @@ class TaskTokens:
         if read is None:
             return None
         job, index, attempt, node, given = read.groups()
-        key = self.key_for(job, node)
-        made = hmac.new(key.encode(), f"{job}.{index}.{attempt}".encode(), hashlib.sha256).hexdigest()
-        return TaskName(job, int(index), int(attempt), node) if hmac.compare_digest(made, given) else None
+        name = f"{job}.{index}.{attempt}".encode()
+        keys = (_key(secret, job, node) for secret in self._secrets())
+        made = (hmac.new(key.encode(), name, hashlib.sha256).hexdigest() for key in keys)
+        if not any(hmac.compare_digest(one, given) for one in made):
+            return None
+        return TaskName(job, int(index), int(attempt), node)
+
+
+def _key(secret: bytes, job: str, node: str) -> str:
+    return hmac.new(secret, f"{job}/{node}".encode(), hashlib.sha256).hexdigest()

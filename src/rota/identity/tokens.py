@@ -96,6 +96,10 @@ class Watcher(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     joined_at_ms: int
+    ca: str = ""  # fingerprint of the authority whose certificate it was given, or has attached with last
+
+    def signed_by(self, ca: str) -> "Watcher":
+        return msgspec.structs.replace(self, ca=ca)
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):

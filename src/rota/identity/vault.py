@@ -128,6 +128,14 @@ class Vault:
             change.watchers = kept
         return found
 
+    def note_watcher_ca(self, watcher_id: str, ca: str) -> None:
+        """Which authority has signed the certificate that a watcher shows."""
+        if any(one.id == watcher_id and one.ca != ca for one in self.list_watchers()):
+            with self._changing() as change:
+                change.watchers = [
+                    one.signed_by(ca) if one.id == watcher_id else one for one in change.watchers
+                ]
+
     def list_watchers(self) -> tuple[Watcher, ...]:
         return self._current().contents.watchers
 
@@ -184,6 +192,11 @@ class Vault:
             return None
         self.last_uses.note(token.id, now_ms)
         return token
+
+    def has_made(self, secret: str) -> bool:
+        """Whether a token of this secret exists, or did until it was revoked."""
+        snapshot, digest = self._current(), tokens.digest(secret)
+        return digest in snapshot.by_digest or digest in snapshot.contents.revoked
 
     def is_valid(self, token_id: str, now_ms: int) -> bool:
         """Whether the token exists and has not expired. Cheap: open streams ask every few seconds."""

@@ -1,18 +1,19 @@
 """A watcher's side of its identity: a key that never leaves it, and the certificate it was given.
 
-`watcher.pem` holds certificate, authority and key: one file, replaced in one step, so they cannot come apart.
+`watcher.pem` holds certificate, authorities and key: one file, replaced in one step: they cannot come apart.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 
 from rota.identity import certificates, files
 from rota.identity.authority import KeyPair
+from rota.identity.bundles import Bundle
 from rota.identity.errors import Refused, Unsafe
 
 FILE = "watcher.pem"
@@ -25,7 +26,24 @@ class WatcherIdentity:
     """What a watcher shows to agents and to the leader, and what it checks both against."""
 
     watcher_id: str
-    pair: KeyPair
+    cert_pem: bytes
+    key_pem: bytes = field(repr=False)
+    bundle: Bundle = field(repr=False)
+
+    @property
+    def pair(self) -> KeyPair:
+        return KeyPair(self.key_pem, self.cert_pem + self.bundle.links_pem, self.bundle.roots_pem)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the authority that signs now has signed the certificate."""
+        return certificates.key_id_of(self.bundle.roots[0]) == certificates.issuer_key_id(self.cert_pem)
+
+    def trusting(self, ca_pem: bytes) -> "WatcherIdentity":
+        """The same, with the authorities that the leader names. Raises Refused if none vouches for one."""
+        bundle = Bundle.parse(ca_pem)
+        bundle.check_follows(self.bundle)
+        return replace(self, bundle=bundle)
 
 
 class WatcherRequest:
@@ -37,8 +55,8 @@ class WatcherRequest:
         self.request = request.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def accept(self, cert_pem: bytes, ca_pem: bytes, now: datetime) -> WatcherIdentity:
-        """The new identity, if the certificate is a watcher's, for this key, from this CA and good now."""
-        identity = _identity(certificates.key_to_pem(self._key), cert_pem, ca_pem)
+        """The new identity, if the certificate is a watcher's, for this key, from these CAs and good now."""
+        identity = _identity(certificates.key_to_pem(self._key), cert_pem, Bundle.parse(ca_pem))
         period = identity.pair.period
         if period.end <= now or period.begin - now > certificates.CLOCK_SKEW:
             raise Refused(
@@ -51,8 +69,8 @@ class WatcherRequest:
 def store_watcher(directory: Path, identity: WatcherIdentity) -> None:
     files.own_directory(directory)
     with files.locked(directory, "watcher"):
-        pair = identity.pair
-        files.write_private(directory / FILE, pair.cert_pem + pair.ca_pem + pair.key_pem)
+        content = identity.cert_pem + identity.bundle.pem + identity.key_pem
+        files.write_private(directory / FILE, content)
 
 
 def load_watcher(directory: Path) -> WatcherIdentity | None:
@@ -63,24 +81,23 @@ def load_watcher(directory: Path) -> WatcherIdentity | None:
     except FileNotFoundError:
         return None
     try:
-        certificate, ca = x509.load_pem_x509_certificates(content)
-        own, issuer = certificates.certificate_to_pem(certificate), certificates.certificate_to_pem(ca)
-        return _identity(content[content.index(_KEY_BEGIN) :], own, issuer)
+        certificate, *authorities = x509.load_pem_x509_certificates(content)
+        own = certificates.certificate_to_pem(certificate)
+        bundle = Bundle.parse(b"".join(map(certificates.certificate_to_pem, authorities)))
+        return _identity(content[content.index(_KEY_BEGIN) :], own, bundle)
     except Unsafe:
         raise
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Unsafe(f"{path} is damaged ({error}): remove it and join again") from error
 
 
-def _identity(key_pem: bytes, cert_pem: bytes, ca_pem: bytes) -> WatcherIdentity:
-    certificate, ca = certificates.only_certificate(cert_pem), certificates.only_certificate(ca_pem)
+def _identity(key_pem: bytes, cert_pem: bytes, bundle: Bundle) -> WatcherIdentity:
+    certificate = certificates.only_certificate(cert_pem)
     if not certificates.belong_together(certificates.key_from_pem(key_pem), certificate):
         raise Refused("the certificate is for another key than this watcher's")
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise Refused("the certificate was not signed by the CA that came with it") from error
+    if bundle.issuer_of(certificate) is None:
+        raise Refused("the certificate was not signed by the CA that came with it")
     watcher_id = certificates.watcher_id_of(cert_pem)
     if watcher_id is None:
         raise Refused("not a watcher's certificate")
-    return WatcherIdentity(watcher_id, KeyPair(key_pem, cert_pem, ca_pem))
+    return WatcherIdentity(watcher_id, cert_pem, key_pem, bundle)

@@ -127,7 +127,7 @@ class Running:
     pause_ns: int = FIRST_LOOK_NS
     outcome: Outcome | None = None  # the leader is gone, others of its tree may not be
     box: Box | None = None  # the container it runs in
-    cell: Cell | None = None  # where it runs under a lease: all in there die together, and with the keeper
+    cell: Cell | None = None  # all in there die together; under a lease they die with the keeper, too
     kill_by_ns: int | None = None  # a second before its lease ends
     report: Report | None = None  # of its sandbox
     group: Group | None = None  # where it has limits and the machine has groups
@@ -162,17 +162,22 @@ class Running:
         """Whoever is left, where they can be reached together."""
         if self.group:
             self.group.kill()
-        if self.cell:
+        if self.cell and not self._has_emptied_cell():
             self.cell.kill()
 
     def has_left_cell(self) -> bool:
-        """Nobody of it lives on, if it has a cell and goes no further; who stays longest is asked to go."""
-        if self.cell is None:
+        """Nothing of it lives on, if it has a cell and goes no further; what is left in there is killed."""
+        if self.cell is None or self._has_emptied_cell():
             return True
         if self.may_go_on and self.ending is None and self.outcome and self.outcome.exit_code == 0:
             return True
         self.cell.kill()
         return self.cell.is_empty()
+
+    def _has_emptied_cell(self) -> bool:
+        """Its group vouches that nothing is left in a cell that others may use after it."""
+        is_kept = self.cell is not None and not (self.cell.is_bound or self.cell.is_killed)
+        return is_kept and self.group is not None and self.group.is_empty()
 
     def spares_leader(self, signum: int) -> bool:
         """Who watches a sandbox would end it at once; its command is told by itself, and has its grace."""

@@ -22,7 +22,7 @@ def spawn(spawner: Spawner, attempt: Running) -> int:
     if attempt.box:
         return spawner.send(key, attempt.box, output)
     attempt.group = group = attempt.group or spawner.enclose(key, attempt.spec)
-    attempt.cell = attempt.cell or spawner.confine(attempt.spec)
+    attempt.cell = spawner.confine(attempt.spec, attempt.cell)
     report = Report() if spec.sandbox else None
     try:
         pid = spawner.spawn(key, spec, attempt.gpus, output, Around(group, attempt.cell, report))

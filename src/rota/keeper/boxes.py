@@ -34,6 +34,7 @@ from rota.keeper.container.sources import Pin, pins_of, unpin_all
 from rota.keeper.limits.cgroups import write
 from rota.keeper.process.users import User, give
 from rota.keeper.rules import Key
+from rota.keeper.task_dirs import Owner
 from rota.keeper.wire import Spec
 
 UNATTRIBUTED = "65534:65534"
@@ -113,10 +114,11 @@ class Box:
 
 
 class Place(NamedTuple):
-    """A job's directory on this node, and its user there; None: it has none of its own."""
+    """A job's directory on this node, that of the task, and who it is inside."""
 
     work: str
-    user: User | None
+    task: str
+    user: str
 
 
 class Boxes:
@@ -149,16 +151,29 @@ class Boxes:
         shutil.rmtree(self._home, ignore_errors=True)
         return is_done
 
+    def user_of(self, spec: Spec, own: User | None) -> str:
+        """Who a container runs as; NotAllowed if this node does not let it."""
+        assert spec.container is not None
+        engine = self._known()
+        return allowed_user(engine, spec.container.user, _default_user(engine, own))
+
+    def owner(self, user: str) -> Owner | None:
+        """Of the directories that are mounted; each container sees that of its own task only."""
+        return Owner(_user(user), is_one_of_many=False) if os.geteuid() == ROOT else None
+
+    def _known(self) -> Engine:
+        if self._engine is None:
+            raise NotAllowed("this node has no container runtime")
+        return self._engine
+
     def pack(self, key: Key, spec: Spec, env: Mapping[str, str], place: Place) -> Box:
         """NotAllowed if this node may not, or cannot, run such a container."""
-        engine, container, work = self._engine, spec.container, place.work
+        engine, container, work, user = self._known(), spec.container, place.work, place.user
         assert container is not None
-        if engine is None:
-            raise NotAllowed("this node has no container runtime")
-        user = allowed_user(engine, container.user, _default_user(engine, place.user))
         asked = list(container.mounts)
         if spec.workdir:
             asked.insert(0, Mount(spec.workdir, spec.workdir, read_only=False))
+        own = (Mount(path, path, read_only=False) for path in (work, place.task))
         name = name_of(self._mark, key, spec.step)
         granted = allowed_mounts(engine, asked, f"{pins_of(self._mark)}/{name}")
         group = f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None
@@ -175,7 +190,7 @@ class Boxes:
             name=name,
             mark=self._mark,
             container=container,
-            mounts=(Mount(work, work, read_only=False), *granted.mounts),
+            mounts=(*own, *granted.mounts),
             user=user,
             workdir=workdir,
             env_file=f"{stem}.env",
@@ -225,8 +240,12 @@ def _default_user(engine: Engine, own: User | None) -> str:
 def _give(work: str, user: str) -> None:
     """The job's directory is its user's, whoever that is inside."""
     if os.geteuid() == ROOT:
-        uid, _, gid = user.partition(":")
-        give(work, User(int(uid), int(gid or 0)))
+        give(work, _user(user))
+
+
+def _user(text: str) -> User:
+    uid, _, gid = text.partition(":")
+    return User(int(uid), int(gid or 0))
 
 
 def _write(path: str, text: str) -> None:

@@ -11,7 +11,7 @@ from rota.keeper.process import trees
 from rota.keeper.process.commands import CannotRun
 from rota.keeper.service.life import MS
 from rota.keeper.service.probes import Answer, Probes
-from rota.keeper.spawn import Short, Spawner
+from rota.keeper.spawn import Around, Short, Spawner
 from rota.keeper.work import Work
 
 SECONDS_MAX = 1.0  # the wait's clock stands still while the machine sleeps
@@ -56,7 +56,8 @@ class Checker:
         pid = 0
         try:
             attempt = a_round.attempt
-            pid = self._spawner.check(attempt.key, attempt.spec, attempt.box, attempt.group)
+            around = Around(attempt.group, attempt.cell)
+            pid = self._spawner.check(attempt.key, attempt.spec, attempt.box, around)
         except (Short, CannotRun) as error:
             why = str(error)
         except Exception as error:  # of this check alone

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from rota.keeper import wire
 from rota.keeper.reading import Malformed
+from rota.keeper.task_dirs import PLACE
 from rota.keeper.work import Work
 
 CHUNK_BYTES = 1 << 20
@@ -199,7 +200,7 @@ def listen(root_fd: int) -> socket.socket:
 
 def discard(root: str, jobs: list[str]) -> None:
     """Put logs and work directories out of sight at once; deleting them may take long and holds up nobody."""
-    there = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work")]
+    there = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work", PLACE)]
     heap = f"{root}/trash/{os.urandom(8).hex()}"  # of its own: who deletes another takes nothing away from it
     with contextlib.suppress(OSError):  # the disk is full: then it takes as long as it takes
         os.makedirs(heap, mode=0o700)

@@ -16,37 +16,29 @@ def place(directory: str, files: Mapping[str, str]) -> None:
     root_fd = os.open(directory, BENEATH)
     try:
         for path, content in files.items():
-            _put(root_fd, path, b64decode(content), mode=None)
+            _put(root_fd, path, b64decode(content))
     finally:
         os.close(root_fd)
 
 
-def seal(directory: str, path: str, content: bytes) -> None:
-    """The same of one file, that its owner alone can read, and nobody write."""
-    root_fd = os.open(directory, BENEATH)
-    try:
-        _put(root_fd, path, content, mode=0o400)
-    finally:
-        os.close(root_fd)
+def seal(directory: str, name: str, content: bytes, beside: str) -> None:
+    """The same of one file that only the owner of the directory beside it can read, and no one can write."""
+    with contextlib.ExitStack() as opened:
+        root_fd = os.open(directory, BENEATH)
+        opened.callback(os.close, root_fd)
+        owner_fd = os.open(beside, BENEATH, dir_fd=root_fd)
+        opened.callback(os.close, owner_fd)
+        _write(root_fd, name, content, owner_fd, mode=0o400)
 
 
-def make_directory(directory: str, name: str) -> None:
-    """A directory in another one, for the owner of that; one that is there stays."""
-    root_fd = os.open(directory, BENEATH)
-    try:
-        os.close(_enter(root_fd, name))
-    finally:
-        os.close(root_fd)
-
-
-def _put(root_fd: int, path: str, content: bytes, mode: int | None) -> None:
+def _put(root_fd: int, path: str, content: bytes) -> None:
     *parents, name = path.split("/")
     with contextlib.ExitStack() as opened:
         at_fd = root_fd
         for parent in parents:
             at_fd = _enter(at_fd, parent)
             opened.callback(os.close, at_fd)
-        _write(at_fd, name, content, mode)
+        _write(at_fd, name, content, at_fd)
 
 
 def _enter(at_fd: int, name: str) -> int:
@@ -57,7 +49,7 @@ def _enter(at_fd: int, name: str) -> int:
     return inner_fd
 
 
-def _write(at_fd: int, name: str, content: bytes, mode: int | None) -> None:
+def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | None = None) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=at_fd, follow_symlinks=False)
         return
@@ -69,7 +61,7 @@ def _write(at_fd: int, name: str, content: bytes, mode: int | None) -> None:
         while written < len(content):
             written += os.write(fd, content[written:])
         os.fchmod(fd, mode if mode is not None else 0o700 if is_script else 0o600)
-        _give(fd, at_fd)
+        _give(fd, owner_fd)
         os.rename(partial, name, src_dir_fd=at_fd, dst_dir_fd=at_fd)
     except OSError:
         os.unlink(partial, dir_fd=at_fd)

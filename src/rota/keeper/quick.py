@@ -5,8 +5,10 @@ runs, and whoever called waits for it, with the lock of all the work in its hand
 """
 
 import ctypes
+import errno
 import fcntl
 import os
+import select
 import sys
 from typing import NamedTuple
 
@@ -15,6 +17,9 @@ _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
 _LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in the kernel's answer, on every machine
 _STAT_BYTES = 256
+_ENTRIES_BYTES = 512  # more than the two that are in every directory
+_EVERYWHERE = {b".", b".."}
+_NAME = 19  # where the name begins in an entry
 _USAGE_LONGS = 18
 _SECONDS, _MICROSECONDS, _SYSTEM_SECONDS, _SYSTEM_MICROSECONDS, _PEAK_KIB = range(5)
 
@@ -66,6 +71,33 @@ def is_file_empty(path: str) -> bool:
     return there <= 0
 
 
+def is_directory_empty(path: str) -> bool:
+    """Whether nothing is in it; a directory that is gone is empty."""
+    fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if fd < 0:
+        return ctypes.get_errno() == errno.ENOENT
+    entries = ctypes.create_string_buffer(_ENTRIES_BYTES)
+    there: int = _libc.getdents64(fd, entries, ctypes.c_size_t(_ENTRIES_BYTES))
+    _libc.close(fd)
+    return there >= 0 and _names(entries.raw[:there]) <= _EVERYWHERE
+
+
+def has_news(fd: int) -> bool:
+    """Whether a file of /proc has changed since this was asked last."""
+    asked = (ctypes.c_int * 2)(fd, select.POLLPRI)
+    return bool(_libc.poll(asked, 1, 0) > 0)
+
+
+def rename(before: str, after: str) -> None:
+    if _libc.rename(os.fsencode(before), os.fsencode(after)):
+        raise _error()
+
+
+def give_to_group(path: str, group: int) -> None:
+    if _libc.chown(os.fsencode(path), ctypes.c_uint32(-1), ctypes.c_uint32(group)):
+        raise _error()
+
+
 def close(fd: int) -> None:
     _libc.close(fd)
 
@@ -95,6 +127,16 @@ def bury(pid: int) -> Buried:
     seconds = usage[_SECONDS] + usage[_SYSTEM_SECONDS]
     microseconds = usage[_MICROSECONDS] + usage[_SYSTEM_MICROSECONDS]
     return Buried(status.value, seconds * 1_000_000 + microseconds, usage[_PEAK_KIB])
+
+
+def _names(entries: bytes) -> set[bytes]:
+    """Of what the kernel says of a directory: each entry begins with its inode, its place and its length."""
+    found, at = set(), 0
+    while at < len(entries):
+        length = _number(entries[at + 16 : at + 18])
+        found.add(entries[at + _NAME : at + length].partition(b"\0")[0])
+        at += length
+    return found
 
 
 def _number(raw: bytes) -> int:

@@ -1,14 +1,15 @@
-"""Where a job's tasks report what came of them -> the token of each attempt, in a file for its eyes only."""
+"""Where a job's tasks report what came of them -> the token of each attempt, which no other task can read."""
 
 import hashlib
 import hmac
 from dataclasses import dataclass
 
 from rota.keeper import reading
-from rota.keeper.files import make_directory, seal
+from rota.keeper.files import seal
 from rota.keeper.rules import Key
 
-PLACE = ".rota"  # in the job's own directory, which containers and sandboxes see under the same name
+OUT = "out"  # in the directory of a task: its outputs
+REPORT = "report"  # the same, where the agent reports for it: the file that the task leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,7 @@ class Reports:
     @property
     def varying(self) -> tuple[str, ...]:
         """The variables that differ between attempts."""
-        return (
-            ("ROTA_RESULT_FILE",)
-            if self.by_agent
-            else ("ROTA_TOKEN_FILE", "ROTA_RESULT_URL", "ROTA_RESULT_URLS")
-        )
+        return tuple(told(self, ("", 0, 0), ""))
 
     def result_urls(self, key: Key) -> list[str]:
         """One for each server; the first led when this was told."""
@@ -56,25 +53,25 @@ def token(reports: Reports, key: Key) -> str:
     return f"task_{name}.{reports.node}.{made}"
 
 
-def told(reports: Reports, key: Key, work: str) -> dict[str, str]:
-    """What the attempt finds in its environment."""
+def token_name(key: Key) -> str:
+    """The file of a token, in the directory of its task."""
+    return f"{key[2]}.token"
+
+
+def told(reports: Reports, key: Key, directory: str) -> dict[str, str]:
+    """What the attempt finds in its environment; `directory`: its task's."""
     if reports.by_agent:
-        return {"ROTA_RESULT_FILE": f"{work}/{PLACE}/{key[1]}.{key[2]}.json"}
+        return {"ROTA_RESULT_FILE": f"{directory}/{REPORT}/{key[2]}.json"}
     urls = reports.result_urls(key)
-    ca = {"ROTA_CA_FILE": f"{work}/{PLACE}/ca.pem"} if reports.ca else {}
-    file = f"{work}/{PLACE}/{_name(key)}"
+    ca = {"ROTA_CA_FILE": f"{directory}/ca.pem"} if reports.ca else {}
+    file = f"{directory}/{token_name(key)}"
     return {"ROTA_RESULT_URL": urls[0], "ROTA_RESULT_URLS": " ".join(urls), "ROTA_TOKEN_FILE": file, **ca}
 
 
-def leave(reports: Reports, key: Key, work: str) -> None:
+def leave(reports: Reports, key: Key, directory: str) -> None:
     """Once for an attempt, however often its processes are started."""
     if reports.by_agent:
-        make_directory(work, PLACE)
         return
-    seal(work, f"{PLACE}/{_name(key)}", f"{token(reports, key)}\n".encode())
+    seal(directory, token_name(key), f"{token(reports, key)}\n".encode(), beside=OUT)
     if reports.ca:
-        seal(work, f"{PLACE}/ca.pem", reports.ca.encode())
-
-
-def _name(key: Key) -> str:
-    return f"{key[1]}.{key[2]}.token"
+        seal(directory, "ca.pem", reports.ca.encode(), beside=OUT)

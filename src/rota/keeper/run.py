@@ -17,7 +17,7 @@ from rota.keeper.door import Door, empty_trash, listen
 from rota.keeper.journal import Journal, Memory
 from rota.keeper.limits.machine import end_groups, find_groups
 from rota.keeper.output.segments import Outputs
-from rota.keeper.process import trees
+from rota.keeper.process import cells, trees
 from rota.keeper.spawn import Spawner
 from rota.keeper.trimmer import Trimmer
 from rota.keeper.warden import Warden
@@ -38,6 +38,7 @@ def keep(root: str) -> None:
     root_fd = _open(root)
     trees.adopt_orphans()
     mark = _mark(root_fd)
+    cells.end_all(mark, KILL_SECONDS)
     end_groups(root, KILL_SECONDS)
     groups = find_groups(root, mark)
     outputs = Outputs(root)
@@ -55,7 +56,8 @@ def keep(root: str) -> None:
     reaper = Reaper(work, door, bell)
     for _ in range(max(STARTERS_LEAST, 2 * (os.cpu_count() or 0))):
         threading.Thread(target=reaper.run, daemon=True).start()
-    warden = Warden(work, mark, groups, (outputs.stock_up, spawner.stock_up, groups.bury))
+    stock_up = (outputs.stock_up, spawner.stock_up, groups.bury)
+    warden = Warden(work, mark, groups, stock_up, spawner.cells.pids)
     threading.Thread(target=warden.run, daemon=True).start()
     threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
@@ -65,6 +67,7 @@ def keep(root: str) -> None:
     serving.start()
     serving.join()
     os.unlink("keeper.sock", dir_fd=root_fd)
+    spawner.cells.drop_spare()
     groups.close()
 
 

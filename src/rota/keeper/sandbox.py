@@ -33,7 +33,7 @@ class Place:
     """Where it runs: the node's directory, of which it sees its own part only, and where it may write."""
 
     root: str
-    work: str
+    own: tuple[str, ...]
     cwd: str
     has_gpus: bool = False
 
@@ -63,7 +63,7 @@ def find() -> str | None:
 
 def wrap(program: str, sandbox: Sandbox, place: Place, *, reports: bool) -> list[str]:
     """What stands before the command. Later words lie over earlier ones."""
-    writable = list(dict.fromkeys((place.work, place.cwd, *sandbox.writable)))
+    writable = list(dict.fromkeys((*place.own, place.cwd, *sandbox.writable)))
     inner = [path for path in writable if path.startswith(f"{place.root}/")]
     outer = [path for path in writable if path not in inner]  # of these some may be around the node's own
     return [

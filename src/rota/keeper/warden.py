@@ -5,7 +5,7 @@ import math
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from rota.keeper import crowds, patrol
 from rota.keeper.attempt import Excess, Kernel, Running
@@ -21,11 +21,19 @@ LOOK_SECONDS = 0.5  # at many processes that rest takes a tenth of it
 
 
 class Warden:
-    def __init__(self, work: Work, mark: str, groups: Groups, stock_up: Sequence[Callable[[], None]]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        mark: str,
+        groups: Groups,
+        stock_up: Sequence[Callable[[], None]],
+        cells: Container[int] = (),
+    ) -> None:
         self._work = work
         self._groups = groups
         self._crowds = Crowds(mark, groups)
         self._stock_up = stock_up
+        self._cells = cells  # first processes of cells: children of the keeper that are nobody's orphans
         self._mark = mark
         self._kernel = Kernel()
         self._suspects: dict[Child, frozenset[Key]] = {}
@@ -135,7 +143,7 @@ class Warden:
         An orphan without a mark may belong to any attempt that ran when it was first seen: it dies with the
         last of those.
         """
-        children = trees.find_children()
+        children = [child for child in trees.find_children() if child.pid not in self._cells]
         with self._work.lock:
             live = frozenset(self._work.running)
             by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}

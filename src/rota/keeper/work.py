@@ -296,7 +296,7 @@ class Work:
             self._fail_under_way(attempt, error)
             return
         del self.running[key]
-        self._spawner.release(attempt.group, attempt.cell)
+        self._spawner.release(attempt.key, attempt.spec, attempt.group, attempt.cell)
         self._outputs.give_back(key, attempt.segment, Measure(attempt.segment.at, is_final=True))
         match error:
             case CannotRun(exit_code=exit_code, reason=reason):
@@ -373,7 +373,7 @@ class Work:
         if reason is None and self.lives.rests(attempt):
             return
         del self.running[attempt.key]
-        self._spawner.release(attempt.group, attempt.cell)
+        self._spawner.release(attempt.key, attempt.spec, attempt.group, attempt.cell)
         self._outputs.give_back(attempt.key, attempt.segment, written)
         if reason:
             self._line.drop(attempt.key, reason)

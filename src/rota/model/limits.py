@@ -273,6 +273,7 @@ TOKEN_CHECK_SECONDS = 2.0  # between two looks at the token of an open stream: r
 STANDBY_AGE_MS = 5_000  # what a standby knows is shown if it is no older; else the leader is asked first
 STANDBY_AGE_MAX_MS = 600_000  # nor is it shown at all if it is older: tokens may have been revoked since
 SPREAD_MS = 12  # for each node, over which they spread their calls: one costs the server some 4 ms of a core
+ROTATION_SPREAD_MS = 20  # for each node, over which they renew when the CA is rotated: a renewal and a call
 SERVER_SILENT_MS = 12_000  # of several servers one that hangs is left well before nodes count as lost
 WATCHER_TELL_MS = 1_000  # between a watcher and the leader: far below STALE_ORDER_MS, as echoes wait for it
 WATCHER_SILENT_MS = 10_000  # each side then leaves the other, and nodes have their grace to move elsewhere

@@ -107,6 +107,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
     certificate_expires_at_ms: int | None = None  # wall clock; None: a node that is dialled has none
     notice: LeaveNotice | None = None  # of a node that left: told again until it is acknowledged
+    certificate_ca: str = ""  # fingerprint of the authority that signed it; empty: by a release of before
 
     @property
     def key(self) -> Key:

@@ -101,9 +101,10 @@ class Hello(msgspec.Struct, frozen=True):
     drain: Drain | None = None
     certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
     session: int = 0  # grows with each connection of a boot; 0: the node is older and does not tell
+    certificate_ca: str = ""  # fingerprint of the authority that signed its certificate
 
-    def with_certificate(self, expires_at_ms: int | None) -> Self:
-        return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms)
+    def with_certificate(self, expires_at_ms: int, ca: str) -> Self:
+        return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms, certificate_ca=ca)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -238,9 +239,10 @@ class LogRequest(NamedTuple):
 
 
 class OutputsRequest(NamedTuple):
-    """What a job left on a node: which files, or what is in them."""
+    """What a task left on a node: which files, or what is in them."""
 
     job: JobId
+    task: int
     paths: tuple[str, ...]  # none: all
     names_only: bool
 

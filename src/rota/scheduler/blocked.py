@@ -36,6 +36,7 @@ class Try(NamedTuple):
     anywhere: bool = (
         False  # amounts alone do not tell whether a change of a node helps: GPUs, filters, bound tasks
     )
+    ahead: bool = False  # its tasks may also wait on a node, unless some of its room is held back
 
 
 class Tried(NamedTuple):
@@ -72,6 +73,7 @@ class BlockedLines:
         self._behind: Array = np.zeros(0, np.bool_)  # by row: it was last tried behind a promise
         self._anywhere: Array = np.zeros(0, np.bool_)
         self._gang: Array = np.zeros(0, np.bool_)
+        self._ahead: Array = np.zeros(0, np.bool_)
         self._admission: Array = np.zeros(0, np.intp)
         self._admissions: dict[Admission, int] = {}
         self._masks: list[tuple[tuple[int, int], Array]] = []  # by admission: version, nodes that admit it
@@ -108,7 +110,8 @@ class BlockedLines:
         self._tried_less = True
         self._top_priority = max(self._top_priority, -how.turn[0])
         self._expect_ms[row] = _NO_EXPECT if line.expect_ms is None else line.expect_ms
-        self._behind[row], self._anywhere[row], self._gang[row] = how.behind, how.anywhere, line.gang > 0
+        self._behind[row], self._anywhere[row] = how.behind, how.anywhere
+        self._gang[row], self._ahead[row] = line.gang > 0, how.ahead
         self._admission[row] = self._admission_of(line.shape)
 
     def remove(self, line: Line) -> None:
@@ -133,6 +136,7 @@ class BlockedLines:
         """Lines that might start now."""
         self._fit()
         board, room = self._board, self._board.room
+        lets_go = self.has_another_head or bool(_held_on(self._held_back) - _held_on(promised))
         self._held_back, self.has_another_head = promised, False
         fresh = np.nonzero(room.news[: board.size] != self._news)[0]
         self._tried.untried(fresh)
@@ -144,8 +148,11 @@ class BlockedLines:
             for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
                 found |= self._newly(free, tried.plain, rows & ~self._behind)
                 found |= self._newly(free, tried.behind, rows & self._behind)
-        # Behind a promise it was not tried to evict others, or to start a gang again as a whole.
-        found |= (self._evicts() | self._gang) & self._behind & ~behind
+        # Behind a promise it was not tried to evict others, to start a gang again as a whole, or to let short
+        # tasks wait on the nodes that it holds room back on.
+        found |= (self._evicts() | self._gang | self._ahead) & self._behind & ~behind
+        if lets_go:
+            found |= self._ahead & self._behind
         # A line that was tried behind a promise has seen less room than others: that holds until it is tried
         # again, also when the promise is over.
         self._behind = self._behind | behind
@@ -159,7 +166,7 @@ class BlockedLines:
     def fits(self, line: Line) -> bool:
         """Whether it might start still, after others were placed in this round."""
         row = self._row[line]
-        if self._anywhere[row] or self._gang[row] or self._evicts()[row]:
+        if self._anywhere[row] or self._gang[row] or self._ahead[row] or self._evicts()[row]:
             return True
         fits = bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
         self._tried_less |= not fits
@@ -310,11 +317,17 @@ class BlockedLines:
         self._needs[size:, TASKS_ROW] = MORE_THAN_ANY
         self._turn, self._expect_ms = longer(self._turn), longer(self._expect_ms)
         self._behind, self._anywhere = longer(self._behind), longer(self._anywhere)
-        self._gang, self._admission = longer(self._gang), longer(self._admission)
+        self._gang, self._ahead = longer(self._gang), longer(self._ahead)
+        self._admission = longer(self._admission)
 
 
 def _head(promised: Promise | None) -> JobId | None:
     return None if promised is None else promised.job
+
+
+def _held_on(promised: Promise | None) -> Set[int]:
+    """Slots of the nodes on which some room is held back."""
+    return frozenset() if promised is None else promised.slots.keys()
 
 
 def asks_for_devices(shape: Shape) -> bool:

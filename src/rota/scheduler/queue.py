@@ -104,6 +104,10 @@ class Queue:
         self._unblock(line)
         self._open[line] = None
 
+    def open_ahead(self) -> None:
+        """Open lines whose tasks may wait on a node: fewer nodes are kept for others that make room there."""
+        self._wake(_GROWTH)
+
     def end_round(self) -> None:
         self._open.clear()
 

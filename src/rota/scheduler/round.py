@@ -18,6 +18,7 @@ from rota.model.limits import (
     LOOKAHEAD_TASKS_MAX,
     LOOKAHEAD_US,
     NOMINATED_MS,
+    PREEMPT_MARGIN,
     PROMISE_LATE_MS,
     PROMISE_LOOK_MS,
     PROMISE_REST_MS,
@@ -97,8 +98,10 @@ class Memory:
             good = [
                 one for one in nominations if waits and one.until_ms > now.ms and view.room.open[one.slot]
             ]
-            if job is not None and job.in_line is not None and len(good) < len(nominations):
-                self.queue.open(job.in_line)
+            if len(good) < len(nominations):
+                self.queue.open_ahead()
+                if job is not None and job.in_line is not None:
+                    self.queue.open(job.in_line)
             if good:
                 self.nominated[name] = good
             else:
@@ -135,6 +138,8 @@ class Round:
         self._kept_away: dict[Line, dict[Repulsion, None]] = {}  # by whom jobs of a line are
         self._kept_away_by: set[tuple[Line, tuple[Repulsion, ...]]] = set()  # those that found no room
         self._open_again: list[Line] = []
+        self._used_nominated = False  # room that was left for some is taken now
+        self._evicts_more = False  # in the next round, on nodes where others have just been told to leave
         self._refused_until_ms: list[int] = []  # when refusals lapse that bar moved tasks from nodes
         self._some_pause = False  # some tasks are in a pause while others of their job may start now
 
@@ -160,6 +165,8 @@ class Round:
         hold_targets(self._view, self._seating.board, self._now, -1)
         self._hold_nominated(-1)
         self._queue.end_round()
+        if self._used_nominated:
+            self._queue.open_ahead()
         for line in self._open_again:
             self._queue.open(line)
         return self._plan()
@@ -304,6 +311,7 @@ class Round:
     def _use_nominated(self, job: JobView, seated: Seated) -> None:
         """Of a system job only the rooms that were taken: each is for one of its tasks."""
         made = self._memory.nominated.pop(job.spec.id, [])
+        self._used_nominated |= bool(made)
         taken = {seat.slot for seat in seated.seats}
         left = [one for one in made if one.slot not in taken]
         if left and job.spec.kind is Kind.SYSTEM:
@@ -345,6 +353,9 @@ class Round:
         left = left[0 if spec.kind is _SYSTEM else len(self._memory.nominated.get(spec.id, [])) :]
         if left and not spec.gang and not behind:
             left = self._preempt(job, left)
+            if left and self._may_evict_more(job):
+                self._open_again.append(line)
+                self._evicts_more = True
         repelled = self._seating.company.repelled(spec)
         if repelled:
             self._kept_away.setdefault(line, {}).update(dict.fromkeys(repelled))
@@ -357,6 +368,14 @@ class Round:
             elif self._queue.has_several:
                 self._find_first(up_to=spec.order)
         return bool(repelled)
+
+    def _may_evict_more(self, job: JobView) -> bool:
+        """Nodes on which this round has made room were out of question from then on: not in the next one."""
+        for preemptor, eviction in self._evicted:
+            going = (self._view.jobs[name[0]].spec.priority for name in eviction.victims)
+            if preemptor is job or any(one <= job.spec.priority - PREEMPT_MARGIN for one in going):
+                return True
+        return False
 
     def _stop_at(self, job: JobView) -> None:
         """Where no job may pass the head of the queue, it is the first that waits for room."""
@@ -401,13 +420,14 @@ class Round:
         spec = job.spec
         refused = self._refusals_end_ms(job)
         # The end of any task may leave it the room it was nominated for, or a place to wait on the node.
-        any_growth = spec.id in self._memory.nominated or self._may_look_ahead(job)
+        ahead = self._may_look_ahead(job)
+        any_growth = spec.id in self._memory.nominated or ahead
         keys = watched(spec, self._kept_away.get(line, ()), any_growth=any_growth)
         # Of a system job the task that was tried in vain is bound to another node than the next one.
         anywhere = (
             asks_for_devices(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
         )
-        how = Try(spec.order, behind, kept_away, anywhere)
+        how = Try(spec.order, behind, kept_away, anywhere, ahead)
         self._queue.block(line, how, min(refused, default=None), keys)
         return False
 
@@ -502,7 +522,8 @@ class Round:
         again = self._some_pause or self._queue.watches
         times += [self._now.ms + 1] if again and self._placed else []
         # Lines that were tried behind the last head may evict others now.
-        times += [self._now.ms + 1] if self._queue.blocked and self._queue.blocked.has_another_head else []
+        other_head = bool(self._queue.blocked) and self._queue.blocked.has_another_head
+        times += [self._now.ms + 1] if other_head or self._evicts_more else []
         times += [at for at in (self._queue.next_ms(), self._view.next_resume_ms()) if at is not None]
         return min(times, default=None)
 

@@ -181,8 +181,11 @@ class SimSpawner(Spawner):
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
-    def confine(self, spec: Spec) -> Cell | None:
+    def confine(self, spec: Spec, before: Cell | None) -> Cell | None:
         """Nobody escapes here; who dies with the keeper is known by its spec."""
+
+    def release(self, key: Key, spec: Spec, group: Group | None, cell: Cell | None) -> None:
+        """Nothing is kept."""
 
     def spawn(
         self,

@@ -152,6 +152,10 @@ class Machine:
         self.unsaid.clear()
 
     def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
+        """Like a keeper it passes over what it holds already: after a new connection some is told twice."""
+        held = self.held.get(task)
+        if held is not None and held.attempt == attempt:
+            return
         if self.refuses is not None:
             self._say(task, attempt, Said.REFUSED, reason=self.refuses)
             return

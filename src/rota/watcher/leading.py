@@ -15,6 +15,7 @@ class Leading(NamedTuple):
     servers: Callable[[], list[str]] = list  # where nodes find whoever leads
     may_watch: Callable[[str], bool] = lambda _: False  # whether that watcher may speak for nodes
     specs: SealedSpecs | None = None  # nodes bring back jobs by these; None: the store keeps them
+    note_signer: Callable[[str, str], None] = lambda *_: None  # of a watcher's certificate: its CA
     refused: RefusedCalls = UNNOTED  # of callers that are no nodes or watchers of ours
 
 

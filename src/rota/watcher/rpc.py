@@ -22,8 +22,8 @@ import structlog
 from rota.engine.run import Engine
 from rota.identity import certificates
 from rota.identity.authority import Authority
-from rota.identity.errors import Refused
-from rota.model.errors import BadField
+from rota.identity.errors import Refused, Unsafe
+from rota.model.errors import BadField, RotaError
 from rota.model.ids import NodeId
 from rota.model.limits import (
     SESSION_WORDS_MAX,
@@ -32,7 +32,7 @@ from rota.model.limits import (
     WATCHERS_MAX,
 )
 from rota.watcher.leading import Leading
-from rota.watcher.run import AgentDoor, Heard, Unidentified, expires_at_ms
+from rota.watcher.run import AgentDoor, Heard, Unidentified
 from rota.watcher.silence import Silence, Silent
 from rota.watcher.strangers import UNNOTED, RefusedCalls
 from rota.wire import bounds, forwarding
@@ -90,6 +90,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         self._authority = authority
         self._watchers = watchers
         self._may_watch = leading.may_watch
+        self._note_signer = leading.note_signer
         self._servers = servers
 
     def _epoch(self) -> int:
@@ -99,6 +100,8 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
 
     async def Attach(self, request_iterator: AsyncIterator[watcher_pb2.NodeBatch], context: Context) -> None:
         watcher = await self._who(context)
+        shown = forwarding.shown_certificate(context)
+        await self._note(watcher, self._authority.signer_of(shown))
         batches = aiter(request_iterator)
         try:
             async with asyncio.timeout(_FIRST_SECONDS):
@@ -110,7 +113,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
             self._watchers.came(first.address)
             try:
                 attached = Attached(self._agents, self._authority, self._epoch, self._refused)
-                await self._serve(attached, first, self._while_allowed(watcher, batches), context)
+                await self._serve(attached, first, self._while_allowed(watcher, shown, batches), context)
             finally:
                 self._watchers.went(first.address)
                 log.info("watcher detached", watcher=watcher, address=first.address)
@@ -127,10 +130,17 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         watcher = await self._who(context)
         try:
             bounds.check(request)
-            certificate = self._authority.sign_watcher(request.csr, watcher, datetime.now(UTC))
+            like = None if request.follows else forwarding.shown_certificate(context)
+            certificate = self._authority.sign_watcher(request.csr, watcher, datetime.now(UTC), like=like)
         except (Refused, BadField) as refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
-        return watcher_pb2.RenewWatcherReply(certificate=certificate)
+        return watcher_pb2.RenewWatcherReply(certificate=certificate, ca=self._authority.bundle.pem)
+
+    async def _note(self, watcher: str, signer: str) -> None:
+        try:
+            await asyncio.to_thread(self._note_signer, watcher, signer)
+        except (OSError, TimeoutError, RotaError, Unsafe) as error:  # it works all the same
+            log.warning("the CA of a watcher is not noted", watcher=watcher, reason=str(error))
 
     async def _who(self, context: Context) -> str:
         shown = forwarding.shown_certificate(context)
@@ -139,6 +149,9 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
             reason = "not a watcher's certificate"
             self._refused.note(context, "call as a watcher", grpc.StatusCode.UNAUTHENTICATED, reason)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+        if self._authority.is_retired(shown):  # the connection is older than the end of the rotation
+            reason = f"the CA that signed the certificate of watcher {watcher} is trusted no more"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         if not self._may_watch(watcher):
             reason = f"watcher {watcher} is not known here: join it again"
             self._refused.note(context, "call as a watcher", grpc.StatusCode.PERMISSION_DENIED, reason)
@@ -146,13 +159,19 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         return watcher
 
     async def _while_allowed(
-        self, watcher: str, batches: AsyncIterator[watcher_pb2.NodeBatch]
+        self, watcher: str, shown: bytes, batches: AsyncIterator[watcher_pb2.NodeBatch]
     ) -> AsyncIterator[watcher_pb2.NodeBatch]:
-        """The batches of a watcher until it is removed: at least one comes each second."""
+        """The batches of a watcher until it is removed, or its CA is: at least one comes each second."""
         async for batch in batches:
             if not self._may_watch(watcher):
                 raise Detached(f"watcher {watcher} was removed")
+            if self._authority.is_retired(shown):
+                raise Detached(f"the CA that signed the certificate of watcher {watcher} is trusted no more")
             yield batch
+
+    def _authorities(self) -> bytes:
+        """Empty before the first rotation: a watcher trusts the one authority since it has joined."""
+        return self._authority.bundle.pem if self._authority.has_rotated else b""
 
     async def _serve(
         self,
@@ -166,7 +185,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(attached.hear(first, batches, tasks))
-                tasks.create_task(attached.speak(context, self._servers))
+                tasks.create_task(attached.speak(context, self._servers, self._authorities))
                 tasks.create_task(attached.silence.watch())
                 try:
                     await asyncio.Event().wait()
@@ -296,8 +315,7 @@ class Attached:
         code, reason = grpc.StatusCode.OK, ""
         try:
             line.node = node = await self._identified(opened)
-            expires = expires_at_ms(opened.certificate)
-            await self._agents.converse(node, line.words(opened.hello), line, expires)
+            await self._agents.converse(node, line.words(opened.hello), line, opened.certificate)
         except (Ended, Unidentified) as end:
             code, reason = end.code, str(end)
         except BadField as nonsense:
@@ -331,9 +349,12 @@ class Attached:
             self._room.clear()
         self._wake.set()
 
-    async def speak(self, context: Context, servers: Callable[[], list[str]]) -> None:
+    async def speak(
+        self, context: Context, servers: Callable[[], list[str]], authorities: Callable[[], bytes]
+    ) -> None:
         """A batch when there is something to tell, and at least one a second: it acknowledges."""
         told: list[str] = []
+        trusted = b""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCHER_TELL_MS / 1000):
@@ -343,6 +364,8 @@ class Attached:
             if told != (now := servers()):
                 told = now
                 batch.addresses.extend(now)
+            if trusted != (ca := authorities()):
+                batch.ca = trusted = ca
             await context.write(batch)
 
     def _next_batch(self) -> watcher_pb2.LeaderBatch:

@@ -28,12 +28,12 @@ from rota.model.errors import (
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
-from rota.model.limits import HEARTBEAT_MS, LOST_MS, SUSPECT_MS
+from rota.model.limits import HEARTBEAT_MS, LOST_MS, ROTATION_SPREAD_MS, SUSPECT_MS
 from rota.model.node import Link, Load, Unwelcome
 from rota.model.pieces import joined
 from rota.model.plan import ADOPTION
 from rota.model.result import ReportDoor
-from rota.model.sync import Drain, JobClaims, JobOrders, LogPiece, LogRequest, OutputsRequest
+from rota.model.sync import Drain, Hello, JobClaims, JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import adoption, departures, liveness, sessions
 from rota.watcher.adoption import Brought
 from rota.watcher.leading import ALONE, Leading
@@ -123,30 +123,30 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
         node = await self._who(context)
-        await self.converse(node, request_iterator, context, expires_at_ms(self._certificate(context)))
+        await self.converse(node, request_iterator, context, self._certificate(context))
 
     async def converse(
         self,
         node: NodeId,
         words: AsyncIterator[pb.FromNode],
         line: Line,
-        expires_at_ms: int | None = None,
+        certificate: bytes = b"",
     ) -> None:
         """With a node whose identity is certain, until one side ends it, or the node says what cannot be.
 
-        Without an expiry the node has no certificate, as a worker of the gateway.
+        A worker of the gateway has no certificate.
         """
         try:
-            await self._converse(node, _checked(words), line, expires_at_ms)
+            await self._converse(node, _checked(words), line, certificate)
         except BadField as nonsense:
             reason = f"{nonsense} ({nonsense.hint})"
             self._note_nonsense(node, reason)
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     async def _converse(
-        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, certificate: bytes
     ) -> None:
-        session = await self._greet(node, words, line, expires_at_ms)
+        session = await self._greet(node, words, line, certificate)
         try:
             async with asyncio.timeout(None) as session.limit, asyncio.TaskGroup() as halves:
                 halves.create_task(self._listen(session, words))
@@ -213,10 +213,11 @@ class AgentDoor(pb_grpc.AgentServicer):
             self._refused.note(context, "renew a certificate", code, lapsed, f"node {node}")
             await context.abort(code, f"{lapsed}: join it again")
         try:
-            certificate = self._authority.sign_node(request.csr, node, self._name(node), now)
+            like = None if request.follows else self._certificate(context)
+            certificate = self._authority.sign_node(request.csr, node, self._name(node), now, like=like)
         except Refused as refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
-        return pb.RenewReply(certificate=certificate, ca=self._authority.ca_pem)
+        return pb.RenewReply(certificate=certificate, ca=self._authority.bundle.pem)
 
     def _why_lapsed(self, node: NodeId, end: datetime, now: datetime) -> str | None:
         """Why a certificate that expired at `end` cannot be renewed; None: it can.
@@ -309,7 +310,7 @@ class AgentDoor(pb_grpc.AgentServicer):
         """The node's certificate: the one that is shown, or the one that a watcher states for its agent."""
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
-        if watcher is None or not self._leading.may_watch(watcher):
+        if watcher is None or not self._leading.may_watch(watcher) or self._authority.is_retired(shown):
             return shown
         stated = forwarding.stated_certificate(context)
         return stated if self._authority.vouches_for(stated) else shown
@@ -330,6 +331,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             node = NodeId(certificates.node_id_of(pem))
         except ValueError as error:
             raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, str(error)) from None
+        if self._authority.is_retired(pem):  # the connection is older than the end of the rotation
+            reason = f"the CA that signed the certificate of node {node} is trusted no more"
+            raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, reason)
         entry = await self._engine.read(lambda mirror: mirror.nodes.get(node))
         if entry is None:
             reason = f"node {node} is not known here: join it again"
@@ -339,12 +343,12 @@ class AgentDoor(pb_grpc.AgentServicer):
         return node
 
     async def _greet(
-        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, expires_at_ms: int | None
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, certificate: bytes
     ) -> Session:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
-        word = wire.hello_from_wire(first.hello).with_certificate(expires_at_ms)
+        word = self._hello(first.hello, certificate)
         reason = sessions.unwelcome(
             self._engine.mirror,
             node,
@@ -362,7 +366,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             if before.is_newer_than(word.boot_id, word.session):
                 await line.abort(grpc.StatusCode.ABORTED, "the node has connected again since")
             before.end()
-        session = Session(node, self._told(node, word.inventory), line)
+        session = Session(node, self._told(node, word.inventory), line, certificate=certificate)
         session.boot_id, session.number, session.heard_n = word.boot_id, word.session, first.n
         self._sessions[node] = session
         # Noted before it is decided on: a node back from silence would be judged by that silence.
@@ -385,8 +389,15 @@ class AgentDoor(pb_grpc.AgentServicer):
         session.stored_n = first.n
         session.say(self._welcome(session))
         self._tell_servers(session)  # at once: this server may be killed before the node says another word
+        self._tell_trust(session)
         self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
         return session
+
+    def _hello(self, said: pb.Hello, certificate: bytes) -> Hello:
+        word = wire.hello_from_wire(said)
+        if not certificate:
+            return word
+        return word.with_certificate(_expires_at_ms(certificate), self._authority.signer_of(certificate))
 
     def _told(self, node: NodeId, inventory: list[JobClaims]) -> Told:
         specs = self._leading.specs
@@ -465,14 +476,18 @@ class AgentDoor(pb_grpc.AgentServicer):
                 case "leave":
                     await self.leave(node, wire.brief(word.leave.reason))
                     raise Over
-                case "away":
-                    self._note_parting(node, wire.brief(word.away.reason))
+                case "away" | "again":
+                    self._note_parting(session, word)
                     raise Over
                 case _:
                     log.warning("unexpected word", node=node)
         raise Over
 
-    def _note_parting(self, node: NodeId, reason: str) -> None:
+    def _note_parting(self, session: Session, word: pb.FromNode) -> None:
+        if word.WhichOneof("word") == "again":
+            session.calls_again = True
+            return
+        node, reason = session.node, wire.brief(word.away.reason)
         self._engine.observe(lambda mirror: mirror.nodes[node].part(reason))
 
     def _tell_news(self, session: Session) -> None:
@@ -481,11 +496,29 @@ class AgentDoor(pb_grpc.AgentServicer):
             pace = pb.Pace(report_interval_ms=session.report_ms, spread_ms=session.spread_ms)
             session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
         self._tell_servers(session)
+        self._tell_trust(session)
 
     def _tell_servers(self, session: Session) -> None:
         if session.servers != (servers := self._leading.servers()):
             session.servers = servers
             session.say(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
+
+    def _tell_trust(self, session: Session) -> None:
+        """Nothing before the first rotation: a node trusts the one authority since it has joined."""
+        if not session.certificate or not self._authority.has_rotated:
+            return
+        if session.ca != (ca := self._authority.bundle.pem):
+            session.ca = ca
+            spread = max(session.spread_ms, ROTATION_SPREAD_MS * len(self._engine.mirror.nodes))
+            trust = pb.Trust(ca=ca, spread_ms=spread)
+            session.say(pb.ToNode(epoch=self._engine.epoch, trust=trust))
+
+    def end_retired(self) -> None:
+        """End the connections of nodes whose certificate is of an authority that is trusted no more."""
+        for session in list(self._sessions.values()):
+            if session.certificate and self._authority.is_retired(session.certificate):
+                self._pushes.end(session.node)
+                session.end()
 
     async def tell_servers(self) -> None:
         """Tell all nodes that are connected which servers there are; others have their turn in between."""
@@ -585,13 +618,17 @@ class AgentDoor(pb_grpc.AgentServicer):
                 )
 
     def _part(self, session: Session) -> None:
-        """The stream is broken: the node is suspect at once, unless it has already called again."""
+        """The stream is broken: the node is suspect at once, unless it calls again, or has done so."""
         self._readings.give_up(session, f"node {self._name(session.node)} is not connected any more")
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             node = session.node
             if node not in self._engine.mirror.nodes:
                 return  # it was deleted: to note something of it would make it anew
+            if session.calls_again:
+                certain = not self._is_doubted(node)
+                self._engine.observe(partial(_cut, node=node, certain=certain), (liveness.NAME, node))
+                return
             self._engine.observe(lambda mirror: mirror.connect(node, Link.DOWN), (liveness.NAME, node))
 
     # ---- what watchers lift: words and silence of many nodes at once
@@ -696,8 +733,8 @@ class AgentDoor(pb_grpc.AgentServicer):
         return node if entry is None else entry.spec.name
 
 
-def expires_at_ms(pem: bytes) -> int | None:
-    return round(certificates.period_of(pem).end.timestamp() * 1000) if pem else None
+def _expires_at_ms(pem: bytes) -> int:
+    return round(certificates.period_of(pem).end.timestamp() * 1000)
 
 
 def _hear_all(mirror: Mirror, nodes: list[NodeId]) -> None:

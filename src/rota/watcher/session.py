@@ -47,6 +47,9 @@ class Session:
     report_ms: int = 0  # how often it was told to say how busy it is
     spread_ms: int = 0  # over how long it was told to call when the server is lost
     servers: list[str] = field(default_factory=list)  # of which it was told
+    certificate: bytes = b""  # that the node has shown; a worker that is dialled has none
+    ca: bytes = b""  # the authorities of which it was told
+    calls_again: bool = False  # at once, by its own word: that it hangs up says nothing of its health
     echo_due: bool = False  # it holds run leases, which count from what we have heard
     greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False

@@ -201,6 +201,7 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         shortage=before.shortage if before is not None else None,
         last_silence=before.silence_until(now.ms) if before is not None else None,
         certificate_expires_at_ms=word.certificate_expires_at_ms,
+        certificate_ca=word.certificate_ca,
     )
     return _minded(status, word.drain, now)
 

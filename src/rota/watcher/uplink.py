@@ -84,9 +84,17 @@ class Uplink:
     """Keeps this watcher attached to the server that leads; `servers` are tried in turn."""
 
     def __init__(
-        self, address: str, servers: Iterable[str], dial: Dial, learn: Callable[[list[str]], None] | None
+        self,
+        address: str,
+        servers: Iterable[str],
+        dial: Dial,
+        learn: Callable[[list[str]], None] | None,
+        trust: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """`learn` is told which servers the leader names; they are tried, too. None: they are not."""
+        """`learn` is told which servers the leader names; they are tried, too. None: they are not.
+
+        `trust` is told which authorities it names.
+        """
         self.epoch = 0  # the highest that was seen
         self.leader: str | None = None  # the server to which it is attached
         self.channel: grpc.aio.Channel | None = None
@@ -94,7 +102,9 @@ class Uplink:
         self._servers = list(servers)
         self._dial = dial
         self._learn = learn
+        self._trust = trust
         self._changed = asyncio.Condition()
+        self._renewed = asyncio.Event()
         self._outgoing = _Outgoing()
         self._sessions: dict[int, AgentSession] = {}
         self._last_session = 0
@@ -132,6 +142,10 @@ class Uplink:
         async with self._changed:
             await self._changed.wait_for(lambda: self.leader != known)
 
+    def attach_again(self) -> None:
+        """With a new certificate: the open connection stays tied to the old one."""
+        self._renewed.set()
+
     # ---- the connection to the leader
 
     async def run(self) -> None:
@@ -157,6 +171,7 @@ class Uplink:
                     tasks.create_task(self._speak(stream))
                     tasks.create_task(self._hear(stream, address, channel, silence))
                     tasks.create_task(silence.watch())
+                    tasks.create_task(self._until_renewed())
             except* _BREAKS as errors:
                 broken += errors.exceptions
                 log.warning("not attached", server=address, reason=_reason(broken[0]))
@@ -169,6 +184,11 @@ class Uplink:
                 _reason(error), hint="get a line with `rota watcher token` and start with --join"
             )
         return was_attached
+
+    async def _until_renewed(self) -> None:
+        self._renewed.clear()
+        await self._renewed.wait()
+        raise Detached("the certificate of this watcher was renewed: it attaches again")
 
     async def _now_attached(self, leader: str | None, channel: grpc.aio.Channel | None) -> None:
         if leader is not None:
@@ -192,6 +212,14 @@ class Uplink:
         if batch.epoch < self.epoch:
             raise Detached(f"it leads epoch {batch.epoch}, and {self.epoch} was seen before")
         self.epoch = batch.epoch
+        self._pass_on(batch)
+        if batch.ca:
+            self._trust(batch.ca)
+        if batch.addresses:
+            self._learn_servers(list(batch.addresses))
+
+    def _pass_on(self, batch: watcher_pb2.LeaderBatch) -> None:
+        """To the agents: what was heard of them, what they are told, and whose sessions are over."""
         for session, n in self._outgoing.acknowledged(batch.echo):
             session.acknowledged_n = n
         for said in batch.words:
@@ -200,9 +228,11 @@ class Uplink:
         for one in batch.ended:
             if (ended := self._sessions.pop(one.session, None)) is not None:
                 ended.finish(_CODES[one.code], one.reason)
-        if batch.addresses and self._learn is not None:
-            self._learn(list(batch.addresses))
-            self._servers = list(dict.fromkeys((*self._servers, *batch.addresses)))
+
+    def _learn_servers(self, addresses: list[str]) -> None:
+        if self._learn is not None:
+            self._learn(addresses)
+            self._servers = list(dict.fromkeys((*self._servers, *addresses)))
 
     async def _speak(self, stream: Any) -> None:
         """The first batch at once, then one when there is something to tell, and at least one a second."""

@@ -385,7 +385,13 @@ def _container_from_wire(container: pb.Container) -> Container:
 
 
 def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.OpenOutputs:
-    return pb.OpenOutputs(id=reading_id, job=request.job, paths=request.paths, list=request.names_only)
+    return pb.OpenOutputs(
+        id=reading_id,
+        job=request.job,
+        index=request.task,
+        paths=request.paths,
+        list=request.names_only,
+    )
 
 
 def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:

@@ -299,6 +299,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "drain": one,
         "away": one,
         "resubmission": one,
+        "again": one,
     },
     "Resubmission": {"job": _JOB, "record": Text(RECORD_BYTES_MAX)},
     "Hello": {
@@ -316,6 +317,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
     "Beat": {"load": one},
     "Leave": {"reason": Text()},
     "Away": {"reason": Text()},
+    "Again": {},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
     "Report": {"jobs": Many(JOBS_MAX), "load": one},
     "JobClaims": {
@@ -409,6 +411,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "resubmit": one,
         "open_outputs": one,
         "alive": one,
+        "trust": one,
     },
     "Alive": {"echo": _COUNTER},
     "Resubmit": {"jobs": Texts(ID_LENGTH_MAX, JOBS_MAX)},
@@ -420,6 +423,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
     },
     "Pace": {"report_interval_ms": Number(3_600_000), "spread_ms": Number(86_400_000)},
     "Servers": {"addresses": Texts(300, 1_000)},
+    "Trust": {"ca": Text(64 * 1024), "spread_ms": Number(86_400_000)},
     "Orders": {
         "echo": _COUNTER,
         "stored": _COUNTER,
@@ -511,7 +515,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "until_ms": _TIME,
         "tail_lines": _COUNTER,
     },
-    "OpenOutputs": {"id": _COUNTER, "job": _JOB, "paths": Texts(PATH_BYTES_MAX, 1_000)},
+    "OpenOutputs": {"id": _COUNTER, "job": _JOB, "index": _INDEX, "paths": Texts(PATH_BYTES_MAX, 1_000)},
     "CloseLog": {"id": _COUNTER},
     "LogDone": {},
     "TailsKept": {},
@@ -612,10 +616,11 @@ _WATCHER: dict[str, dict[str, Check]] = {
         "words": Many(JOBS_MAX),
         "ended": Many(JOBS_MAX),
         "addresses": Texts(300, 1_000),
+        "ca": Text(64 * 1024),
     },
     "EndedSession": {"session": _COUNTER, "code": Number(16), "reason": Text()},
     "RenewWatcherRequest": {"csr": Text(16 * 1024)},
-    "RenewWatcherReply": {"certificate": Text(64 * 1024)},
+    "RenewWatcherReply": {"certificate": Text(64 * 1024), "ca": Text(64 * 1024)},
 }
 
 _OURS = _FROM_NODE | _TO_NODE | _FROM_CONTROLLER | _WATCHER

@@ -19,7 +19,7 @@ from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
 from rota.model.amounts import GPU, WHOLE_GPU, parse_cpu, parse_seconds, parse_size
-from rota.model.errors import NotAllowed
+from rota.model.errors import NotAllowed, Unavailable
 from rota.model.limits import LOG_BYTES_MIN, TIMEOUT_SECONDS_MAX
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
@@ -87,11 +87,18 @@ async def _until_again(draining: Coroutine[Any, Any, None]) -> None:
 def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
     """The one this directory holds, or a new one by the join line.
 
-    An expired one is good for as long as it can be renewed: the agent does so when it calls.
+    An expired one is good for as long as it can be renewed: the agent does so when it calls. A line of a CA
+    that the node does not trust was made after its own was replaced: it counts, if it can be used.
     """
     identity = load_identity(directory)
     if identity is not None and identity.renewable_until > datetime.now(UTC):
-        return identity
+        if config.join is None or identity.bundle.trusts(JoinLine.parse(config.join).fingerprint):
+            return identity
+        try:
+            return _join(config, directory)
+        except (NotAllowed, Unavailable) as reason:
+            log.warning("not joined by the line; this node stays what it is", reason=str(reason))
+            return identity
     if config.join is None:
         raise ConfigError(
             "join", _lacking(identity), "get a line with `rota node token` and start with --join"

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rota.identity.authority import Authority
 from rota.identity.token_files import read_token, write_token
 from rota.identity.vault import Vault
 
@@ -14,7 +15,7 @@ class Context:
     vault: Vault
     directory: Path
     url: str
-    ca_pem: bytes | None
+    authority: Authority | None  # whose roots the users of an HTTPS server trust; None: plain text
 
     def write(self, urls: list[str]) -> None:
         directory = self.directory.absolute()  # it is read from elsewhere
@@ -27,8 +28,10 @@ class Context:
         if not known:
             write_token(token_file, self.vault.make_server_token("local", now_ms))
         lines = [f'addr = "{",".join(urls)}"', f'token_file = "{token_file}"']
-        if self.ca_pem is not None:
-            (directory / "ca.crt").write_bytes(self.ca_pem)
+        if self.authority is not None:
+            partial = directory / "ca.crt.new"  # clients read it at any moment
+            partial.write_bytes(self.authority.bundle.roots_pem)
+            partial.replace(directory / "ca.crt")
             lines.append(f'ca = "{directory / "ca.crt"}"')
         write_token(_context_file(), "\n".join(lines))
 

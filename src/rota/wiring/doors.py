@@ -91,8 +91,15 @@ def grpc_server(bounds: GrpcBounds, *interceptors: grpc.aio.ServerInterceptor) -
 class ForwardedCalls(grpc.aio.ServerInterceptor):
     """On the agent port, services other than `own` are for servers alone: standbys forward calls to them."""
 
-    def __init__(self, *own: str, refused: RefusedCalls = UNNOTED) -> None:
+    def __init__(
+        self,
+        *own: str,
+        is_retired: Callable[[bytes], bool] = lambda _: False,
+        refused: RefusedCalls = UNNOTED,
+    ) -> None:
+        """`is_retired`: whether the CA of a certificate is trusted no more; its connection may be older."""
         self._own = tuple(f"/{service}/" for service in own)
+        self._is_retired = is_retired
         self._refused = refused
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -104,7 +111,8 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
 
     def _for_servers(self, behavior: Any) -> Any:
         async def checked(request: Any, context: Any) -> Any:
-            if not certificates.is_server(forwarding.shown_certificate(context)):
+            shown = forwarding.shown_certificate(context)
+            if not certificates.is_server(shown) or self._is_retired(shown):
                 code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
                 self._refused.note(context, "call as a server", code, reason)
                 await context.abort(code, reason)
@@ -127,7 +135,7 @@ def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> Ser
 
 def open_agent_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     """A client certificate is required always, on loopback too. Returns the address with its real port."""
-    credentials = tls.grpc_credentials(served.signed, served.ca_pem)
+    credentials = tls.grpc_credentials(served.signed, checks_clients=True)
     return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
 
 
@@ -137,7 +145,7 @@ def open_controller_door(server: grpc.aio.Server, config: ServerConfig, served: 
 
 
 def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) -> None:
-    credentials = tls.grpc_credentials(serving, serving.pair.ca_pem)
+    credentials = tls.grpc_credentials(serving, checks_clients=True)
     _add_port(server, "agent_addr", addr, credentials)
 
 

@@ -26,7 +26,13 @@ from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
 from rota.wiring.faces import Elsewhere, Own, Sources, make_api
 from rota.wiring.following import Following
 from rota.wiring.process import first_of, to_the_end
-from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
+from rota.wiring.shared_identity import (
+    adopt_authority,
+    adopt_vault,
+    follow_authority,
+    publisher,
+    ring_publisher,
+)
 from rota.wiring.standby_forwarding import StandbyForwarding
 from rota.wiring.telling import tell
 
@@ -47,7 +53,7 @@ class ElectedPost:
         self._told = asyncio.Condition()
 
     async def lead(self, engine: Engine, authority: Authority, settings: Settings) -> None:
-        following = Following(engine, self.store, self._directory)
+        following = Following(engine, self.store, self._directory, authority)
         async with self._standby_door(engine, authority, settings, following):
             while True:
                 try:
@@ -55,6 +61,8 @@ class ElectedPost:
                     async with following.running():
                         await self._come_to_lead(engine, following)
                     await adopt_vault(self.store, self._directory)
+                    await self.follow_authority(authority)
+                    authority.publish_by(ring_publisher(self.store, asyncio.get_running_loop()))
                     break
                 except* (Unavailable, StoreFull) as reasons:
                     tell(f"Rota server stands by: {first_of(reasons)}")
@@ -71,6 +79,9 @@ class ElectedPost:
 
     def open_vault(self) -> Vault:
         return Vault.open(self._directory / "vault", publisher(self.store, asyncio.get_running_loop()))
+
+    async def follow_authority(self, authority: Authority) -> None:
+        await follow_authority(self.store, authority)
 
     def servers(self) -> list[Card]:
         return self._servers

@@ -8,13 +8,14 @@ from pathlib import Path
 import structlog
 
 from rota.engine.run import Engine
+from rota.identity.authority import Authority
 from rota.model.errors import StoreFull, Unavailable
 from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.store.etcd.trail import Notice, Step
 from rota.store.protocol import Change, Snapshot
 from rota.wiring.cards import Card, from_bytes
-from rota.wiring.shared_identity import adopt_vault, take_vault
+from rota.wiring.shared_identity import adopt_vault, follow_authority, take_shared
 
 log = structlog.get_logger("rota.standby")
 
@@ -28,8 +29,9 @@ _FINISH_SECONDS = 5.0
 class Following:
     """Its mirror is the engine's, which decides nothing meanwhile."""
 
-    def __init__(self, engine: Engine, store: EtcdStore, directory: Path) -> None:
+    def __init__(self, engine: Engine, store: EtcdStore, directory: Path, authority: Authority) -> None:
         self._engine = engine
+        self._authority = authority
         self._store = store
         self._directory = directory
         self._trail = store.trail()
@@ -138,12 +140,14 @@ class Following:
         match step:
             case Snapshot():
                 await adopt_vault(self._store, self._directory)
+                await follow_authority(self._store, self._authority)
                 await self._engine.stand_by(step)
                 self._is_read.set()
             case Change():
                 self._engine.hear(step)
             case Notice():
-                await asyncio.to_thread(take_vault, step.name, step.value, self._directory)
+                taken = (step.name, step.value, self._directory, self._authority)
+                await asyncio.to_thread(take_shared, *taken)
 
     async def _confirm(self) -> None:
         """That the watch has told everything is known from a look at what most of etcd's members agree on."""

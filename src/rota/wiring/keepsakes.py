@@ -1,17 +1,21 @@
 """Files of a data directory that belong into a backup: without them no node knows the server again. [I/O]"""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from rota.identity import files
 
-_PATHS = ("ca/ca.key", "ca/ca.pem", "vault/vault.json")  # a certificate is written last: its key comes first
+# A certificate is written last: its key comes first, and what counts once the CA was rotated before both.
+_PATHS = ("ca/ca.json", "ca/ca.key", "ca/ca.pem", "vault/vault.json")
 _BYTES_MAX = 64 << 20
 
 
 def read_keepsakes(directory: Path) -> dict[str, bytes]:
     found = {path: directory / path for path in _PATHS}
-    return {path: files.read_private(file, _BYTES_MAX) for path, file in found.items() if file.exists()}
+    # With the lock a rotation falls before or after all of them.
+    with files.locked(directory / "ca", "ca") if (directory / "ca").is_dir() else contextlib.nullcontext():
+        return {path: files.read_private(file, _BYTES_MAX) for path, file in found.items() if file.exists()}
 
 
 def write_keepsakes(directory: Path, kept: Mapping[str, bytes]) -> None:

@@ -33,6 +33,9 @@ class Post(Protocol):
 
     def open_vault(self) -> Vault: ...
 
+    async def follow_authority(self, authority: Authority) -> None:
+        """Hold the CA that all servers share, where they do. Raises Unavailable."""
+
     def servers(self) -> list[Card]:
         """All that may come to lead, as far as they have made themselves known."""
 
@@ -58,6 +61,9 @@ class OwnPost:
 
     def open_vault(self) -> Vault:
         return Vault.open(self._directory / vault.DIRECTORY)
+
+    async def follow_authority(self, authority: Authority) -> None:
+        del authority
 
     def servers(self) -> list[Card]:
         return []

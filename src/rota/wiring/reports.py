@@ -21,10 +21,11 @@ def report_door(
     host, port = doors.host_of(address), address.rpartition(":")[2]
     reached = f"{platform.node()}:{port}" if host in _EVERYWHERE else address
     url = f"{'https' if is_tls else 'http'}://{reached}"
-    ca = authority.ca_pem.decode() if is_tls and door.crt_file is None else ""
+    is_own = is_tls and door.crt_file is None
 
     def opened(node: NodeId, job: JobId) -> ReportDoor:
         others = tuple(card.url for card in servers() if card.url != url)
+        ca = authority.bundle.roots_pem.decode() if is_own else ""
         return ReportDoor(url, tokens.key_for(job, node), node, ca, others)
 
     return opened

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +16,7 @@ import grpc
 from rota.apiserver import certificates
 from rota.apiserver.api import Addresses, BeforeToken, at_once
 from rota.apiserver.http import make_app
+from rota.apiserver.rotation import Dependents, dependents
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
@@ -61,6 +62,7 @@ from rota.wiring.machines import Nodes, join_lines, procure
 from rota.wiring.post import Post, post_of
 from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
 from rota.wiring.reports import report_door
+from rota.wiring.rotation import keep_rotation
 from rota.wiring.sealed import Specs
 from rota.wiring.telling import tell
 from rota.wiring.tls import ServerTls
@@ -164,7 +166,7 @@ async def _doors(
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
     audit, tails, watchers = AuditLog(directory / AUDIT_FILE), Tails(directory / "tails"), Watchers()
-    agent_server, controller_server = _grpc_servers(config, vault, audit)
+    agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
         agent=doors.open_agent_door(agent_server, config, served),
@@ -172,8 +174,7 @@ async def _doors(
         names=tuple(doors.host_names(config)),
     )
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
-    nodes_dial = partial(_agent_ports, watchers, addresses, post)
-    leading = Leading(post.ttl_ms, post.surely_leads, nodes_dial, vault.may_watch, specs, RefusedCalls(audit))
+    leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
     pace = _pace(config)
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
@@ -187,7 +188,7 @@ async def _doors(
     local = _local(directory, users)
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
-    context = Context(vault, directory, url, authority.ca_pem if web.scheme == "https" else None)
+    context = Context(vault, directory, url, authority if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
@@ -198,6 +199,7 @@ async def _doors(
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         keeping = tasks.create_task(_spread_servers(post, agents, context))
         renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
+        rotating = tasks.create_task(_rotate(engine, authority, agents, context, post))
         announcing = tasks.create_task(_announce(engine, addresses))
         procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
         try:
@@ -208,7 +210,17 @@ async def _doors(
             http_socket.close()
             tails.close()
             audit.close()
-            _end_all(announcing, *dialling, procuring, keeping, renewing)
+            _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
+
+
+def _leading(
+    post: Post, vault: Vault, servers: Callable[[], list[str]], specs: Specs | None, audit: AuditLog
+) -> Leading:
+    return Leading(
+        *(post.ttl_ms, post.surely_leads, servers, vault.may_watch, specs),
+        note_signer=vault.note_watcher_ca,
+        refused=RefusedCalls(audit),
+    )
 
 
 def _before_token(users: DevUsers | None) -> BeforeToken:
@@ -229,9 +241,10 @@ class _GrpcServers(NamedTuple):
     controllers: grpc.aio.Server
 
 
-def _grpc_servers(config: ServerConfig, vault: Vault, audit: AuditLog) -> _GrpcServers:
+def _grpc_servers(config: ServerConfig, authority: Authority, vault: Vault, audit: AuditLog) -> _GrpcServers:
     token_first = TokenFirst(vault, audit, admission(config, vault))
-    others = doors.ForwardedCalls(services.AGENT, services.WATCHER, refused=RefusedCalls(audit))
+    own, refused = (services.AGENT, services.WATCHER), RefusedCalls(audit)
+    others = doors.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
     return _GrpcServers(
         doors.grpc_server(doors.agent_bounds(), others, token_first),
         doors.grpc_server(doors.controller_bounds(config.grpc_server), token_first),
@@ -266,6 +279,23 @@ def _server_ports(addresses: Addresses, post: Post) -> list[str]:
 def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
     now = datetime.now(UTC)
     return certificates.warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
+
+
+async def _rotate(
+    engine: Engine, authority: Authority, agents: AgentDoor, context: Context, post: Post
+) -> None:
+    def depending() -> Dependents:
+        watchers = context.vault.list_watchers()
+        return dependents(engine.mirror, watchers, authority, datetime.now(UTC))
+
+    async def changed() -> None:
+        agents.end_retired()
+        with contextlib.suppress(
+            Unavailable, OSError
+        ):  # a full disk: the file is written with the next change
+            await asyncio.to_thread(context.write, _urls(context.url, post))
+
+    await keep_rotation(authority, partial(post.follow_authority, authority), depending, changed)
 
 
 def _end_all(*tasks: asyncio.Task[None]) -> None:

@@ -31,7 +31,8 @@ _LOOKS = 40  # at least, in the life of a certificate
 _SEE_LOG = "it should have been renewed: the server's log says why not"
 _NEW_FILE = "replace the files: they are read again without a restart"
 _NEW_FILE_RESTART = "replace the files and restart the server"
-_NEW_CA = "plan a new cluster authority: all nodes will join again"
+_NEW_CA = "rotate it: `rota ca rotate`"
+_OVERLAP = "`rota ca status` lists what still depends on it"
 
 
 def pair_of(name: str, door: HttpServer | GrpcServer, signed: ServingPair) -> ServingPair:
@@ -44,12 +45,13 @@ def pair_of(name: str, door: HttpServer | GrpcServer, signed: ServingPair) -> Se
         raise ConfigError(f"{name}.crt_file", str(refusal), "name a certificate and its key, PEM") from None
 
 
-def grpc_credentials(serving: ServingPair, client_ca_pem: bytes | None = None) -> grpc.ServerCredentials:
-    """With `client_ca_pem`, clients must show a certificate of that authority."""
+def grpc_credentials(serving: ServingPair, *, checks_clients: bool = False) -> grpc.ServerCredentials:
+    """With `checks_clients`, clients must show a certificate of an authority that the pair trusts."""
     given = serving.pair
 
     def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.cert_pem)], client_ca_pem)
+        roots = pair.ca_pem if checks_clients else None
+        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.cert_pem)], roots)
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         """gRPC calls this in a thread of its own, before each handshake; None: as before."""
@@ -63,7 +65,7 @@ def grpc_credentials(serving: ServingPair, client_ca_pem: bytes | None = None) -
     return grpc.dynamic_ssl_server_credentials(
         configuration(given),
         fetch,  # type: ignore[arg-type]  # it may return None, says its documentation
-        require_client_authentication=client_ca_pem is not None,
+        require_client_authentication=checks_clients,
     )
 
 
@@ -89,8 +91,9 @@ class ServerTls:
         self.signed = signed
         self.web: ServingPair | None = None  # None: plain text
         self.controllers: ServingPair | None = None
-        self.ca_pem = authority.ca_pem
-        self.fixed: list[Expiry] = [Expiry("ca", authority.period, _NEW_CA)]
+        self.fixed: list[Expiry] = []
+        self._authority = authority
+        self._rotated = asyncio.Event()
         self._listeners: list[tuple[ServingPair, Callable[[KeyPair], None]]] = []
 
     def rest_on(self, name: str, crt_file: str) -> None:
@@ -108,7 +111,13 @@ class ServerTls:
         for name, serving in (("http_server.crt_file", self.web), ("grpc_server.crt_file", self.controllers)):
             if isinstance(serving, FilePair):
                 found.append(Expiry(name, serving.period, _NEW_FILE))
-        return [*found, *self.fixed]
+        return [*found, Expiry("ca", self._authority.period, _NEW_CA), *self._overlap(), *self.fixed]
+
+    def _overlap(self) -> list[Expiry]:
+        """The CA that is being rotated out ends with the overlap."""
+        if (period := self._authority.overlap) is None:
+            return []
+        return [Expiry("previous ca", period, _OVERLAP)]
 
     def ending(self) -> Mapping[str, str]:
         """Warnings by the name of the certificate."""
@@ -120,17 +129,29 @@ class ServerTls:
         """Renew what is due; log what is about to end, by `ending` if given, once a day."""
         told_at: dict[str, float] = {}
         looked_at = -math.inf
-        while True:
-            lives = [serving.period.life.total_seconds() for serving in self._all()]
-            await asyncio.sleep(max(_LOOK_SECONDS_MIN, min(_LOOK_SECONDS, min(lives) / _LOOKS)))
-            now = datetime.now(UTC)
-            renewed = [serving for serving in self._all() if _is_replaced(serving, now)]
-            for serving, replaced in self._listeners:
-                if serving in renewed:
-                    replaced(serving.pair)
-            if time.monotonic() - looked_at >= _WARN_LOOK_SECONDS:
-                looked_at = time.monotonic()
-                _warn((ending or self.ending)(), told_at, looked_at)
+        loop = asyncio.get_running_loop()
+        with self._authority.listening(lambda: loop.call_soon_threadsafe(self._rotated.set)):
+            while True:
+                await self._pause()
+                self._refresh()
+                if time.monotonic() - looked_at >= _WARN_LOOK_SECONDS:
+                    looked_at = time.monotonic()
+                    _warn((ending or self.ending)(), told_at, looked_at)
+
+    async def _pause(self) -> None:
+        """Until it is time to look again; a rotation of the authority cuts that short."""
+        lives = [serving.period.life.total_seconds() for serving in self._all()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(_LOOK_SECONDS_MIN, min(_LOOK_SECONDS, min(lives) / _LOOKS))):
+                await self._rotated.wait()
+        self._rotated.clear()
+
+    def _refresh(self) -> None:
+        now = datetime.now(UTC)
+        renewed = [serving for serving in self._all() if _is_replaced(serving, now)]
+        for serving, replaced in self._listeners:
+            if serving in renewed:
+                replaced(serving.pair)
 
     def _all(self) -> list[ServingPair]:
         others = (self.web, self.controllers)

@@ -22,6 +22,7 @@ from rota.identity.certificates import Period
 from rota.identity.errors import Refused
 from rota.identity.tokens import JoinLine, JoinRole
 from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
+from rota.model.errors import NotAllowed, Unavailable
 from rota.store.lock import DirectoryLock
 from rota.watcher.edge import AgentEdge
 from rota.watcher.uplink import Uplink
@@ -56,6 +57,7 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         _servers(config, directory),
         lambda server: channel_to(server, credentials.pair),
         None if config.server_addr else lambda told: _remember(directory, told),
+        credentials.trust,
     )
     server = doors.grpc_server(doors.agent_bounds())
     others = LeaderProxy((services.AGENT,), UplinkWay(uplink), attest=_attest)
@@ -78,23 +80,38 @@ def _attest(context: Any) -> forwarding.Metadata:
 
 
 def _identity(config: WatcherConfig, directory: Path) -> WatcherIdentity:
-    """The one this directory holds while it is good, else a new one by the join line."""
+    """The one this directory holds while it is good, else a new one by the join line.
+
+    A line of a CA that the watcher does not trust was made after its own was replaced: it counts, if it can
+    be used.
+    """
     held = load_watcher(directory)
     if held is not None and held.pair.period.end > datetime.now(UTC):
-        return held
+        if config.join is None or held.bundle.trusts(JoinLine.parse(config.join).fingerprint):
+            return held
+        try:
+            return _join(config, config.join, directory)
+        except (NotAllowed, Unavailable) as reason:
+            log.warning("not joined by the line; this watcher stays what it is", reason=str(reason))
+            return held
     if config.join is None:
         lacking = (
             "this watcher has not joined yet" if held is None else "this watcher's certificate has expired"
         )
         raise ConfigError("join", lacking, "get a line with `rota watcher token` and start with --join")
+    return _join(config, config.join, directory)
+
+
+def _join(config: WatcherConfig, line: str, directory: Path) -> WatcherIdentity:
     asked = WatcherRequest()
     body = {
         "csr": asked.request.decode(),
         "name": config.name or platform.node(),
         "role": JoinRole.WATCHER.value,
     }
-    answer = enroll(JoinLine.parse(config.join), body)
-    joined = asked.accept(answer["certificate"].encode(), answer["ca"].encode(), datetime.now(UTC))
+    answer = enroll(JoinLine.parse(line), body)
+    authorities = answer.get("authorities") or answer["ca"]
+    joined = asked.accept(answer["certificate"].encode(), authorities.encode(), datetime.now(UTC))
     store_watcher(directory, joined)
     servers.write(directory / servers.FILE, answer["agent_addresses"])
     return joined
@@ -118,6 +135,7 @@ class WatcherCredentials:
         self._hold(identity)
 
     def _hold(self, identity: WatcherIdentity) -> None:
+        self.identity = identity
         self.pair = identity.pair
         self.period: Period = identity.pair.period
         self._jitter = random()
@@ -127,15 +145,35 @@ class WatcherCredentials:
         del now
         return False
 
+    def trust(self, ca_pem: bytes) -> None:
+        """Trust the authorities that the leader names, from the next handshake on."""
+        try:
+            self._hold(self.identity.trusting(ca_pem))
+        except Refused as refusal:
+            log.warning("authorities not trusted", reason=str(refusal))
+            return
+        log.info("authorities learned", authorities=len(self.identity.bundle.roots))
+
     async def keep_current(self, uplink: Uplink) -> None:
-        """Ask the leader for a new certificate at half the life of this one; look at the clock often."""
+        """Ask the leader for a new certificate at half the life of this one; look at the clock often.
+
+        Also when another authority signs now. Then it attaches again: the leader counts what it has shown.
+        """
+        stored = self.identity
         while True:
             await asyncio.sleep(min(_RENEW_LOOK_SECONDS, self.period.life.total_seconds() / 40))
-            channel = uplink.channel
-            if channel is None or not self.period.is_due(datetime.now(UTC), self._jitter):
-                continue
+            channel, held = uplink.channel, self.identity
             try:
+                if stored != held:
+                    await asyncio.to_thread(store_watcher, self._directory, held)
+                    stored = held
+                is_due = not held.is_current or self.period.is_due(datetime.now(UTC), self._jitter)
+                if channel is None or not is_due:
+                    continue
                 await self._renew(channel)
+                stored = self.identity
+                if not held.is_current:
+                    uplink.attach_again()
             except grpc.aio.AioRpcError as error:
                 log.warning("certificate not renewed", reason=error.details() or error.code().name)
             except (Refused, OSError) as reason:
@@ -144,9 +182,10 @@ class WatcherCredentials:
     async def _renew(self, channel: grpc.aio.Channel) -> None:
         asked = WatcherRequest()
         stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
-        request = watcher_pb2.RenewWatcherRequest(csr=asked.request)
+        request = watcher_pb2.RenewWatcherRequest(csr=asked.request, follows=True)
         reply = await stub.RenewWatcher(request, timeout=_RENEW_SECONDS)
-        renewed = asked.accept(reply.certificate, self.pair.ca_pem, datetime.now(UTC))
+        trusting = self.identity.trusting(reply.ca) if reply.ca else self.identity
+        renewed = asked.accept(reply.certificate, trusting.bundle.pem, datetime.now(UTC))
         await asyncio.to_thread(store_watcher, self._directory, renewed)
         self._hold(renewed)
         log.info("certificate renewed", until=f"{self.period.end:%Y-%m-%d %H:%M:%S} UTC")

@@ -173,6 +173,61 @@ class Authority(Answer):
 
     ca: Annotated[str, said("its certificate, PEM")]
     fingerprint: Annotated[str, said("sha256 of it")]
+    trusted: Annotated[
+        list[str], said("PEM: this one and, while the CA is rotated, the one before; trust all of them")
+    ]
+
+
+class TrustedAuthority(Answer):
+    """An authority that is trusted now."""
+
+    fingerprint: Annotated[str, said("sha256 of its certificate")]
+    made_at_ms: Annotated[int, said("wall clock")]
+    expires_at_ms: Annotated[int, said("wall clock")]
+    signs: Annotated[
+        bool, said("false: it is being rotated out, and signs for agents of older releases alone")
+    ]
+
+
+class RetiredAuthority(Answer):
+    """An authority that is trusted no more."""
+
+    fingerprint: Annotated[str, said("sha256 of its certificate")]
+    retired_at_ms: Annotated[int, said("wall clock")]
+
+
+class CaRotation(Answer):
+    """The cluster's authorities, and what still depends on the previous one."""
+
+    phase: Annotated[str, said("`stable`, or `overlap`: two are trusted")]
+    authorities: Annotated[list[TrustedAuthority], said("that are trusted now, the one that signs first")]
+    started_at_ms: Annotated[int | None, said("of the rotation under way; wall clock")]
+    overlap_until_ms: Annotated[
+        int | None, said("when the previous one is to be trusted no more; wall clock")
+    ]
+    dependents: Annotated[int, said("how many nodes and watchers have a certificate of the previous one")]
+    nodes: Annotated[list[str], said("of these: connected nodes, at most 1000")]
+    away: Annotated[list[str], said("of these: nodes that are not connected and may come back, at most 1000")]
+    watchers: Annotated[list[str], said("of these: watchers, at most 1000")]
+    retired: Annotated[list[RetiredAuthority], said("the newest first; the last 8 are kept")]
+
+
+class CaRotationBody(Body):
+    """How a rotation is to go."""
+
+    overlap_seconds: Annotated[
+        float | int | str | None,
+        said(
+            "how long the previous authority stays trusted: `90d`; without it for as long as a node's "
+            "certificate can be used and, once expired, renewed"
+        ),
+    ] = None
+
+
+class CaFinishBody(Body):
+    """How a rotation is to end."""
+
+    force: Annotated[bool, said("even if nodes or watchers depend on the previous authority")] = False
 
 
 class Enrolled(Answer):
@@ -182,6 +237,9 @@ class Enrolled(Answer):
     name: Annotated[str, said("as people call it")]
     certificate: Annotated[str, said("PEM, for a day; of a watcher for 30")]
     ca: Annotated[str, said("the authority's certificate, PEM")]
+    authorities: Annotated[
+        str, said("PEM: all that are trusted, and links by which one vouches for the next")
+    ]
     agent_address: Annotated[str, said("where agents call")]
     agent_addresses: Annotated[list[str], said("the same of all watchers and servers")]
 
@@ -254,6 +312,12 @@ OPERATIONS = (
     Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
     Operation("DELETE", "/v1/join-tokens/{ref}", "revoke one that was not used", None, 204),
     Operation("GET", "/v1/ca", "the cluster's authority", Authority),
+    Operation(
+        "GET", "/v1/ca/rotation", "which authorities are trusted, and what depends on them", CaRotation
+    ),
+    Operation("POST", "/v1/ca/rotation", "rotate the authority", CaRotation, 201, body=CaRotationBody),
+    Operation("POST", "/v1/ca/rotation/finish", "end the overlap", CaRotation, body=CaFinishBody),
+    Operation("POST", "/v1/ca/replace", "trust nothing that was signed before", CaRotation, body=EmptyBody),
     Operation("POST", "/v1/enroll", "become a node or a watcher", Enrolled, 201, body=EnrollBody),
     Operation("GET", "/v1/watchers", "list watchers", Watchers),
     Operation("DELETE", "/v1/watchers/{ref}", "remove a watcher", None, 204),

@@ -7,6 +7,7 @@ from rota.client.access import Access
 from rota.client.aio.threads import apart
 from rota.client.server_views import (
     Authority,
+    CaRotation,
     Enrolled,
     JoinToken,
     ListedJoinToken,
@@ -60,6 +61,22 @@ class AsyncAccess:
     async def authority(self) -> Authority:
         """Who signs certificates of nodes."""
         return await apart(self._sync.authority)
+
+    async def ca_rotation(self) -> CaRotation:
+        """The authorities that are trusted, and what still depends on the previous one."""
+        return await apart(self._sync.ca_rotation)
+
+    async def rotate_ca(self, overlap_seconds: str | float | None = None) -> CaRotation:
+        """Have a new authority sign; the previous one stays trusted for the overlap."""
+        return await apart(lambda: self._sync.rotate_ca(overlap_seconds))
+
+    async def finish_ca_rotation(self, *, force: bool = False) -> CaRotation:
+        """End the overlap; refused while something depends on the previous authority, unless by `force`."""
+        return await apart(lambda: self._sync.finish_ca_rotation(force=force))
+
+    async def replace_ca(self) -> CaRotation:
+        """Trust nothing that was signed before, at once: every node and watcher has to join again."""
+        return await apart(self._sync.replace_ca)
 
     async def enroll(self, join_token: str, csr: str, name: str) -> Enrolled:
         """Make a machine a node: `csr` is a certificate request (PEM) of a key that was made there."""

@@ -93,6 +93,6 @@ def _enter(around: Surroundings) -> None:
     if around.mounts_fd is not None and _libc.setns(around.mounts_fd, CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "setns(mount)")
     if user := around.user:
-        os.setgroups(user.groups)
+        os.setgroups(around.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)

@@ -10,7 +10,6 @@ It costs an exec of one page, a tenth of what `/bin/true` takes.
 import contextlib
 import errno
 import os
-import platform
 import select
 import signal
 import struct
@@ -18,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.keeper import quick
-from rota.keeper.process import trees
+from rota.keeper.process import machine_code, trees
 from rota.keeper.process.users import User
 
 STATUS_FD, MOUNTS_FD = 4, 5  # its numbers of these files
 STATUS = struct.Struct("ii")  # the error and the stage
 _AROUND = 0  # the stage in which it enters groups and namespaces and takes its user: errors are the node's
 _FIRST_LOOK_MS, _LAST_LOOK_MS = 10, 1000  # at a child that has not become the work yet
-_MFD_EXEC = 0x10  # since Linux 6.3, where a machine may forbid to execute memory without it
 # What starter_x86_64.s assembles to.
 CODE = {
     "x86_64": bytes.fromhex(
@@ -40,8 +38,6 @@ CODE = {
         "ebeac330"
     )
 }
-_ELF_MACHINES = {"x86_64": 62}
-_BASE = 0x400000
 
 
 class CannotEnter(Exception):
@@ -54,7 +50,13 @@ class Surroundings:
 
     user: User | None = None  # None: it keeps the keeper's
     entrances: Sequence[str] = ()  # files of control groups that a process writes itself into
-    mounts_fd: int | None = None  # a mount namespace
+    task_group: int | None = None  # one more group than its user has
+    mounts_fd: int | None = None  # a process, whose mount namespace it enters
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        own = () if self.task_group is None else (self.task_group,)
+        return (*self.user.groups, *own) if self.user else ()
 
     def __bool__(self) -> bool:
         return self.user is not None or bool(self.entrances) or self.mounts_fd is not None
@@ -66,7 +68,8 @@ NOWHERE_ELSE = Surroundings()
 def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
     """The command line of the starter, as `starter_x86_64.s` describes it."""
     user = around.user
-    ids = [b"%d" % user.uid, b"%d" % user.gid, b"".join(b"%d " % one for one in user.groups)] if user else []
+    groups = b"".join(b"%d " % one for one in around.groups)
+    ids = [b"%d" % user.uid, b"%d" % user.gid, groups] if user else []
     return [
         b"rota-start",
         *(ids or (b"-", b"", b"")),
@@ -81,14 +84,12 @@ def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes])
 
 def find() -> bytes | None:
     """The path of the starter, a file that stays open; None: this machine cannot run it."""
-    machine = platform.machine()
-    if machine not in CODE:
-        return None
     with contextlib.suppress(OSError):
-        fd = _keep(_executable(CODE[machine], _ELF_MACHINES[machine]))
-        path = b"/proc/self/fd/%d" % fd
-        if _works(path):
-            return path
+        fd = machine_code.load("rota-start", CODE)
+        if fd is None:
+            return None
+        if _works(machine_code.path_of(fd)):
+            return machine_code.path_of(fd)
         os.close(fd)
     return None
 
@@ -122,32 +123,6 @@ def await_exec(pid: int, status_fd: int) -> int:
     if stage == _AROUND:
         raise CannotEnter(os.strerror(error))
     return int(error)
-
-
-def _executable(code: bytes, machine: int) -> bytes:
-    """The smallest file that the kernel executes: one segment with the header in it, not writable."""
-    header_bytes, segment_bytes = 64, 56
-    entry = header_bytes + segment_bytes
-    size = entry + len(code)
-    identity = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        *(identity, 2, machine, 1, _BASE + entry, header_bytes, 0, 0),
-        *(header_bytes, segment_bytes, 1, 0, 0, 0),
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
-    return header + segment + code
-
-
-def _keep(content: bytes) -> int:
-    try:
-        fd = os.memfd_create("rota-start", os.MFD_CLOEXEC | _MFD_EXEC)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        fd = os.memfd_create("rota-start", os.MFD_CLOEXEC)
-    os.write(fd, content)
-    return fd
 
 
 def _works(path: bytes) -> bool:

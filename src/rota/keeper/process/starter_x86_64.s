@@ -4,7 +4,7 @@
 #
 #   UID, GID   decimal numbers; UID "-" keeps the user of the keeper
 #   GROUPS     decimal numbers, each followed by a space, or nothing
-#   MOUNTS     "m": enter the mount namespace that is open as descriptor 5; "-": stay in the keeper's
+#   MOUNTS     "m": enter the mount namespace of the process whose handle is descriptor 5; "-": stay in the keeper's
 #   ENTRANCE   files of control groups, each an absolute path; the process writes itself into them
 #
 # Descriptor 4 is a pipe: it is closed by a successful exec, else it gets two numbers of 32 bits, the error and the

@@ -149,6 +149,17 @@ def signal_child(child: Child, signum: int) -> None:
     _signal(child.pid, signum, still_ours)
 
 
+def find_with(name: str, value: str) -> list[int]:
+    """Every living process that has this in its environment."""
+    pair = f"\0{name}={value}\0".encode()
+    return [pid for pid in _pids() if pair in _environ(pid)]
+
+
+def signal_with(pid: int, name: str, value: str, signum: int) -> None:
+    pair = f"\0{name}={value}\0".encode()
+    _signal(pid, signum, lambda: pair in _environ(pid))
+
+
 def kill_all_marked(mark: str, patience_seconds: float) -> list[Key]:
     """Kill every marked process until none is left; the attempts of those that would not die."""
     give_up_at = time.monotonic() + patience_seconds

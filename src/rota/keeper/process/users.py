@@ -113,10 +113,9 @@ def named(text: str) -> User:
 
 
 def give(directory: str, user: User) -> None:
-    """Hand a directory, and `out` in it, to its user, once: afterwards only he knows what lies in there."""
+    """Hand a directory to its user, once: afterwards only that user knows what lies in there."""
     if _owner(directory) != user.uid:
         os.chmod(directory, 0o700)
-        os.chown(f"{directory}/out", user.uid, user.gid, follow_symlinks=False)
         os.chown(directory, user.uid, user.gid, follow_symlinks=False)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromNode(_message.Message):
-    __slots__ = ("n", "holds_leases", "wants_sign", "hello", "report", "beat", "leave", "drain", "away", "resubmission")
+    __slots__ = ("n", "holds_leases", "wants_sign", "hello", "report", "beat", "leave", "drain", "away", "resubmission", "again")
     N_FIELD_NUMBER: _ClassVar[int]
     HOLDS_LEASES_FIELD_NUMBER: _ClassVar[int]
     WANTS_SIGN_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class FromNode(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     AWAY_FIELD_NUMBER: _ClassVar[int]
     RESUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     n: int
     holds_leases: bool
     wants_sign: bool
@@ -28,7 +29,8 @@ class FromNode(_message.Message):
     drain: Drain
     away: Away
     resubmission: Resubmission
-    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., wants_sign: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., away: _Optional[_Union[Away, _Mapping]] = ..., resubmission: _Optional[_Union[Resubmission, _Mapping]] = ...) -> None: ...
+    again: Again
+    def __init__(self, n: _Optional[int] = ..., holds_leases: bool = ..., wants_sign: bool = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., away: _Optional[_Union[Away, _Mapping]] = ..., resubmission: _Optional[_Union[Resubmission, _Mapping]] = ..., again: _Optional[_Union[Again, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("machine_id", "boot_id", "version", "protocol", "capacity", "labels", "epoch_seen", "inventory", "drain", "session")
@@ -93,6 +95,10 @@ class Away(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Again(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Drain(_message.Message):
     __slots__ = ("reason", "within_ms", "moves", "over")
@@ -284,7 +290,7 @@ class Gpu(_message.Message):
     def __init__(self, name: _Optional[str] = ..., busy: _Optional[int] = ..., memory_total: _Optional[int] = ..., memory_used: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
-    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "servers", "resubmit", "open_outputs", "alive")
+    __slots__ = ("epoch", "welcome", "orders", "open_log", "close_log", "pace", "servers", "resubmit", "open_outputs", "alive", "trust")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +301,7 @@ class ToNode(_message.Message):
     RESUBMIT_FIELD_NUMBER: _ClassVar[int]
     OPEN_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     orders: Orders
@@ -305,7 +312,8 @@ class ToNode(_message.Message):
     resubmit: Resubmit
     open_outputs: OpenOutputs
     alive: Alive
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., resubmit: _Optional[_Union[Resubmit, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+    trust: Trust
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., open_log: _Optional[_Union[OpenLog, _Mapping]] = ..., close_log: _Optional[_Union[CloseLog, _Mapping]] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ..., servers: _Optional[_Union[Servers, _Mapping]] = ..., resubmit: _Optional[_Union[Resubmit, _Mapping]] = ..., open_outputs: _Optional[_Union[OpenOutputs, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ("echo",)
@@ -338,6 +346,14 @@ class Servers(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Trust(_message.Message):
+    __slots__ = ("ca", "spread_ms")
+    CA_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_MS_FIELD_NUMBER: _ClassVar[int]
+    ca: bytes
+    spread_ms: int
+    def __init__(self, ca: _Optional[bytes] = ..., spread_ms: _Optional[int] = ...) -> None: ...
 
 class Resubmit(_message.Message):
     __slots__ = ("jobs",)
@@ -597,16 +613,18 @@ class OpenLog(_message.Message):
     def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., index: _Optional[int] = ..., attempt: _Optional[int] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., follow: bool = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., tail_lines: _Optional[int] = ..., tail_of_both: bool = ...) -> None: ...
 
 class OpenOutputs(_message.Message):
-    __slots__ = ("id", "job", "paths", "list")
+    __slots__ = ("id", "job", "paths", "list", "index")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PATHS_FIELD_NUMBER: _ClassVar[int]
     LIST_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     id: int
     job: str
     paths: _containers.RepeatedScalarFieldContainer[str]
     list: bool
-    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., paths: _Optional[_Iterable[str]] = ..., list: bool = ...) -> None: ...
+    index: int
+    def __init__(self, id: _Optional[int] = ..., job: _Optional[str] = ..., paths: _Optional[_Iterable[str]] = ..., list: bool = ..., index: _Optional[int] = ...) -> None: ...
 
 class CloseLog(_message.Message):
     __slots__ = ("id",)
@@ -669,10 +687,12 @@ class TailsKept(_message.Message):
     def __init__(self) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("csr",)
+    __slots__ = ("csr", "follows")
     CSR_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     csr: bytes
-    def __init__(self, csr: _Optional[bytes] = ...) -> None: ...
+    follows: bool
+    def __init__(self, csr: _Optional[bytes] = ..., follows: bool = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("certificate", "ca")

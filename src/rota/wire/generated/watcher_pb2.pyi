@@ -59,18 +59,20 @@ class SessionLoad(_message.Message):
     def __init__(self, session: _Optional[int] = ..., load: _Optional[bytes] = ...) -> None: ...
 
 class LeaderBatch(_message.Message):
-    __slots__ = ("epoch", "echo", "words", "ended", "addresses")
+    __slots__ = ("epoch", "echo", "words", "ended", "addresses", "ca")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     echo: int
     words: _containers.RepeatedCompositeFieldContainer[SessionWord]
     ended: _containers.RepeatedCompositeFieldContainer[EndedSession]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., echo: _Optional[int] = ..., words: _Optional[_Iterable[_Union[SessionWord, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedSession, _Mapping]]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    ca: bytes
+    def __init__(self, epoch: _Optional[int] = ..., echo: _Optional[int] = ..., words: _Optional[_Iterable[_Union[SessionWord, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[EndedSession, _Mapping]]] = ..., addresses: _Optional[_Iterable[str]] = ..., ca: _Optional[bytes] = ...) -> None: ...
 
 class EndedSession(_message.Message):
     __slots__ = ("session", "code", "reason")
@@ -83,13 +85,17 @@ class EndedSession(_message.Message):
     def __init__(self, session: _Optional[int] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RenewWatcherRequest(_message.Message):
-    __slots__ = ("csr",)
+    __slots__ = ("csr", "follows")
     CSR_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     csr: bytes
-    def __init__(self, csr: _Optional[bytes] = ...) -> None: ...
+    follows: bool
+    def __init__(self, csr: _Optional[bytes] = ..., follows: bool = ...) -> None: ...
 
 class RenewWatcherReply(_message.Message):
-    __slots__ = ("certificate",)
+    __slots__ = ("certificate", "ca")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
-    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+    ca: bytes
+    def __init__(self, certificate: _Optional[bytes] = ..., ca: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,111 @@
+"""`rota ca`: what the cluster's certificate authority is, and its rotation."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import click
+
+from rota.cli.arguments import seconds
+from rota.cli.output import emit_one, output_option, tell
+from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.words import clean, plural
+from rota.client.cluster import Cluster
+from rota.client.server_views import CaRotation
+
+NAMES_SHOWN = 20
+_JOIN_AGAIN = "nodes and watchers that it cut off have to join again: rota node token, rota watcher token"
+
+
+@click.group("ca")
+def command() -> None:
+    """Show and rotate the cluster's certificate authority."""
+
+
+@command.command("status")
+@output_option
+@with_cluster()
+def status(cluster: Cluster, output: str) -> None:
+    """Show the authorities that are trusted, and what still depends on the previous one."""
+    found = cluster.ca_rotation()
+    emit_one(output, found, found.phase, lambda: _lines(found))
+
+
+@command.command("show")
+@with_cluster()
+def show(cluster: Cluster) -> None:
+    """Print the certificates of all authorities that are trusted, as a client's `ca` file has them.
+
+    \b
+    rota ca show > ca.crt
+    """
+    click.echo("".join(cluster.authority().trusted), nl=False)
+
+
+@command.command("rotate")
+@click.option(
+    "--overlap",
+    metavar="DURATION",
+    help="How long the old one stays trusted. [default: as long as an expired certificate can be renewed]",
+)
+@click.option("--finish", is_flag=True, help="End the overlap now, unless something depends on the old one.")
+@click.option("--force", is_flag=True, help="With --finish: even so. What depends on it has to join again.")
+@click.option("--now", is_flag=True, help="The key has leaked: trust nothing it signed. All join again.")
+@output_option
+@with_cluster(WORKING_SECONDS)
+def rotate(
+    cluster: Cluster, *, overlap: str | None, finish: bool, force: bool, now: bool, output: str
+) -> None:
+    """Replace the authority: a new one signs from now on, and the old one stays trusted for an overlap.
+
+    \b
+    rota ca rotate
+    rota ca status
+    rota ca rotate --finish
+
+    Nodes and watchers that are connected renew their certificates by themselves, within minutes.
+    """
+    if (finish and now) or (overlap is not None and (finish or now)):
+        raise click.UsageError("--overlap, --finish and --now exclude each other")
+    if force and not finish:
+        raise click.UsageError("--force goes with --finish")
+    if now:
+        done = cluster.replace_ca()
+    elif finish:
+        done = cluster.finish_ca_rotation(force=force)
+    else:
+        done = cluster.rotate_ca(seconds(overlap, "--overlap"))
+    emit_one(output, done, done.phase, lambda: _lines(done))
+    if now or force:
+        tell(_JOIN_AGAIN)
+
+
+def _lines(found: CaRotation) -> Iterator[str]:
+    yield f"phase     {_phase(found)}"
+    for one in found.authorities:
+        role = "signs" if one["signs"] else "is trusted until the overlap ends"
+        dates = f"made {_day(one['made_at_ms'])}, expires {_day(one['expires_at_ms'])}"
+        yield f"ca        {clean(one['fingerprint'])}  {role}; {dates}"
+    for one in found.retired:
+        yield f"retired   {clean(one['fingerprint'])}  since {_day(one['retired_at_ms'])}"
+    kinds = (("nodes", found.nodes), ("away", found.away), ("watchers", found.watchers))
+    for word, names in kinds:
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            yield f"{word:<9} {', '.join(map(clean, names[:NAMES_SHOWN]))}{more}: certificate of the old CA"
+    if found.phase == "overlap" and not found.dependents:
+        yield "next      nothing depends on the old CA: rota ca rotate --finish"
+
+
+def _phase(found: CaRotation) -> str:
+    if found.overlap_until_ms is None:
+        return found.phase
+    depend = f"{plural(found.dependents, 'certificate')} of the old CA in use"
+    return f"{found.phase} until {_moment(found.overlap_until_ms)}; {depend}"
+
+
+def _day(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d}"
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
