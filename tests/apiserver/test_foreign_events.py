@@ -119,3 +119,19 @@ def test_what_belongs_to_no_namespace_is_heard_only_if_it_is_known_to_be_harmles
 ) -> None:
     assert may_hear(Mirror(), ALPHA, event) is heard
     assert may_hear(Mirror(), Caller("ada", Role.VIEWER, ("*",)), event)
+
+
+@pytest.mark.parametrize(
+    ("role", "namespace", "heard"),
+    [
+        (Role.VIEWER, "*", False),
+        (Role.SUBMITTER, "*", False),
+        (Role.ADMIN, "alpha", False),
+        (Role.OPERATOR, "*", True),
+        (Role.ADMIN, "*", True),
+    ],
+)
+def test_words_of_providers_are_heard_by_operators_of_all(role: Role, namespace: str, heard: bool) -> None:
+    event = Event("cluster.provider_said", "key", cluster=DEFAULT)
+
+    assert may_hear(Mirror(), Caller("ada", role, (namespace,)), event) is heard

@@ -356,3 +356,19 @@ def test_a_field_with_an_endless_name_costs_no_more_than_a_short_one() -> None:
     short, endless = (min(seconds(length) for _ in range(5)) for length in (1000, 1_000_000))
 
     assert endless / short < 20
+
+
+@pytest.mark.parametrize(
+    ("path", "token"),
+    [("/v1/jobs", True), ("/v1/jobs", False), ("/v1/nowhere", True), ("/v1/docs", True), ("/metrics", True)],
+)
+async def test_no_answer_is_framed_sniffed_or_told_to_others(tmp_path: Path, path: str, token: bool) -> None:
+    async with serving(tmp_path) as server:
+        said = {} if token else {"Authorization": "Bearer rota_wrong"}
+        headers = (await server.call("GET", path, **said)).headers
+
+    policy = headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(policy)
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "strict-transport-security" not in headers  # of plain text, on loopback

@@ -95,3 +95,16 @@ async def test_a_bulk_stream_is_slowed_down_and_loses_nothing(tmp_path: Path) ->
         call.cancel()
 
     assert [one.WhichOneof("what") for one in replies] == ["accepted"] * 10
+
+
+async def test_an_address_that_guesses_is_told_to_wait_and_known_tokens_of_it_are_not(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server:
+        server.api.guesses.at_once, server.api.guesses.per_second = 3, 0
+        wrong = [
+            await server.call("GET", "/v1/jobs", Authorization=f"Bearer rota_{number}") for number in range(5)
+        ]
+        right = await server.call("GET", "/v1/jobs")
+
+    assert [reply.status for reply in wrong] == [401, 401, 401, 429, 429]
+    assert wrong[-1].headers["retry-after"]
+    assert right.status == 200

@@ -1,6 +1,7 @@
 """What is said to a container runtime, and what its end means."""
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rota.keeper.container.argv import (
     name_of,
 )
 from rota.keeper.limits.words import Limits
+from tests.machine import needs
 
 DOCKER = Engine("docker", "/usr/bin/docker", init=True)
 PODMAN = Engine("podman", "/usr/bin/podman")
@@ -91,7 +93,7 @@ def test_what_is_not_below_an_allowed_directory_is_refused(tmp_path: Path, sourc
     asked = Mount(source.format(data=data), "/in", read_only=True)
 
     with pytest.raises(NotAllowed, match="does not let"):
-        allowed_mounts(replace(DOCKER, mounts=(str(data),)), [asked])
+        allowed_mounts(replace(DOCKER, mounts=(str(data),)), [asked], "")
 
 
 def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
@@ -99,18 +101,61 @@ def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "real")
     asked = Mount(f"{tmp_path}/data/sub", "/in", read_only=False)
 
-    (mount,) = allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked])
+    granted = allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked], "")
 
-    assert mount == Mount(f"{tmp_path}/real/sub", "/in", read_only=False)
+    (mount,) = granted.mounts
+    assert (mount.target, mount.read_only) == ("/in", False)
+    assert mount.source == f"{tmp_path}/real/sub"
+
+
+@needs("containers")
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_what_is_mounted_is_what_was_checked_whatever_its_name_is_now(
+    tmp_path: Path, *, is_directory: bool
+) -> None:
+    """With a mount below it, which outlives the pin as the source does."""
+    data, pins = tmp_path / "data", tmp_path / "pins"
+    (data / "sub" / "below").mkdir(parents=True)
+    (data / "sub" / "flag").write_text("own")
+    path = data / "sub" if is_directory else data / "sub" / "flag"
+    subprocess.run(["mount", "-t", "tmpfs", "of-a-test", data / "sub" / "below"], check=True)
+    try:
+        asked = Mount(str(path), "/in", read_only=False)
+        podman = replace(PODMAN, mounts=(str(data),))
+        granted = allowed_mounts(podman, [asked], f"{pins}/pin")
+        path.rename(path.with_name("before"))
+        path.symlink_to("/etc/hostname")
+        pin = Path(granted.mounts[0].source)
+        found = [one.name for one in pin.iterdir()] if is_directory else [pin.read_text()]
+        del granted
+        before = data / "before" / "below" if is_directory else data / "sub" / "below"
+        is_still_there = before.is_mount()
+    finally:
+        subprocess.run(["umount", "of-a-test"], check=True)
+
+    assert sorted(found) == (["below", "flag"] if is_directory else ["own"])
+    assert list(pins.iterdir()) == []
+    assert is_still_there
+    assert (data / ("before/flag" if is_directory else "sub/before")).read_text() == "own"
+
+
+@pytest.mark.parametrize("link", ["/proc/self/root/etc", "/proc/self/cwd", "loop"])
+def test_no_link_of_proc_and_no_circle_is_followed(tmp_path: Path, link: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "loop").symlink_to(link)
+    asked = Mount(f"{tmp_path}/data/loop", "/in", read_only=False)
+
+    with pytest.raises(NotAllowed):
+        allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked], "")
 
 
 def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     engine = replace(DOCKER, mounts=(f"{tmp_path}:ro", f"{tmp_path}/sub"))
 
-    (mount,) = allowed_mounts(engine, [Mount(f"{tmp_path}/sub", "/in", read_only=False)])
+    granted = allowed_mounts(engine, [Mount(f"{tmp_path}/sub", "/in", read_only=False)], "")
 
-    assert not mount.read_only
+    assert not granted.mounts[0].read_only
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from rota.keeper.container.argv import groups_of
 from rota.keeper.container.clear import remove_groups
-from rota.keeper.process.users import FIRST, LAST
+from rota.keeper.container.sources import pins_of, unpin_all
+from rota.keeper.process.users import is_own
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -39,6 +41,7 @@ def boxed(keeper: Keeper, image: str, tmp_path: Path) -> Iterator["Boxed"]:
         keeper.kill()
         images.remove(*boxed.containers())
         remove_groups(f"{groups_of(boxed.mark)}/*")
+        unpin_all(boxed.mark)
 
 
 class Boxed:
@@ -261,7 +264,7 @@ def test_its_user_is_the_jobs_own_where_the_node_gives_one(boxed: Boxed) -> None
 
     assert row[EXIT_CODE] == 0
     uid = int(boxed.output())
-    assert FIRST <= uid <= LAST if ROOT else uid == 0
+    assert is_own(uid) if ROOT else uid == 0
     assert (boxed.keeper.root / "tasks" / "1" / "0" / "out" / "it").stat().st_uid == (
         uid if ROOT else os.geteuid()
     )
@@ -419,3 +422,53 @@ def test_all_containers_of_a_node_together_have_its_bound_on_processes(boxed: Bo
 
     assert row[EXIT_CODE] == 2
     assert "can't fork" in boxed.output("err")
+
+
+SWAP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+one, other = map(os.fsencode, sys.argv[1:])
+print("begun", flush=True)
+while not libc.renameat2(-100, one, -100, other, 2):  # RENAME_EXCHANGE
+    pass
+"""
+
+
+def test_a_link_that_is_swapped_in_after_the_check_is_not_mounted(boxed: Boxed) -> None:
+    """The job's directory and a link to one that is not allowed change places all the time."""
+    secret, own, link = boxed.keeper.root / "secret", boxed.data / "own", boxed.data / "link"
+    for directory, text in ((secret, "secret"), (own, "own")):
+        directory.mkdir()
+        (directory / "flag").write_text(f"{text}\n")
+    link.symlink_to(secret)
+    jobs = [str(number) for number in range(1, 25)]
+    agent = boxed.agent
+    swapping = [sys.executable, "-c", SWAP, str(own), str(link)]
+    with subprocess.Popen(swapping, stdout=subprocess.PIPE) as swap:
+        try:
+            assert swap.stdout is not None
+            assert swap.stdout.readline() == b"begun\n"
+            for job in jobs:
+                boxed.start("cat /x/flag", job=job, mounts=[[str(own), "/x", True]])
+            while len(agent.ended) + len(agent.refused) < len(jobs):
+                agent.receive()
+        finally:
+            swap.kill()
+
+    assert {boxed.keeper.output(row[0]) for row in agent.ended} == {"own\n"}
+    assert agent.refused
+    assert os.listdir(pins_of(boxed.mark)) == []
+
+
+def test_a_keeper_takes_away_what_a_killed_one_had_mounted_and_nothing_of_it(boxed: Boxed) -> None:
+    (boxed.data / "flag").write_text("kept")
+    boxed.start("sleep 600", mounts=[[str(boxed.data), "/x", False]])
+    boxed.agent.wait_started()
+    before = os.listdir(pins_of(boxed.mark))
+    boxed.keeper.kill()
+    boxed.keeper.start()
+    boxed.attach()
+
+    assert len(before) == 1
+    assert not os.path.exists(pins_of(boxed.mark))
+    assert (boxed.data / "flag").read_text() == "kept"

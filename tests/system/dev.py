@@ -38,10 +38,10 @@ class Dev:
             raise ChildProcessError(f"it ended: {self.told()}")
         return "next: rota run" in self.told()
 
-    def rota(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def rota(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*LINE, *arguments],
-            env=self._environment,
+            env={**self._environment, **variables},
             capture_output=True,
             text=True,
             check=False,

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ ROTA = [sys.executable, "-m", "rota.cli.main"]
 def main() -> None:
     give_address()
     directory = Path(sys.argv[1])
+    command = sys.argv[2:] or ["echo", "over", "tls"]
     os.environ["ROTA_CONFIG"] = str(directory / "config.toml")
     dev = subprocess.Popen(
         [*ROTA, "dev", "--listen", ADDRESS, "--port", "0", "--data-dir", str(directory / "data")],
@@ -29,11 +31,12 @@ def main() -> None:
         lines = [next(dev.stderr) for _ in range(4)]
         url = re.findall(r"api +(\S+)", "".join(lines))[0]
         print("api", url.partition(":")[0])
-        print("run", rota("run", "--quiet", "--", "echo", "over", "tls").stdout.strip())
-        rota("run", "--quiet", "--results-by-agent", "--", "true")
+        print("run", rota("run", "--quiet", "--no-workdir", "--", *command).stdout.strip())
+        rota("run", "--quiet", "--no-workdir", "--results-by-agent", "--", "true")
         print("result", re.findall(r"reported +(.*)", rota("show", "last").stdout)[0])
         print("token", rota("node", "token").stdout.partition("?")[0].strip())
         print("plain", plain_text(url))
+        print("hsts", over_tls(url).partition("strict-transport-security: ")[2].splitlines()[:1])
     finally:
         dev.send_signal(signal.SIGINT)
         dev.wait(60)
@@ -63,6 +66,18 @@ def plain_text(url: str) -> str:
             return "answered" if connection.recv(100).startswith(b"HTTP/1.1 2") else "refused"
         except ConnectionError:
             return "refused"
+
+
+def over_tls(url: str) -> str:
+    """The head of an answer."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((ADDRESS, int(url.rpartition(":")[2])), timeout=60) as connection,
+        context.wrap_socket(connection) as wrapped,
+    ):
+        wrapped.sendall(f"GET /healthz HTTP/1.1\r\nHost: {ADDRESS}\r\n\r\n".encode())
+        return wrapped.recv(4096).decode()
 
 
 if __name__ == "__main__":

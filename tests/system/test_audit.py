@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import threading
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,11 @@ import pytest
 
 from rota.identity.node_identity import load_identity
 from rota.testing.cluster import LocalCluster
+from rota.testing.election import ElectedCluster
+from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import resident_bytes
+from rota.wire.generated import agent_pb2
+from tests.machine import needs
 
 REFUSED = 3_000
 SENT_BYTES = 900
@@ -39,7 +45,7 @@ def be_refused(cluster: LocalCluster, times: int) -> None:
             connection.request("GET", path, headers={"authorization": "Bearer rota_wrong"})
             response = connection.getresponse()
             response.read()
-            assert response.status == 401
+            assert response.status in (401, 429)
 
 
 def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
@@ -81,10 +87,77 @@ def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster
     with grpc.secure_channel(one.agent, credentials, options=options) as channel:
         for method, code in FOREIGN:
             call: Any = channel.stream_stream(f"/rota.v1.{method}")
-            metadata = (("authorization", f"Bearer {one.token}"),)
+            metadata = (("authorization", f"Bearer {one.token}"), ("rota-origin", "ipv4:203.0.113.9:1"))
             with pytest.raises(grpc.RpcError) as refused:
                 next(call(iter([b""]), metadata=metadata))
             assert refused.value.code().name == code
 
     found = {(line["action"], line["outcome"]) for line in audited(one)}
     assert {("call as a server", "permission_denied"), ("call as a watcher", "unauthenticated")} <= found
+    assert "203.0.113.9" not in audit_file(one).read_text()  # a node does not forward calls of others
+
+
+@needs("etcd")
+def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
+    """It believes the standby, and no header that a caller writes itself."""
+    with (
+        LocalEtcd(tmp_path / "etcd") as etcd,
+        ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
+    ):
+        leader = cluster.wait_for_leader()
+        [standby] = [number for number in cluster.places if number != leader]
+        forged = {"rota-origin": f"203.0.113.9 {'0' * 64}", "rota-forwarded": "1"}
+        for number, source, token, headers in (
+            (standby, "127.0.0.2", cluster.token, {}),
+            (standby, "127.0.0.3", "rota_wrong", {}),
+            (leader, "127.0.0.4", cluster.token, forged),
+        ):
+            host, _, port = cluster.places[number].http.rpartition(":")
+            with contextlib.closing(
+                HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
+            ) as connection:
+                body = json.dumps({"name": f"of-{source}", "role": "viewer"})
+                connection.request(
+                    "POST", "/v1/tokens", body, {"authorization": f"Bearer {token}", **headers}
+                )
+                connection.getresponse().read()
+        log = tmp_path / "cluster" / f"server-{leader}" / "audit.log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+
+    found = {(line["from"], line["outcome"]) for line in lines if line["action"] in ("make_token", "POST")}
+    assert found == {("127.0.0.2", "201"), ("127.0.0.3", "401 unauthenticated"), ("127.0.0.4", "201")}
+
+
+def test_what_is_refused_at_a_watchers_port_is_in_the_leaders_log(tmp_path: Path) -> None:
+    """With the address of the caller, and counted: an agent calls again and again."""
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        address = cluster.start_watcher(1)
+        identity = load_identity(cluster.node_directory(1))
+        assert identity is not None
+        cluster.kill_agent(1)  # it would be refused as well
+        assert cluster.rota("node", "revoke", "node-1").code == 0
+        credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
+        options = [("grpc.ssl_target_name_override", "rota-server")]
+        with grpc.secure_channel(address, credentials, options=options) as channel:
+            connect: Any = channel.stream_stream("/rota.v1.Agent/Connect")
+            hello = agent_pb2.FromNode(n=1, hello=agent_pb2.Hello()).SerializeToString()
+            codes = [refused_with(connect, hello) for _ in range(50)]
+        lines = [line for line in audited(cluster) if line["action"] == "call as a node"]
+
+    assert set(codes) == {"PERMISSION_DENIED"}
+    assert {line["outcome"] for line in lines} == {"permission_denied"}
+    assert all(line["from"].startswith(("ipv4:127.0.0.1:", "ipv6:")) for line in lines)
+    assert 1 <= len(lines) <= 3  # of one address: one, and one more for each interval
+
+
+def refused_with(connect: Any, hello: bytes) -> str:
+    is_over = threading.Event()
+
+    def words() -> Iterator[bytes]:
+        yield hello
+        is_over.wait()  # the stream stays open: an agent that hangs up is not refused
+
+    with pytest.raises(grpc.RpcError) as refused:
+        list(connect(words()))
+    is_over.set()
+    return str(refused.value.code().name)

@@ -86,7 +86,8 @@ def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
 
     assert made.code == 0, made.err
     assert " was given up: " in told
-    assert "its create command ended with 1: no quota left" in ledger
+    assert "its create command ended with 1" in ledger
+    assert "the provider of cluster cloud says: no quota left" in ledger
     assert "machine cloud-2 is given up: " in ledger
     assert "machine cloud-3 is given up: " in ledger
     assert "machine cloud-4 is given up: its provider has made more than one of that name" in ledger
@@ -96,3 +97,48 @@ def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
     assert all(int(there) < 2 for _, there in asked)
     assert "machine cloud-5 has joined as node cloud-5 after " in ledger
     assert list((cloud / "m").glob("*/pid")) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "namespace", "is_told"),
+    [
+        ("viewer", "*", False),
+        ("submitter", "*", False),
+        ("admin", "team", False),
+        ("operator", "*", True),
+        ("admin", "*", True),
+    ],
+)
+def test_what_a_provider_prints_is_for_operators(
+    leaking: LocalCluster, role: str, namespace: str, is_told: bool
+) -> None:
+    """Its words stand in no answer to others: of the cluster, its events, and a job that waits for it."""
+    spaces = () if namespace == "*" else ("--namespace", namespace)
+    name = f"{role}-{namespace.replace('*', 'all')}"
+    token = leaking.rota("token", "make", name, "--role", role, *spaces).out.strip()
+    asked = [
+        ("cluster", "show", "cloud"),
+        ("cluster", "show", "cloud", "-o", "json"),
+        ("cluster", "ls", "-o", "json"),
+        ("cluster", "why", "cloud", "--limit", "1000"),
+        ("why", "1", "--namespace", "team"),
+        ("show", "1", "--namespace", "team"),
+        ("event", "ls", "--limit", "1000"),
+    ]
+    told = "".join(leaking.rota(*words, ROTA_TOKEN=token).out for words in asked)
+
+    assert " command ended with 1" in told
+    assert ("s3cr3t" in told) is is_told
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster whose provider prints a key, and a job that waits for it."""
+    with LocalCluster(tmp_path_factory.mktemp("leaking"), nodes=0) as cluster:
+        failing = "sh -c 'echo key=s3cr3t >&2; exit 1'"
+        settings = [f"--setting={verb}={failing}" for verb in ("create", "list", "remove")]
+        sizes = ("--node", "cpu=1", "--max", "1", "--pause", "1s")
+        cluster.rota("cluster", "create", "cloud", "--provider", "command", *sizes, *settings)
+        cluster.submit("true", cluster="cloud", namespace="team")
+        until(lambda: "s3cr3t" in (shown(cluster)["reason"] or ""), "it has failed", SECONDS)
+        yield cluster

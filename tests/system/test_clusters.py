@@ -70,8 +70,7 @@ def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
     assert any(why.startswith("machine burst-1 has joined") for why in told)
     assert sum(why.startswith("taking ") for why in told) >= 1
     until(lambda: names(cluster) == ["node-1"], "their nodes went with them")
-    machines = str(cluster.directory / "server" / "machines")
-    until(lambda: not with_argument(machines), "their processes have ended")
+    until(lambda: not with_argument(str(cluster.machines)), "their processes have ended")
 
 
 def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
@@ -114,7 +113,7 @@ def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
     assert "cluster_type == gpu" in told
 
 
-def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loop(
+def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
@@ -136,7 +135,8 @@ def test_a_provider_that_fails_is_quoted_to_whoever_waits_and_not_asked_in_a_loo
     times = [float(line) for line in asked.read_text().splitlines()]
 
     assert made.status == 201, made
-    assert "its create command ended with 1: no quota left" in why.out
+    assert "its create command ended with 1" in why.out
+    assert "the provider of cluster cloud says: no quota left" in why.out
     assert all(later - earlier > PAUSE_SECONDS for earlier, later in pairwise(times))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rota.config import machines_dir
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until, with_argument
@@ -21,7 +22,13 @@ SECONDS = 200.0
 def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
     with LocalEtcd(tmp_path / "etcd", 1) as etcd, ElectedCluster(tmp_path, etcd, servers=2, nodes=0) as made:
         yield made
-        end_nodes(list(tmp_path.glob("server-*/machines/*/*")))
+        end_nodes(made_by(made, tmp_path))
+
+
+def made_by(cluster: ElectedCluster, directory: Path) -> list[Path]:
+    """Directories of machines, of all servers."""
+    places = [machines_dir(directory / f"server-{n}") for n in cluster.places]
+    return [found for place in places for found in place.glob("*/*/")]
 
 
 def machines(cluster: ElectedCluster) -> Any:
@@ -38,7 +45,8 @@ def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go
     made = cluster.call("POST", "/v1/clusters", body)
     job = cluster.submit(*witness.script(gate.wait), count=2, cluster="burst")
     until(lambda: cluster.count(job, "running") == 2, "both run", SECONDS)
-    until(lambda: all_know_both_servers(tmp_path), "its machines know where to call next", SECONDS)
+    nodes = made_by(cluster, tmp_path)
+    until(lambda: all_know_both_servers(nodes), "its machines know where to call next", SECONDS)
     cluster.kill(first)
     cluster.wait_for_leader(other_than=first)
     until(lambda: set(machines(cluster).values()) == {"joined"}, "they are known", SECONDS)
@@ -50,12 +58,12 @@ def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go
     assert made.status == 201, made
     assert before == {"burst-1": "joined", "burst-2": "joined"}
     assert witness.starts() == {0: 1, 1: 1}
-    assert [one for n in cluster.places for one in left(tmp_path / f"server-{n}" / "machines")] == []
+    assert [one for n in cluster.places for one in left(machines_dir(tmp_path / f"server-{n}"))] == []
 
 
-def all_know_both_servers(directory: Path) -> bool:
+def all_know_both_servers(nodes: list[Path]) -> bool:
     """One that knows only the server it joined at could not find the next leader, and would be lost."""
-    files = list(directory.glob("server-*/machines/*/*/server"))
+    files = [node / "server" for node in nodes if (node / "server").exists()]
     return len(files) == 2 and all(len(file.read_text().split()) == 2 for file in files)
 
 

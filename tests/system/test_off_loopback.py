@@ -43,8 +43,9 @@ def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(t
     ran = in_its_own_network("off_loopback", tmp_path)
 
     assert ran.returncode == 0, ran.stderr
-    api, run, result, token, plain = ran.stdout.splitlines()
+    api, run, result, token, plain, hsts = ran.stdout.splitlines()
     assert (api, run, plain) == ("api https", "run over tls", "plain refused")
+    assert hsts == "hsts ['max-age=2592000']"
     assert result == "result success"
     assert token.startswith("token rota agent --join 'rota://10.9.9.1:")
 

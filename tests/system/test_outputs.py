@@ -1,8 +1,10 @@
 """What tasks leave in ROTA_OUTPUT_DIR is listed and fetched; what cannot be is told as what it is."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,17 @@ def test_more_than_a_node_sends_at_once_is_refused(tmp_path: Path) -> None:
 
 def connected(cluster: LocalCluster) -> Cluster:
     return connect(f"http://{cluster.http}", token=cluster.token)
+
+
+@pytest.mark.parametrize("form", ["tar", "list"])
+def test_a_browser_keeps_outputs_as_a_file(client: Cluster, shared: LocalCluster, form: str) -> None:
+    """They may be a page of anybody's making: it is not to be shown under the name of the server."""
+    job = left_by(client, "echo '<script>' > page.html")
+    with contextlib.closing(HTTPConnection(shared.http, timeout=60)) as connection:
+        path = f"/v1/jobs/{job.id}/outputs?format={form}"
+        connection.request("GET", path, headers={"authorization": f"Bearer {shared.token}"})
+        answer = connection.getresponse()
+        answer.read()
+
+    ending = "tar" if form == "tar" else "ndjson"
+    assert answer.headers["content-disposition"] == f'attachment; filename="job-{job.id}-outputs.{ending}"'

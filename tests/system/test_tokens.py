@@ -27,6 +27,8 @@ def test_a_token_is_made_used_and_taken_back(shared: LocalCluster) -> None:
     assert (elsewhere.code, more.code) == (5, 5)
     assert secret not in shown
     assert "submitter" in shown
+    assert "LAST USED" in shown
+    assert ours["last_used_at_ms"] >= ours["made_at_ms"] - 60_000  # to the minute
     assert (revoked.code, refused.code) == (0, 5)
 
 

@@ -82,8 +82,8 @@ def said(n: int) -> pb.FromNode:
 def test_beats_are_told_as_numbers_and_words_as_they_are() -> None:
     outgoing = _Outgoing()
     one, other = AgentSession(1), AgentSession(2)
-    outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")))
-    outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")))
+    outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.1")
+    outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.2")
     outgoing.say(one, said(2))
     outgoing.hear(one, 3, holds_leases=False)
     outgoing.hear(other, 4, holds_leases=True)

@@ -1,6 +1,8 @@
 """Who the work of an agent runs as: what cannot be is refused at its start, by name and with the reason."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,15 @@ def test_root_gives_each_job_a_user_and_others_are_themselves(monkeypatch: pytes
     become(monkeypatch, 1000)
 
     assert bounds_of(AgentConfig(), REACHABLE).run_as == "self"
+
+
+def test_a_root_that_cannot_become_others_is_itself() -> None:
+    """As in a container without further users: `own` would make every start fail."""
+    asked = "from rota.wiring.run_as import may_become_others as may; print(may())"
+    alone = ["unshare", "--user", "--map-root-user", sys.executable, "-c", asked]
+    said = subprocess.run(alone, capture_output=True, text=True, check=True).stdout
+
+    assert said == "False\n"
 
 
 @pytest.mark.parametrize("run_as", ["own", "nobody", "1234"])

@@ -1,6 +1,7 @@
 """Certificates of listeners are replaced while they serve: no handshake fails, no connection is dropped."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -275,3 +276,26 @@ def test_every_certificate_that_a_server_rests_on_is_named(authority: Authority,
 
     assert names == ["server", "http_server.crt_file", "ca", "etcd.crt_file"]
     assert not served.ending()
+
+
+async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(authority: Authority) -> None:
+    config = ServerConfig(http_server=HttpServer(addr=OFF_LOOPBACK))
+    served = doors.server_tls(config, authority, datetime.now(UTC))
+    client = ssl.create_default_context(cadata=authority.ca_pem.decode())
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers("ALL:@SECLEVEL=0")
+    offered = [one["name"] for one in client.get_ciphers() if not one["name"].startswith("TLS_")]
+    taken = []
+    async with web(served) as port:
+        for name in offered:
+            client.set_ciphers(f"{name}:@SECLEVEL=0")
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                _, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=client, server_hostname="localhost"
+                )
+                taken.append(name)
+                writer.transport.abort()
+
+    assert len(offered) > 20
+    assert taken
+    assert all("ECDHE" in name and ("GCM" in name or "CHACHA20" in name) for name in taken)

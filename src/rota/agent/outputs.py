@@ -1,7 +1,12 @@
-"""What a task left in its output directory: a list, or a tar archive, without following links. [I/O]"""
+"""What a task left in its output directory: a list, or a tar archive, without following links. [I/O]
+
+The agent of a machine may be root, and reads everything. So a file counts only if it belongs to the user to
+whom the directory was given: one of another user is a hard link to what the task itself could not read.
+"""
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -32,6 +37,10 @@ class _Refused(Exception):
         self.code = code
 
 
+class NotItsOwn(PermissionError):
+    """It is no plain file, or belongs to another user: the job could not have opened it, or not read it."""
+
+
 class _File(NamedTuple):
     path: str
     found: os.stat_result
@@ -58,7 +67,7 @@ def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
         if top_fd is None:
             return []
         try:
-            return [(file.path, file.found.st_size) for file in _walk(top_fd)]
+            return [(file.path, file.found.st_size) for file in _walk(top_fd, os.fstat(top_fd).st_uid)]
         finally:
             os.close(top_fd)
     except (_Refused, OSError):
@@ -82,9 +91,12 @@ def beneath(directory: Path, name: str) -> Iterator[int]:
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
         top_fd = _open_top(root, request.job, request.index)
-        if top_fd is not None:
+        if top_fd is None:
+            files, owner = _chosen([], list(request.paths)), -1
+        else:
             opened.callback(os.close, top_fd)
-        files = _chosen([] if top_fd is None else list(_walk(top_fd)), list(request.paths))
+            owner = os.fstat(top_fd).st_uid
+            files = _chosen(list(_walk(top_fd, owner)), list(request.paths))
         if request.list:
             yield "".join(map(_line, files)).encode()
             return
@@ -94,7 +106,7 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
             raise _Refused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
         for file in files:
             assert top_fd is not None
-            yield from _archived(top_fd, file)
+            yield from _archived(top_fd, file, owner)
         yield _END
 
 
@@ -116,8 +128,8 @@ def _open_top(root: Path, job: str, index: int) -> int | None:
         raise _Refused("not_found", "the outputs are no longer on the node") from None
 
 
-def _walk(directory_fd: int, above: str = "", depth: int = 0) -> Iterator[_File]:
-    """Plain files, by name; links, pipes and the like are no outputs."""
+def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Iterator[_File]:
+    """Plain files of the owner, by name; links, pipes and the like are no outputs."""
     if depth > _DEPTH_MAX:
         raise _Refused("conflict", f"the outputs are nested more than {_DEPTH_MAX} directories deep")
     for count, name in enumerate(sorted(os.listdir(directory_fd))):
@@ -125,12 +137,12 @@ def _walk(directory_fd: int, above: str = "", depth: int = 0) -> Iterator[_File]
             raise _Refused("conflict", f"the outputs are more than {_FILES_MAX} files in one directory")
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
             found = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
                 yield _File(above + name, found)
             elif stat.S_ISDIR(found.st_mode):
                 inner_fd = os.open(name, _BENEATH, dir_fd=directory_fd)
                 try:
-                    yield from _walk(inner_fd, f"{above}{name}/", depth + 1)
+                    yield from _walk(inner_fd, owner, f"{above}{name}/", depth + 1)
                 finally:
                     os.close(inner_fd)
 
@@ -155,24 +167,28 @@ def _line(file: _File) -> str:
     return json.dumps(said, ensure_ascii=True) + "\n"
 
 
-def _archived(top_fd: int, file: _File) -> Iterator[bytes]:
+def _archived(top_fd: int, file: _File, owner: int) -> Iterator[bytes]:
     """What it held when it was listed: cut where it grew meanwhile, filled with zeros where it shrank."""
+    with _opened(top_fd, file.path, owner) as fd:
+        yield from _entry(file, fd)
+
+
+def _entry(file: _File, fd: int) -> Iterator[bytes]:
     header = tarfile.TarInfo(file.path)
     header.size, header.mtime = file.found.st_size, file.found.st_mtime
     header.mode = file.found.st_mode & 0o777
     yield header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     left = header.size
-    with _opened(top_fd, file.path) as fd:
-        while left:
-            data = os.read(fd, min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
-            left -= len(data)
-            yield data
+    while left:
+        data = os.read(fd, min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
+        left -= len(data)
+        yield data
     if rest := header.size % tarfile.BLOCKSIZE:
         yield bytes(tarfile.BLOCKSIZE - rest)
 
 
 @contextlib.contextmanager
-def _opened(top_fd: int, path: str) -> Iterator[int]:
+def _opened(top_fd: int, path: str, owner: int) -> Iterator[int]:
     """Each directory on the way beneath the handle of the one above it."""
     *above, name = path.split("/")
     with contextlib.ExitStack() as opened:
@@ -180,6 +196,21 @@ def _opened(top_fd: int, path: str) -> Iterator[int]:
         for part in above:
             at_fd = os.open(part, _BENEATH, dir_fd=at_fd)
             opened.callback(os.close, at_fd)
-        fd = os.open(name, FILE, dir_fd=at_fd)
-        opened.callback(os.close, fd)
+        with opened_file(at_fd, name, owner) as fd:
+            yield fd
+
+
+@contextlib.contextmanager
+def opened_file(directory_fd: int, name: str, owner: int) -> Iterator[int]:
+    """A plain file of the owner; raises NotItsOwn for any other.
+
+    Checked by its handle: it may have been put there since its directory was read.
+    """
+    fd = os.open(name, FILE, dir_fd=directory_fd)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != owner:
+            raise NotItsOwn(errno.EACCES, os.strerror(errno.EACCES), name)
         yield fd
+    finally:
+        os.close(fd)

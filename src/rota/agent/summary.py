@@ -7,7 +7,6 @@ it.
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,12 +89,15 @@ def read_file(directory: Path, name: AttemptName) -> File:
         tasks = directory / PLACE / name.job
         if tasks.is_dir():
             with outputs.beneath(tasks / str(name.task), REPORT) as place_fd:
-                raw = _read(place_fd, f"{name.attempt}.json")
+                raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
         else:  # of a keeper that was started before an upgrade
             with outputs.beneath(directory / "work" / name.job, ".rota") as place_fd:
-                raw = _read(place_fd, f"{name.task}.{name.attempt}.json")
+                owner = os.stat(directory / "work" / name.job).st_uid
+                raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
     except FileNotFoundError:
         return File({})
+    except outputs.NotItsOwn:
+        raw = None
     except OSError as error:
         return File({}, error=f"cannot be read: {error.strerror}")
     if raw is None:
@@ -103,15 +105,10 @@ def read_file(directory: Path, name: AttemptName) -> File:
     return _parsed(raw)
 
 
-def _read(place_fd: int, name: str) -> bytes | None:
-    fd = os.open(name, outputs.FILE, dir_fd=place_fd)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > RESULT_FILE_BYTES_MAX:
-            return None
-        return os.read(fd, RESULT_FILE_BYTES_MAX)
-    finally:
-        os.close(fd)
+def _read(place_fd: int, name: str, owner: int) -> bytes | None:
+    with outputs.opened_file(place_fd, name, owner) as fd:
+        too_long = os.fstat(fd).st_size > RESULT_FILE_BYTES_MAX
+        return None if too_long else os.read(fd, RESULT_FILE_BYTES_MAX)
 
 
 def _parsed(raw: bytes) -> File:

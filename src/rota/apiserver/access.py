@@ -20,6 +20,7 @@ class Action(StrEnum):
     DELETE = "delete jobs"
     READ_ENVIRONMENTS = "read the environments of jobs"
     READ_SETTINGS = "read the settings of providers"
+    READ_PROVIDERS = "read the words of providers"
     SUBSCRIBE = "keep a subscriber's position"
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
@@ -41,6 +42,7 @@ LOWEST_ROLE: dict[Action, Role] = {
     Action.SUBSCRIBE: Role.SUBMITTER,
     Action.READ_ENVIRONMENTS: Role.SUBMITTER,  # keys are often passed that way; a submitter could print them
     Action.READ_SETTINGS: Role.ADMIN,  # command lines of the server, and keys in them
+    Action.READ_PROVIDERS: Role.OPERATOR,  # they may quote those command lines
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.CHANGE_CLUSTERS: Role.OPERATOR,

@@ -45,7 +45,14 @@ RETRY_AFTER_SECONDS = {
 TARGET = "target"  # in a request's state: what the audit log names
 EVENTS = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
-COMMON_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# A browser shows no answer as a page, but the API's own, which says what it may load.
+COMMON_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": POLICY,
+}
 
 Write = Callable[[bytes], Awaitable[None]]
 Run = Callable[[Write], Awaitable[bytes]]
@@ -106,9 +113,17 @@ class Stream(Response):
     """
 
     def __init__(
-        self, run: Run, media_type: str, *, status: int = 200, beginning: bytes | None = None
+        self,
+        run: Run,
+        media_type: str,
+        *,
+        status: int = 200,
+        beginning: bytes | None = None,
+        file_name: str | None = None,
     ) -> None:
-        super().__init__(status_code=status, headers=COMMON_HEADERS, media_type=media_type)
+        """`file_name`: a browser is to keep it as a file of that name, not to show it."""
+        saved = {} if file_name is None else {"Content-Disposition": f'attachment; filename="{file_name}"'}
+        super().__init__(status_code=status, headers={**COMMON_HEADERS, **saved}, media_type=media_type)
         del self.headers["content-length"]
         self._run = run
         self._beginning = beginning

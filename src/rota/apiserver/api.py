@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -11,7 +11,7 @@ from rota.apiserver.access import Caller
 from rota.apiserver.admit_move import WhyNotMoved
 from rota.apiserver.logs import Logs
 from rota.apiserver.metrics import Counts
-from rota.apiserver.rates import Rates
+from rota.apiserver.rates import Guesses, Rates
 from rota.apiserver.watch import Changes
 from rota.engine.run import Engine
 from rota.engine.shadow import Taken
@@ -37,6 +37,13 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PLANS_AT_ONCE = 2  # each is a copy of the cluster, in a thread of its own
 Explain = Callable[[View, JobId, Instant], Why]
 Foresee = Callable[[Taken, JobSpec, WhatIf, Instant], Outlook]
+
+
+BeforeToken = Callable[[], Awaitable[None]]  # awaited before a token is valid; raises to refuse it
+
+
+async def at_once() -> None:
+    """Nothing has to be done first."""
 
 
 class Displace(Protocol):
@@ -116,9 +123,11 @@ class Api:
     stance: Stance | None = None  # of one that does not lead
     workers: Workers | None = None  # of the worker gateway, whose routes are then served
     expiries: Callable[[], list[Expiry]] = list  # of the certificates that this server uses
+    before_token: BeforeToken = at_once
     started_at_ms: int = field(default_factory=wall_ms)
     counts: Counts = field(default_factory=Counts)
     rates: Rates = field(default_factory=Rates)
+    guesses: Guesses = field(default_factory=Guesses)
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PLANS_AT_ONCE))
 
     def __post_init__(self) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from rota.apiserver.access import Caller, sees
+from rota.apiserver.access import EVERYWHERE, Action, Caller, may, sees
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
-from rota.model.plan import Event
+from rota.model.plan import PROVIDER_SAID, Event
 from rota.model.view import JobView, NodeView, View
 
 LAST = "last"
@@ -57,8 +57,11 @@ def may_hear(view: View, caller: Caller, event: Event) -> bool:
     """Whether an event is for the caller.
 
     What belongs to no namespace is denied to tokens of namespaces unless its kind is known to tell nothing of
-    others: a kind that is added later is hidden from them until it is listed here.
+    others: a kind that is added later is hidden from them until it is listed here. Words of providers are for
+    operators of the whole cluster.
     """
+    if event.kind == PROVIDER_SAID:
+        return may(caller, Action.READ_PROVIDERS, EVERYWHERE)
     if caller.everywhere:
         return True
     if event.job is not None:

@@ -12,6 +12,7 @@ import httptools
 from starlette.types import Receive, Scope, Send
 
 from rota.apiserver.answers import limited, until_disconnect
+from rota.identity.authority import Authority
 from rota.model.errors import Unavailable
 
 FORWARDED = "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
@@ -145,6 +146,27 @@ class Leader:
             self._tls, self._trusted = ssl.create_default_context(), roots
             self._tls.load_verify_locations(cadata=roots.decode())
         return self._tls
+
+
+def marked_origin(authority: Authority, scope: Scope) -> str:
+    """The value of the header by which the leader knows where a request came from."""
+    address = (scope.get("client") or ("",))[0]
+    return f"{address} {authority.origin_mark(address, _asked(scope))}"
+
+
+def origin_of(authority: Authority, scope: Scope) -> str:
+    """The caller's address: that of the connection, or the one that a server has marked for this request."""
+    said = next((value for name, value in scope["headers"] if name == ORIGIN.encode()), b"")
+    origin, _, mark = said.decode("latin-1").partition(" ")
+    if mark and authority.is_origin(origin, _asked(scope), mark):
+        return origin
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _asked(scope: Scope) -> bytes:
+    """What the mark holds for: of the head alone, since a refusal does not wait for the body."""
+    return f"{scope['method']} {scope['path']}".encode()
 
 
 def request_of(scope: Scope, url: str, body: bytes, origin: str) -> bytes:

@@ -20,6 +20,7 @@ from rota.apiserver import (
     answers,
     etags,
     fields,
+    forward,
     routes_ca,
     routes_clusters,
     routes_crons,
@@ -82,6 +83,8 @@ ROUTES = [
     *routes_metrics.ROUTES,
     *routes_store.ROUTES,
 ]
+# Browsers heed it only where they trust the certificate; it holds for the host, whatever the port.
+HSTS = (b"strict-transport-security", b"max-age=2592000")
 REVISION = b"rota-revision"  # of the last commit: what this answer shows is no older
 log = structlog.get_logger("rota.apiserver")
 
@@ -140,7 +143,7 @@ class Door:
 
         async def send_noting(message: Message) -> None:
             nonlocal status, is_noted
-            await send(_revised(message, self._api.engine.revision))
+            await send(_revised(message, self._api.engine.revision, scope["scheme"]))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 self._api.counts.answered(_route_name(scope, status), status, time.monotonic() - began)
@@ -178,12 +181,20 @@ class Door:
             return routes_gateway.ANYBODY
         reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
         if reporter is None:
-            caller = who_calls(self._api.vault, authorization)
+            caller = self._known(scope, authorization)
             self._api.rates.take(caller)
             return caller
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
             raise NotAllowed("a task or a node may report results here, and nothing else")
         return reporter
+
+    def _known(self, scope: Scope, authorization: str) -> Caller:
+        try:
+            return who_calls(self._api.vault, authorization)
+        except Unauthenticated:
+            if authorization:
+                self._api.guesses.take(forward.origin_of(self._api.authority, scope))
+            raise
 
     def _node(self, scope: Scope, authorization: str) -> Caller | None:
         """The node that signed the request; that the body is the signed one is checked when it is read."""
@@ -200,12 +211,12 @@ class Door:
 
     def _note(self, scope: Scope, status: int) -> None:
         state = scope["state"]
-        is_refusal = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        caller: Caller | None = state.get(CALLER)
+        is_guess = caller is None and status == HTTPStatus.TOO_MANY_REQUESTS
+        is_refusal = is_guess or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         if scope["method"] == "GET" and not is_refusal and TARGET not in state:
             return
-        caller: Caller | None = state.get(CALLER)
         routed = _route_name(scope, status)
-        client = scope.get("client")
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
@@ -213,7 +224,7 @@ class Door:
             action=routed or scope["method"],
             target=state.get(TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
-            origin=client[0] if client else "",
+            origin=forward.origin_of(self._api.authority, scope),
         )
         # How many lines there are must not be the choice of a caller without a token, or that reads again.
         if scope["method"] == "GET" and not is_refusal:
@@ -224,10 +235,11 @@ class Door:
             self._api.audit.write(entry)
 
 
-def _revised(message: Message, revision: int) -> Message:
+def _revised(message: Message, revision: int, scheme: str) -> Message:
     if message["type"] != "http.response.start":
         return message
-    return {**message, "headers": [*message["headers"], (REVISION, b"%d" % revision)]}
+    own = [(REVISION, b"%d" % revision), *([HSTS] if scheme == "https" else [])]
+    return {**message, "headers": [*message["headers"], *own]}
 
 
 def _route_name(scope: Scope, status: int) -> str:

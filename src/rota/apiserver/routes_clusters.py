@@ -98,7 +98,7 @@ def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
     return {
         "name": name,
         "state": cluster.state.value,
-        "reason": _reason(mirror, cluster),
+        "reason": _reason(mirror, cluster, caller),
         "type": wish.type,
         "region": wish.region,
         "labels": wish.labels,
@@ -129,9 +129,12 @@ def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
     }
 
 
-def _reason(mirror: Mirror, cluster: Cluster) -> str | None:
-    is_empty = cluster.state is ClusterState.UNAVAILABLE
-    return why_no_node(mirror.nodes_in(cluster.name)) if is_empty else cluster.reason
+def _reason(mirror: Mirror, cluster: Cluster, caller: Caller) -> str | None:
+    if cluster.state is ClusterState.UNAVAILABLE:
+        return why_no_node(mirror.nodes_in(cluster.name))
+    if cluster.said is not None and access.may(caller, Action.READ_PROVIDERS, EVERYWHERE):
+        return f"{cluster.reason}: {cluster.said}"
+    return cluster.reason
 
 
 ROUTES = [

@@ -11,7 +11,7 @@ from rota.apiserver.openapi.document import document
 from rota.apiserver.openapi.page import page
 from rota.apiserver.openapi.words import Schema
 
-_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_POLICY = {"Content-Security-Policy": f"{answers.POLICY}; style-src 'unsafe-inline'"}
 
 
 async def show_document(request: Request) -> Response:

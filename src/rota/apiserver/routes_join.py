@@ -128,14 +128,6 @@ def _networks(value: object) -> list[str]:
         raise BadField("addresses", "holds what is no network", hint) from None
 
 
-def _origin(api: Api, request: Request, body: bytes) -> str:
-    """The caller's address: that of the connection, or the one that a standby has marked."""
-    origin, _, mark = request.headers.get(forward.ORIGIN, "").partition(" ")
-    if mark and api.authority.is_origin(origin, body, mark):
-        return origin
-    return request.client.host if request.client else ""
-
-
 def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
     """What its cluster says of every node; of one that is not there a node cannot be."""
     check_join(mirror, cluster)
@@ -152,7 +144,7 @@ async def enroll(request: Request) -> Response:
     csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
     name = fields.name("name", said.get("name"))
     fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
-    token = await asyncio.to_thread(_usable, api, secret, _origin(api, request, await request.body()))
+    token = await asyncio.to_thread(_usable, api, secret, forward.origin_of(api.authority, request.scope))
     role = _role(said.get("role"))
     if role is not token.role:
         hint = f"this one is for `rota {_COMMANDS[token.role]}`"

@@ -45,7 +45,8 @@ async def read_outputs(request: Request) -> Response:
                 await write(data)
         return b""
 
-    return answers.Stream(run, "application/x-ndjson" if wanted.names_only else "application/x-tar")
+    kind, ending = ("x-ndjson", "ndjson") if wanted.names_only else ("x-tar", "tar")
+    return answers.Stream(run, f"application/{kind}", file_name=f"job-{wanted.job}-outputs.{ending}")
 
 
 def _node(mirror: Mirror, entry: JobEntry, index: int) -> NodeId:

@@ -30,7 +30,9 @@ async def list_tokens(request: Request) -> Response:
     wanted = pages.wish(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
     known = api_of(request).vault.list_api_tokens()
     found, after = pages.page(known, lambda token: token.id, wanted)
-    return answer({"tokens": [pages.pick(_shown(token), wanted.only) for token in found], "next": after})
+    used = api_of(request).vault.last_uses.of
+    shown = [pages.pick(_shown(token, used(token.id)), wanted.only) for token in found]
+    return answer({"tokens": shown, "next": after})
 
 
 async def make_token(request: Request) -> Response:
@@ -49,6 +51,7 @@ async def make_token(request: Request) -> Response:
     key = submit_key(request.headers.get("idempotency-key"))
     secret = new_secret(API_PREFIX) if key is None else _secret_by(api, caller, key)
     replaces = _replaced(said.get("replaces"))
+    await api.before_token()
     try:
         made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted, replaces)
     except NameTaken as refusal:
@@ -60,7 +63,8 @@ async def make_token(request: Request) -> Response:
     except Refused as refusal:
         raise QueueFull(str(refusal)) from None
     noted(request, f"token {made.token.id} {made.token.name}")
-    return answer({**_shown(made.token), "token": secret}, 201 if made.is_new else 200)
+    shown = _shown(made.token, api.vault.last_uses.of(made.token.id))
+    return answer({**shown, "token": secret}, 201 if made.is_new else 200)
 
 
 def _secret_by(api: Api, caller: Caller, key: str) -> str:
@@ -79,7 +83,7 @@ async def revoke_token(request: Request) -> Response:
     return nothing()
 
 
-def _shown(token: ApiToken) -> pages.Json:
+def _shown(token: ApiToken, used_at_ms: int | None) -> pages.Json:
     return {
         "id": token.id,
         "name": token.name,
@@ -87,6 +91,7 @@ def _shown(token: ApiToken) -> pages.Json:
         "namespaces": token.namespaces,
         "made_at_ms": token.made_at_ms,
         "expires_at_ms": token.expires_at_ms,
+        "last_used_at_ms": used_at_ms,
     }
 
 

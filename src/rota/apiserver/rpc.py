@@ -22,6 +22,7 @@ from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
 from rota.apiserver.token_checks import while_valid
 from rota.apiserver.wanted import STREAMS, Wanted
+from rota.identity import certificates
 from rota.identity.audit import AuditEntry, AuditLog
 from rota.identity.vault import Vault
 from rota.model.errors import BadField, Bug, RotaError
@@ -341,7 +342,7 @@ def _entry(context: Context, caller: Caller | None, action: str, target: str, ou
         action=action,
         target=target,
         outcome=outcome,
-        origin=origin(context),
+        origin=origin(context, certificates.may_forward),
     )
 
 

@@ -154,7 +154,9 @@ class StandbyFace:
         has_begun = False
         try:
             async with self._way.called(leader) as call:
-                request = forward.request_of(scope, leader, body, self._origin(scope, body))
+                request = forward.request_of(
+                    scope, leader, body, forward.marked_origin(self._authority, scope)
+                )
                 head = await call.say(request, patience_seconds)
                 if scope["method"] != "GET":
                     await self._catch_up(head)
@@ -170,10 +172,6 @@ class StandbyFace:
                 raise
             return problem
         return None
-
-    def _origin(self, scope: Scope, body: bytes) -> str:
-        address = (scope.get("client") or ("",))[0]
-        return f"{address} {self._authority.origin_mark(address, body)}"
 
     async def _catch_up(self, head: forward.Head) -> None:
         """Who changed something here is to see it here."""

@@ -34,6 +34,7 @@ TOKENS: Listing[Token] = Listing(
         Column(
             "UNTIL", lambda token: "revoked" if token.expires_at_ms is None else _day(token.expires_at_ms)
         ),
+        Column("LAST USED", lambda token: _day(token.last_used_at_ms)),
     ],
     lambda token: token.id,
 )

@@ -110,6 +110,7 @@ class Token:
     namespaces: tuple[str, ...] = ()
     made_at_ms: int | None = None
     expires_at_ms: int | None = None
+    last_used_at_ms: int | None = None
     token: str | None = field(default=None, repr=False)
     raw: Mapping[str, Any] = raw_field()
 

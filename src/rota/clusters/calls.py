@@ -57,6 +57,7 @@ class Calls:
         except ProviderFailed as error:
             why = str(error)
             await self._tell(lambda view, now: machines.not_made(view, name, why, now))
+            await self._quote(wish, error)
         else:
             await self._tell(lambda view, now: machines.made(view, name, now))
 
@@ -76,6 +77,7 @@ class Calls:
         except ProviderFailed as error:
             why = str(error)
             await self._tell(lambda view, now: machines.not_removed(view, name, why, now))
+            await self._quote(wish, error)
             raise Failed from error
         self.removed.add(name)
 
@@ -94,6 +96,7 @@ class Calls:
         except ProviderFailed as error:
             why = str(error)
             await self._tell(lambda view, now: listed.not_listed(view, wish.name, why, now))
+            await self._quote(wish, error)
             raise Failed from error
         missing = await self._missing(wish, frozenset(found), places)
         listing = Listing(found, at, missing, ended)
@@ -131,6 +134,11 @@ class Calls:
         self._missed[wish.name] = since
         return frozenset(name for name, at in since.items() if now - at >= PROVIDER_LIST_SECONDS)
 
+    async def _quote(self, wish: ClusterWish, error: ProviderFailed) -> None:
+        """Tell operators the provider's own words."""
+        if error.said:
+            await self._tell(lambda view, _: machines.quoted(view, wish.name, error.said))
+
     async def _tell(self, command: Command) -> object:
         return await self._engine.ask("clusters", command)
 
@@ -145,4 +153,4 @@ async def _in_time(wish: ClusterWish, seconds: float) -> AsyncIterator[None]:
     except (RotaError, OSError):
         raise
     except Exception as error:  # a provider may be anybody's code
-        raise ProviderFailed(f"provider {wish.provider} failed: {error!r:.300}") from error
+        raise ProviderFailed(f"provider {wish.provider} failed", f"{error!r:.300}") from error

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
 from rota.model.ids import Key
 from rota.model.lifecycle import MachineEvent, MachineState, NodeState
-from rota.model.plan import NOTHING, Event, Instant, Plan
+from rota.model.plan import NOTHING, PROVIDER_SAID, Event, Instant, Plan
 from rota.model.view import NodeView, View
 
 _PARTS = ("spec", "wish", "status")  # of a node
@@ -102,6 +102,16 @@ def failed(view: View, cluster: Cluster, reason: str, asked_ms: int, now: Instan
     """Once more, its provider; it is left alone for as long as its wish says."""
     wish = view.cluster_wishes.get(cluster.name, ClusterWish(cluster.name))
     return cluster.failed(wish.pause_ms(cluster.failures), now.ms, reason, asked_ms)
+
+
+def quoted(view: View, name: str, said: str) -> Plan:
+    """Its provider's words about the last failure; they stay with the cluster's reason, if it has one."""
+    cluster = view.clusters.get(name)
+    if cluster is None:
+        return NOTHING
+    why = f"the provider of cluster {name} says: {said}"
+    kept = () if cluster.reason is None else (cluster.quoting(said),)
+    return Plan(kept, events=(Event(PROVIDER_SAID, why, cluster=name),), why=why)
 
 
 def is_stuck(view: View, cluster: Cluster) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
@@ -545,6 +546,15 @@ def check_address(key: str, addr: str) -> str:
     if not host or not is_port(port):
         raise ConfigError(key, f"{addr[:300]!r} is not an address", "write host:port, as 127.0.0.1:3000")
     return host.strip("[]")
+
+
+def machines_dir(data_dir: Path) -> Path:
+    """Where a server keeps the machines that it makes on this one.
+
+    Work on root's machines has users of its own, which cannot pass through a server's directory.
+    """
+    own = data_dir.absolute()
+    return own.with_name(f"{own.name}-machines") if os.geteuid() == 0 else own / "machines"
 
 
 def default_data_dir(role: str, environ: Mapping[str, str] = os.environ) -> str:

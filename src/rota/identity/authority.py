@@ -212,12 +212,12 @@ class Authority:
         """
         return [tokens.secret_of(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")]
 
-    def origin_mark(self, origin: str, body: bytes) -> str:
+    def origin_mark(self, origin: str, request: bytes) -> str:
         """The mark by which a leader believes a standby where a request that it hands on came from."""
-        return _origin_mark(self._secrets(b"rota origins")[0], origin, body)
+        return _origin_mark(self._secrets(b"rota origins")[0], origin, request)
 
-    def is_origin(self, origin: str, body: bytes, mark: str) -> bool:
-        made = (_origin_mark(secret, origin, body) for secret in self._secrets(b"rota origins"))
+    def is_origin(self, origin: str, request: bytes, mark: str) -> bool:
+        made = (_origin_mark(secret, origin, request) for secret in self._secrets(b"rota origins"))
         return any(hmac.compare_digest(one.encode(), mark.encode()) for one in made)
 
     def _secrets(self, purpose: bytes) -> list[bytes]:

@@ -135,6 +135,11 @@ def is_server(cert_pem: bytes) -> bool:
     return SERVER_URI in _uris(cert_pem)
 
 
+def may_forward(cert_pem: bytes) -> bool:
+    """Whether it is a server's or a watcher's, which call for others and state their addresses."""
+    return bool(cert_pem) and (is_server(cert_pem) or watcher_id_of(cert_pem) is not None)
+
+
 def watcher_uri(watcher_id: str) -> str:
     if not NODE_ID.fullmatch(watcher_id):
         raise Refused("watcher_id: expected 1 to 128 letters, digits, '.', '_' or '-'")

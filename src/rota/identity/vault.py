@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.identity import files, tokens
+from rota.identity import files, last_use, tokens
 from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, Refused, Taken, Unsafe
+from rota.identity.last_use import LastUses
 from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
 from rota.model.limits import WATCHERS_MAX
 
+DIRECTORY = "vault"  # in a server's data directory
 FILE = "vault.json"
 Publish = Callable[[bytes], None]
 VERSION = 1
@@ -58,6 +60,7 @@ class Vault:
         self._path = path
         self._publish = publish
         self._snapshot = _read(path)
+        self.last_uses = LastUses(path.with_name(last_use.FILE), lambda: self._current().by_id)
 
     @classmethod
     def open(cls, directory: Path, publish: Publish | None = None) -> "Vault":
@@ -187,6 +190,7 @@ class Vault:
         token = self._current().by_digest.get(tokens.digest(secret))
         if token is None or _is_over(token, now_ms):
             return None
+        self.last_uses.note(token.id, now_ms)
         return token
 
     def has_made(self, secret: str) -> bool:

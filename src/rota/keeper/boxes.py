@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rota.keeper.container import clear
@@ -30,6 +30,7 @@ from rota.keeper.container.argv import (
     keeps_limits,
     name_of,
 )
+from rota.keeper.container.sources import Pin, pins_of, unpin_all
 from rota.keeper.limits.cgroups import write
 from rota.keeper.process.users import User, give
 from rota.keeper.rules import Key
@@ -57,6 +58,7 @@ class Box:
 
     engine: Engine
     start: Start
+    pins: list[Pin] = field(default_factory=list)  # of what it mounts, for its runtime
     is_told: bool = False  # that it is there
     verdict: Verdict | None = None  # None: it may still be there
 
@@ -83,6 +85,7 @@ class Box:
 
         def work() -> None:
             seen = self._clear_away(code)
+            self.pins.clear()
             for path in (self.start.env_file, self.start.cid_file):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -138,6 +141,7 @@ class Boxes:
 
     def end_all(self) -> bool:
         """Remove what an earlier keeper left; False: some may still be there."""
+        unpin_all(self._mark)
         try:
             with open(f"{self._home}/engine", encoding="utf-8") as file:
                 program = file.read().strip()
@@ -170,8 +174,8 @@ class Boxes:
         if spec.workdir:
             asked.insert(0, Mount(spec.workdir, spec.workdir, read_only=False))
         own = (Mount(path, path, read_only=False) for path in (work, place.task))
-        mounts = (*own, *allowed_mounts(engine, asked))
         name = name_of(self._mark, key, spec.step)
+        granted = allowed_mounts(engine, asked, f"{pins_of(self._mark)}/{name}")
         group = f"{groups_of(self._mark)}/{name}" if engine.old_groups and keeps_limits(engine) else None
         if group:
             self._bound_all()
@@ -186,7 +190,7 @@ class Boxes:
             name=name,
             mark=self._mark,
             container=container,
-            mounts=mounts,
+            mounts=(*own, *granted.mounts),
             user=user,
             workdir=workdir,
             env_file=f"{stem}.env",
@@ -194,7 +198,7 @@ class Boxes:
             command=spec.argv,
             group=group,
         )
-        return Box(engine, start)
+        return Box(engine, start, granted.pins)
 
     def _bound_all(self) -> None:
         """So many processes for all containers together; the group goes with the last of them."""

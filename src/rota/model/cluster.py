@@ -111,6 +111,7 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     found: dict[str, str] | None = (
         None  # labels that its last machine has found out; None: none has joined yet
     )
+    said: str | None = None  # words of its provider that belong to `reason`; they may hold keys
 
     @property
     def key(self) -> Key:
@@ -140,7 +141,10 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
 
     def because(self, reason: str | None) -> Self:
-        return msgspec.structs.replace(self, reason=reason)
+        return msgspec.structs.replace(self, reason=reason, said=None)
+
+    def quoting(self, said: str) -> Self:
+        return msgspec.structs.replace(self, said=said)
 
     def asked_for(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
@@ -151,10 +155,10 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
         What was asked for before the last pause belongs to the failure that was counted then.
         """
         if asked_ms < self.paused_until_ms:
-            return msgspec.structs.replace(self, reason=reason)
+            return self.because(reason)
         until_ms = now_ms + pause_ms
         return msgspec.structs.replace(
-            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason
+            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason, said=None
         )
 
     def another(self, now_ms: int) -> "tuple[Cluster, Cluster]":
@@ -169,7 +173,9 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def joined_by(self, labels: dict[str, str]) -> Self:
         """Its provider makes machines, and such ones."""
-        return msgspec.structs.replace(self, failures=0, paused_until_ms=0, reason=None, found=labels)
+        return msgspec.structs.replace(
+            self, failures=0, paused_until_ms=0, reason=None, said=None, found=labels
+        )
 
 
 def why_no_node(nodes: Mapping[NodeState, int]) -> str:

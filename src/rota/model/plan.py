@@ -114,6 +114,9 @@ class Instant(NamedTuple):
     wall_ms: int
 
 
+PROVIDER_SAID = "cluster.provider_said"  # of an event that quotes a provider, which operators alone hear
+
+
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened, as a sentence and as data. Tasks of one plan share one event."""
 

@@ -65,7 +65,7 @@ async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str])
                 env={**_environment(), **about},
             )
         except (OSError, ValueError, TypeError) as error:
-            raise ProviderFailed(f"its {verb} command cannot be run: {error}") from error
+            raise ProviderFailed(f"its {verb} command cannot be run", str(error)) from error
         out.hang_up()
         err.hang_up()
         code = await _ended(process)
@@ -75,7 +75,7 @@ async def _run(verb: str, settings: Mapping[str, str], about: Mapping[str, str])
                 await err.over.wait()
     if code:
         said = " ".join((err.text or out.text).split())[-_SAID_CHARACTERS:]
-        raise ProviderFailed(f"its {verb} command ended with {code}: {said or 'it said nothing'}")
+        raise ProviderFailed(f"its {verb} command ended with {code}", said or "it said nothing")
     return out
 
 

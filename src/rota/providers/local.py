@@ -5,9 +5,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from rota.model.amounts import CPU, MEMORY
 from rota.providers.protocol import Order, ProviderFailed
@@ -30,9 +30,16 @@ class Processes(Protocol):
 
 
 class Local:
-    def __init__(self, directory: Path, processes: Processes) -> None:
+    """`flags`: what every agent is told beside what its machine offers, asked for at each start."""
+
+    def __init__(
+        self, directory: Path, processes: Processes, flags: Callable[[], Sequence[str]] = tuple
+    ) -> None:
         self._directory = directory
         self._processes = processes
+        self._flags = flags
+        self._orders: dict[str, Order] = {}  # by machine
+        self._starting = asyncio.Lock()  # so that a restart misses no agent which is being started
         self._agents: dict[str, asyncio.subprocess.Process] = {}  # held, so that they are reaped
         self._others: dict[str, Local] = {}  # by their directories, held for the same reason
 
@@ -47,25 +54,19 @@ class Local:
             return self
         if host != platform.node():
             return None
-        return self._others.setdefault(directory, Local(Path(directory), self._processes))
+        return self._others.setdefault(directory, Local(Path(directory), self._processes, self._flags))
 
     async def create(self, order: Order) -> None:
         directory = self._of(order.cluster, order.machine)
         if await asyncio.to_thread(self._processes.runs, directory):
             return
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with (directory / "agent.log").open("ab") as diary:
-                agent = self._agents[order.machine] = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "rota.cli.main", "agent"),
-                    *("--data-dir", str(directory), "--name", order.machine, "--run-as", "self"),
-                    *_flags(order),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=diary,
-                    stderr=diary,
-                    start_new_session=True,
-                    env={**os.environ, "ROTA_JOIN": order.join},  # not in argv, where everybody can read it
-                )
+            for around in (self._directory, directory.parent):
+                around.mkdir(parents=True, exist_ok=True)
+                around.chmod(0o711)  # work of other users passes through
+            directory.mkdir(exist_ok=True, mode=0o700)
+            async with self._starting:
+                agent = await self._start(order)
         except OSError as error:
             raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
         # A process has no words yet when whoever started it goes on: it would not be listed for a moment.
@@ -73,6 +74,37 @@ class Local:
             if await asyncio.to_thread(self._processes.runs, directory):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _start(self, order: Order) -> asyncio.subprocess.Process:
+        directory = self._of(order.cluster, order.machine)
+        with _open_log(directory) as diary:
+            agent = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "rota.cli.main", "agent"),
+                *("--data-dir", str(directory), "--name", order.machine, *self._flags(), *_offer(order)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=diary,
+                stderr=diary,
+                start_new_session=True,
+                env={**os.environ, "ROTA_JOIN": order.join},  # not in argv, where everybody can read it
+            )
+        self._orders[order.machine], self._agents[order.machine] = order, agent
+        return agent
+
+    async def restart_agents(self) -> None:
+        """Returns when every agent has today's flags; work goes on under the keepers.
+
+        A machine that another process started ends, as one of a dev cluster that was killed: its order is
+        not known here.
+        """
+        async with self._starting:
+            for directory in sorted(self._directory.glob("*/*/")):
+                agent = self._agents.get(directory.name)
+                if agent is None:
+                    await asyncio.to_thread(self._processes.end, directory)
+                elif agent.returncode is None:
+                    agent.kill()
+                    await agent.wait()
+                    await self._start(self._orders[directory.name])
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         del settings
@@ -82,6 +114,7 @@ class Local:
         del settings
         directory = self._of(cluster, machine)
         await asyncio.to_thread(self._processes.end, directory)
+        self._orders.pop(machine, None)
         agent = self._agents.pop(machine, None)
         if agent is not None:
             await agent.wait()
@@ -100,7 +133,12 @@ class Local:
         return self._directory / cluster / machine
 
 
-def _flags(order: Order) -> list[str]:
+def _open_log(directory: Path) -> BinaryIO:
+    """Jobs on the machine pass through its directory, and do not read its log."""
+    return open(directory / "agent.log", "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _offer(order: Order) -> list[str]:
     found: list[str] = []
     for resource, amount in order.capacity.items():
         if resource in _OFFERED:

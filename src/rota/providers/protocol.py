@@ -7,7 +7,14 @@ from rota.model.errors import Unavailable
 
 
 class ProviderFailed(Unavailable):
-    """What was asked for was not done; says why, in words for whoever waits for it."""
+    """What was asked for was not done; its text says why to every user that waits for it.
+
+    `said`: the provider's own words, for operators only. They may quote a command line, and keys in it.
+    """
+
+    def __init__(self, why: str, said: str = "") -> None:
+        super().__init__(why)
+        self.said = said
 
 
 class Order(NamedTuple):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import rota
+from rota.config import machines_dir
 from rota.keeper.limits.machine import end_groups
 from rota.testing import processes
 from rota.testing.processes import until
@@ -69,6 +70,7 @@ class LocalCluster:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(Path(rota.__file__).parents[1]),
             "ROTA_CONFIG": str(directory / "config.toml"),
+            "ROTA_RUN_AS": run_as,  # of machines that a server makes, too
             **(settings or {}),
         }
         self._cpu = cpu
@@ -101,8 +103,13 @@ class LocalCluster:
             process.kill()
         for process in ours:
             process.communicate()
-        for directory in (*self.directory.glob("node-*/"), *self.directory.glob("server/machines/*/*/")):
+        for directory in (*self.directory.glob("node-*/"), *self.machines.glob("*/*/")):
             _end_node(directory)
+
+    @property
+    def machines(self) -> Path:
+        """Where the server keeps the machines that it makes itself."""
+        return machines_dir(self.directory / "server")
 
     # ---- the server
 

@@ -46,7 +46,7 @@ class AgentEdge(grpc.GenericRpcHandler):
             bounds.check(first)
             if first.WhichOneof("word") != "hello":
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
-            session = self._uplink.open(shown_certificate(context), first)
+            session = self._uplink.open(shown_certificate(context), first, context.peer())
         except StopAsyncIteration:
             return
         except BadField as nonsense:

@@ -34,6 +34,7 @@ from rota.model.limits import (
 from rota.watcher.leading import Leading
 from rota.watcher.run import AgentDoor, Heard, Unidentified
 from rota.watcher.silence import Silence, Silent
+from rota.watcher.strangers import UNNOTED, RefusedCalls
 from rota.wire import bounds, forwarding
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
@@ -111,7 +112,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
             log.info("watcher attached", watcher=watcher, address=first.address)
             self._watchers.came(first.address)
             try:
-                attached = Attached(self._agents, self._authority, self._epoch)
+                attached = Attached(self._agents, self._authority, self._epoch, self._refused)
                 await self._serve(attached, first, self._while_allowed(watcher, shown, batches), context)
             finally:
                 self._watchers.went(first.address)
@@ -240,8 +241,15 @@ class SessionLine:
 class Attached:
     """One watcher's connection: its sessions, and what it is still to be told."""
 
-    def __init__(self, agents: AgentDoor, authority: Authority, epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        agents: AgentDoor,
+        authority: Authority,
+        epoch: Callable[[], int],
+        refused: RefusedCalls = UNNOTED,
+    ) -> None:
         self.silence = Silence()
+        self._refused = refused
         self._agents = agents
         self._authority = authority
         self._epoch = epoch
@@ -306,9 +314,7 @@ class Attached:
         """One session to its end; whatever ends it, the watcher is told with which status."""
         code, reason = grpc.StatusCode.OK, ""
         try:
-            if not self._authority.vouches_for(opened.certificate):
-                raise Ended(grpc.StatusCode.UNAUTHENTICATED, "the certificate is not of this cluster")
-            line.node = node = await self._agents.identify(opened.certificate)
+            line.node = node = await self._identified(opened)
             await self._agents.converse(node, line.words(opened.hello), line, opened.certificate)
         except (Ended, Unidentified) as end:
             code, reason = end.code, str(end)
@@ -322,6 +328,16 @@ class Attached:
             ended = watcher_pb2.EndedSession(session=line.session, code=code.value[0], reason=reason)
             self._ended.append(ended)
             self._wake.set()
+
+    async def _identified(self, opened: watcher_pb2.OpenedSession) -> NodeId:
+        """The node of a session; a refusal is written down as if the agent had called here."""
+        try:
+            if not self._authority.vouches_for(opened.certificate):
+                raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, "the certificate is not of this cluster")
+            return await self._agents.identify(opened.certificate)
+        except Unidentified as refusal:
+            self._refused.note_from(opened.origin, "call as a node", refusal.code, str(refusal))
+            raise
 
     # ---- down
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from rota.identity import certificates
 from rota.identity.audit import AuditEntry, AuditLog
 from rota.wire import forwarding
 
@@ -17,6 +18,11 @@ class RefusedCalls:
 
     def note(self, context: Any, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
         """Write the first of its kind, and how many more there were: an agent calls again and again."""
+        origin = forwarding.origin(context, certificates.may_forward)
+        self.note_from(origin, action, code, reason, who)
+
+    def note_from(self, origin: str, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
+        """The same, where the call is known by its address alone: a watcher has taken it."""
         if self._audit is None:
             return
         entry = AuditEntry(
@@ -25,7 +31,7 @@ class RefusedCalls:
             action=action,
             target=reason,
             outcome=code.name.lower(),
-            origin=forwarding.origin(context),
+            origin=origin,
         )
         self._audit.count(entry)
 

@@ -22,7 +22,7 @@ import grpc
 import structlog
 
 from rota.model.errors import BadField, NotAllowed
-from rota.model.limits import WATCHER_TELL_MS
+from rota.model.limits import ORIGIN_BYTES_MAX, WATCHER_TELL_MS
 from rota.watcher.silence import Silence, Silent
 from rota.watcher.statistics import LoadFilter
 from rota.wire import bounds
@@ -111,12 +111,13 @@ class Uplink:
 
     # ---- what the agents' side calls
 
-    def open(self, certificate: bytes, hello: pb.FromNode) -> AgentSession:
+    def open(self, certificate: bytes, hello: pb.FromNode, origin: str) -> AgentSession:
+        """`origin`: the agent's address, which the leader writes down if it refuses the agent."""
         if self.leader is None:
             raise Detached("this watcher has no connection to the server that leads")
         self._last_session += 1
         session = self._sessions[self._last_session] = AgentSession(self._last_session)
-        self._outgoing.open(session, certificate, hello)
+        self._outgoing.open(session, certificate, hello, origin)
         return session
 
     def say(self, session: AgentSession, word: pb.FromNode) -> None:
@@ -254,9 +255,12 @@ class _Outgoing:
         self._sent: dict[int, dict[AgentSession, int]] = {}
         self._urgent = asyncio.Event()
 
-    def open(self, session: AgentSession, certificate: bytes, hello: pb.FromNode) -> None:
+    def open(self, session: AgentSession, certificate: bytes, hello: pb.FromNode, origin: str) -> None:
         opened = watcher_pb2.OpenedSession(
-            session=session.number, certificate=certificate, hello=hello.SerializeToString()
+            session=session.number,
+            certificate=certificate,
+            hello=hello.SerializeToString(),
+            origin=origin[:ORIGIN_BYTES_MAX],
         )
         self._add(opened)
         self._heard[session] = hello.n

@@ -30,6 +30,7 @@ from rota.model.limits import (
     LEASE_MS_MAX,
     MOUNTS_MAX,
     NAME_LENGTH_MAX,
+    ORIGIN_BYTES_MAX,
     PATH_BYTES_MAX,
     RECORD_BYTES_MAX,
     RESOURCES_MAX,
@@ -601,7 +602,12 @@ _WATCHER: dict[str, dict[str, Check]] = {
         "loads": Many(JOBS_MAX),
         "closed": _SESSIONS,
     },
-    "OpenedSession": {"session": _COUNTER, "certificate": Text(64 * 1024), "hello": _WORD},
+    "OpenedSession": {
+        "session": _COUNTER,
+        "certificate": Text(64 * 1024),
+        "hello": _WORD,
+        "origin": Text(ORIGIN_BYTES_MAX),
+    },
     "SessionWord": {"session": _COUNTER, "word": _WORD},
     "SessionLoad": {"session": _COUNTER, "load": Text()},
     "LeaderBatch": {

@@ -4,7 +4,7 @@ Only a connection that shows a server's or a watcher's certificate may carry it:
 calls arrive, it is not believed from others, and it is removed from what callers send.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 FORWARDED = "rota-forwarded"  # a standby that receives it does not forward again
@@ -38,8 +38,8 @@ def stated_certificate(context: Any) -> bytes:
     return stated if isinstance(stated, bytes) else b""
 
 
-def origin(context: Any) -> str:
-    """The caller's address; of a forwarded call the one that the standby states."""
-    if not shown_certificate(context):
+def origin(context: Any, may_forward: Callable[[bytes], bool]) -> str:
+    """The caller's address; of a call by a certificate that `may_forward`, the one that it states."""
+    if not may_forward(shown_certificate(context)):
         return str(context.peer())
     return str(dict(context.invocation_metadata() or ()).get(ORIGIN, context.peer()))

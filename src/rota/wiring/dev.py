@@ -22,6 +22,7 @@ from rota.config import (
 )
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
+from rota.identity import vault
 from rota.model.amounts import CPU, show_size
 from rota.model.cluster import DEFAULT, ClusterWish
 from rota.model.errors import Unavailable
@@ -29,7 +30,8 @@ from rota.model.plan import Event, Plan
 from rota.wiring import chaos, guard
 from rota.wiring.chaos_run import unrest
 from rota.wiring.dev_node import DevNode
-from rota.wiring.process import Interruption, guarded, log_to
+from rota.wiring.dev_users import DevUsers
+from rota.wiring.process import Interruption, guarded, log_to, open_private
 from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
 from rota.wiring.telling import tell
@@ -45,14 +47,16 @@ def run_dev(options: DevOptions) -> int:
     directory = Path(options.data_dir or default_data_dir("dev")).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     config = _config(options, directory)
-    with (directory / "server.log").open("ab") as diary:
+    with open_private(directory / "server.log") as diary:
         log_to(diary.fileno())
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
-        async with running(config) as server, _nodes(server, directory, options) as nodes:
+        users = DevUsers(directory, Path(str(config.data_dir)) / vault.DIRECTORY, options.listen)
+        async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
             await _stretch(server, options)
             _tell_ready(server, time.monotonic() - began)
+            users.tell()
             async with _disturbed(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
             tell("stopping: running tasks end now, unfinished jobs go on at the next start")
@@ -110,14 +114,17 @@ def _config(options: DevOptions, directory: Path) -> ServerConfig:
 
 
 @contextlib.asynccontextmanager
-async def _nodes(server: Server, directory: Path, options: DevOptions) -> AsyncIterator[list[DevNode]]:
+async def _nodes(
+    server: Server, directory: Path, options: DevOptions, users: DevUsers
+) -> AsyncIterator[list[DevNode]]:
     async with contextlib.AsyncExitStack() as around:
         nodes = []
         for name in _names(options.nodes):
             relay = None
             if options.chaos is not None:
                 relay = await around.enter_async_context(relay_to(server.addresses.agent))
-            nodes.append(DevNode(server, directory / name, relay, _flags(options, name)))
+            nodes.append(DevNode(server, directory / name, users, relay, _flags(options, name)))
+            users.follow(nodes[-1].restart_agent)
         if options.chaos is not None:
             await around.enter_async_context(_guarded(nodes))
         try:

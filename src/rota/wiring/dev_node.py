@@ -13,6 +13,8 @@ from rota.model.cluster import DEFAULT
 from rota.store.lock import AlreadyRunning, DirectoryLock
 from rota.wiring import guard
 from rota.wiring.agent import AGENT_LOCK
+from rota.wiring.dev_users import DevUsers
+from rota.wiring.process import open_private
 from rota.wiring.relay import Relay
 from rota.wiring.server import Server
 
@@ -21,16 +23,26 @@ _LOOK_SECONDS = 0.02  # nobody tells when a lock is free
 
 
 class DevNode:
-    """Started as often as it takes; where there is a relay, the agent calls through it."""
+    """Started as often as it takes; where there is a relay, the agent calls through it.
+
+    `users` decides at each start who its work runs as.
+    """
 
     def __init__(
-        self, server: Server, directory: Path, relay: Relay | None = None, flags: Sequence[str] = ()
+        self,
+        server: Server,
+        directory: Path,
+        users: DevUsers,
+        relay: Relay | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self.name = directory.name
         self.directory = directory
         self.relay = relay
         self._server = server
+        self._users = users
         self._flags = flags
+        self._starting = asyncio.Lock()  # chaos starts agents, and so does a change of users
         self._agent: asyncio.subprocess.Process | None = None
 
     @property
@@ -44,14 +56,27 @@ class DevNode:
         return any(entry.open for entry in nodes if entry.spec.name == self.name)
 
     async def start(self) -> None:
+        """Unless its agent runs."""
+        async with self._starting:
+            if not self.runs:
+                await self._start()
+
+    async def restart_agent(self) -> None:
+        """A new agent in place of the one that runs; its work goes on under the keeper."""
+        async with self._starting:
+            if self.runs:
+                await self.kill_agent()
+                await self._start()
+
+    async def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The port may be another one this time.
         (self.directory / "server").write_text(self._server.addresses.agent + "\n")
         await _relieve(self.directory)
-        with (self.directory / "agent.log").open("ab") as diary:
+        with open_private(self.directory / "agent.log") as diary:
             self._agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
-                *("--data-dir", str(self.directory), "--name", self.name, "--run-as", "self", *self._flags),
+                *("--data-dir", str(self.directory), "--name", self.name, *self._users.flags, *self._flags),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=diary,
                 stderr=diary,

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import platform
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +39,7 @@ from rota.wiring.listener import Census, Listener, descriptors
 from rota.wiring.tally import Tally
 from rota.wiring.tls import ServerTls
 
+_NAME_SECONDS = 2.0  # for a name server: the server's start waits for it
 _KINDS = {  # of a method, by whether its requests and its responses are streams
     (False, False): "unary_unary",
     (False, True): "unary_stream",
@@ -266,8 +268,13 @@ def host_names(config: ServerConfig) -> list[str]:
 
 @cache
 def _qualified_name() -> str:
-    """The machine's name with its domain; once, since it may ask a name server."""
-    return socket.getfqdn()
+    """The machine's name with its domain; asked once, and without it where a name server does not answer."""
+    found: list[str] = []
+    # A thread of its own that nothing waits for in the end: the resolver cannot be told to give up.
+    asking = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True)
+    asking.start()
+    asking.join(_NAME_SECONDS)
+    return found[0] if found else platform.node()
 
 
 def _add_port(server: grpc.aio.Server, key: str, addr: str, tls: grpc.ServerCredentials | None) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from rota import __version__
-from rota.apiserver.api import Addresses, Api, OutputSource, Stance, Workers
+from rota.apiserver.api import Addresses, Api, BeforeToken, OutputSource, Stance, Workers, at_once
 from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs, LogSource, TailSource
 from rota.apiserver.watch import Changes
@@ -51,6 +51,7 @@ class Own:
     addresses: Addresses
     expiries: Callable[[], list[Expiry]]
     audit: AuditLog
+    before_token: BeforeToken = at_once
 
 
 def make_api(
@@ -83,6 +84,7 @@ def make_api(
         stance=stance,
         workers=sources.workers,
         expiries=own.expiries,
+        before_token=own.before_token,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from rota.config import ServerConfig
 from rota.config.etcd import endpoints
 from rota.engine.run import Engine
+from rota.identity import vault
 from rota.identity.authority import Authority
 from rota.identity.vault import Vault
 from rota.scheduler.round import Settings
@@ -59,7 +60,7 @@ class OwnPost:
         return True
 
     def open_vault(self) -> Vault:
-        return Vault.open(self._directory / "vault")
+        return Vault.open(self._directory / vault.DIRECTORY)
 
     async def follow_authority(self, authority: Authority) -> None:
         del authority

@@ -7,7 +7,8 @@ import resource
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import structlog
 import uvloop
@@ -59,6 +60,11 @@ async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
     task.result()
     if cancelled is not None:
         raise cancelled
+
+
+def open_private(path: Path) -> BinaryIO:
+    """A log to append to, which other users cannot read, jobs among them."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def log_to(descriptor: int) -> None:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import grpc
 
 from rota.apiserver import certificates
-from rota.apiserver.api import Addresses
+from rota.apiserver.api import Addresses, BeforeToken, at_once
 from rota.apiserver.http import make_app
 from rota.apiserver.rotation import Dependents, dependents
 from rota.apiserver.rpc import ControllerDoor, TokenFirst
 from rota.clusters import assign, family, lifecycle, scale
-from rota.config import ServerConfig, ServerOptions, renewal_window, server_config
+from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
 from rota.engine.reconciler import Reconciler
@@ -54,6 +54,7 @@ from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2
 from rota.wiring import doors, placement
 from rota.wiring.cards import Card
 from rota.wiring.context import Context
+from rota.wiring.dev_users import DevUsers
 from rota.wiring.elected import look_at_etcd
 from rota.wiring.faces import Own, Sources, make_api
 from rota.wiring.gateway import admission, gateway_line, open_gateway
@@ -133,7 +134,8 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(config: ServerConfig) -> AsyncIterator[Server]:
+async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[Server]:
+    """`users`: who the jobs of a dev cluster run as, which may change before a token is made."""
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
@@ -144,7 +146,7 @@ async def running(config: ServerConfig) -> AsyncIterator[Server]:
         reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
         engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
         await post.lead(engine, authority, settings)
-        async with _doors(config, engine, authority, post, settings, placing=placing) as server:
+        async with _doors(config, engine, authority, post, settings, placing=placing, users=users) as server:
             yield server
 
 
@@ -157,12 +159,13 @@ async def _doors(
     settings: Settings,
     *,
     placing: Scheduler,
+    users: DevUsers | None,
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     vault = post.open_vault()
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
-    audit = AuditLog(directory / AUDIT_FILE)
+    audit, tails, watchers = AuditLog(directory / AUDIT_FILE), Tails(directory / "tails"), Watchers()
     agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
@@ -170,7 +173,6 @@ async def _doors(
         controller=doors.open_controller_door(controller_server, config, served),
         names=tuple(doors.host_names(config)),
     )
-    tails, watchers = Tails(directory / "tails"), Watchers()
     specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
     leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
     reports = report_door(authority, config.http_server, addresses.http, post.servers)
@@ -178,12 +180,12 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    own = Own(directory, authority, vault, addresses, served.expiries, audit)
+    own = Own(directory, authority, vault, addresses, served.expiries, audit, _before_token(users))
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
     _answer(agents, attached, agent_server, ControllerDoor(api), controller_server)
-    local = Local(directory / "machines", Nodes())
+    local = _local(directory, users)
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
     context = Context(vault, directory, url, authority if web.scheme == "https" else None)
@@ -219,6 +221,19 @@ def _leading(
         note_signer=vault.note_watcher_ca,
         refused=RefusedCalls(audit),
     )
+
+
+def _before_token(users: DevUsers | None) -> BeforeToken:
+    return at_once if users is None else users.admit_others
+
+
+def _local(directory: Path, users: DevUsers | None) -> Local:
+    """The provider of machines on this one; those of a dev cluster follow when its users change."""
+    if users is None:
+        return Local(machines_dir(directory), Nodes())
+    local = Local(machines_dir(directory), Nodes(), lambda: users.flags)
+    users.follow(local.restart_agents)
+    return local
 
 
 class _GrpcServers(NamedTuple):

@@ -22,6 +22,7 @@ from rota.identity.serving import FilePair, ServingPair, SignedPair
 
 log = structlog.get_logger("rota.server")
 
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: forward secrecy, and no CBC; 1.3 has its own
 _LOOK_SECONDS = 10.0
 _LOOK_SECONDS_MIN = 0.05
 _WARN_LOOK_SECONDS = 60.0  # over all nodes
@@ -70,6 +71,7 @@ def grpc_credentials(serving: ServingPair, *, checks_clients: bool = False) -> g
 
 def web_context(serving: ServingPair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers(_CIPHERS)
     load_pair(context, serving.pair)
     return context
 

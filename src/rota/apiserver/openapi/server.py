@@ -93,6 +93,7 @@ class Token(Answer):
     namespaces: Annotated[list[str], said("where it is good; `*`: everywhere")]
     made_at_ms: Annotated[int, said("wall clock")]
     expires_at_ms: Annotated[int | None, said("wall clock; null: never")]
+    last_used_at_ms: Annotated[int | None, said("to the minute, at the server that answers; null: never")]
 
 
 class NewToken(Token):

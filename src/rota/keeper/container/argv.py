@@ -4,7 +4,9 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from rota.keeper.container.sources import Handle, Pin, open_source
 from rota.keeper.limits.words import NO_LIMITS, OOM, Limits, size
 from rota.keeper.rules import Key
 
@@ -207,25 +209,53 @@ def allowed_user(engine: Engine, asked: str | None, default: str) -> str:
     return user
 
 
-def allowed_mounts(engine: Engine, asked: Sequence[Mount]) -> list[Mount]:
-    """Each with its source as it really is, links and all, below what the policy names."""
+class Granted(NamedTuple):
+    """Mounts as the runtime is told of them, and pins that are to be held until it has ended."""
+
+    mounts: list[Mount]
+    pins: list[Pin]
+
+
+def allowed_mounts(engine: Engine, asked: Sequence[Mount], pins: str) -> Granted:
+    """Each as it was opened, links and all, below what the policy names; paths of pins begin with `pins`.
+
+    An engine of docker may see other mounts than this process, so it is told the path that was found: there,
+    and where the keeper cannot mount, a link that is put in its place afterwards is followed.
+    """
     places = [(os.path.realpath(path.removesuffix(":ro")), path.endswith(":ro")) for path in engine.mounts]
-    return [_allowed(places, mount) for mount in asked]
+    granted = Granted([], [])
+    for number, mount in enumerate(asked):
+        handle = _allowed(places, mount)
+        source = handle.place
+        if engine.kind == PODMAN and os.geteuid() == ROOT:
+            granted.pins.append(Pin(handle, f"{pins}-{number}"))
+            source = granted.pins[-1].path
+        if any(letter in source + mount.target for letter in SPECIAL):
+            raise NotAllowed(f"{mount.source} at {mount.target}: a character that no mount can be given")
+        granted.mounts.append(Mount(source, mount.target, mount.read_only))
+    return granted
 
 
-def _allowed(places: list[tuple[str, bool]], mount: Mount) -> Mount:
-    source = os.path.realpath(mount.source)
+def _allowed(places: list[tuple[str, bool]], mount: Mount) -> Handle:
+    source, handle = _opened(mount.source)
     shown = mount.source if source == mount.source else f"{mount.source} ({source})"
     around = [read_only for place, read_only in places if _is_below(source, place)]
     if not around:
         raise NotAllowed(f"this node does not let {shown} be mounted")
     if all(around) and not mount.read_only:
         raise NotAllowed(f"this node lets {shown} be mounted for reading only")
-    if not os.path.exists(source):
+    if handle is None:
         raise NotAllowed(f"there is no {shown} to mount")
-    if any(letter in source + mount.target for letter in SPECIAL):
-        raise NotAllowed(f"{shown} holds a character that no mount can be given")
-    return Mount(source, mount.target, mount.read_only)
+    return handle
+
+
+def _opened(source: str) -> tuple[str, Handle | None]:
+    """Where a source is, and a handle on it; what is not there is named as it would be."""
+    try:
+        handle = open_source(source)
+    except OSError:
+        return os.path.realpath(source), None
+    return handle.place, handle
 
 
 def _is_below(path: str, place: str) -> bool:

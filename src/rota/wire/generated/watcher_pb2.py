@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15rota/v1/watcher.proto\x12\x07rota.v1\"\xf5\x01\n\tNodeBatch\x12\t\n\x01n\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nepoch_seen\x18\x03 \x01(\x04\x12&\n\x06opened\x18\x04 \x03(\x0b\x32\x16.rota.v1.OpenedSession\x12#\n\x05words\x18\x05 \x03(\x0b\x32\x14.rota.v1.SessionWord\x12\x15\n\rheard_session\x18\x06 \x03(\x04\x12\x0f\n\x07heard_n\x18\x07 \x03(\x04\x12\x0e\n\x06leased\x18\x08 \x03(\x04\x12#\n\x05loads\x18\t \x03(\x0b\x32\x14.rota.v1.SessionLoad\x12\x0e\n\x06\x63losed\x18\n \x03(\x04\"D\n\rOpenedSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\r\n\x05hello\x18\x03 \x01(\x0c\",\n\x0bSessionWord\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04word\x18\x02 \x01(\x0c\",\n\x0bSessionLoad\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04load\x18\x02 \x01(\x0c\"\x94\x01\n\x0bLeaderBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x02 \x01(\x04\x12#\n\x05words\x18\x03 \x03(\x0b\x32\x14.rota.v1.SessionWord\x12$\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x15.rota.v1.EndedSession\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\n\n\x02\x63\x61\x18\x06 \x01(\x0c\"=\n\x0c\x45ndedSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x13RenewWatcherRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\x12\x0f\n\x07\x66ollows\x18\x02 \x01(\x08\"4\n\x11RenewWatcherReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\n\n\x02\x63\x61\x18\x02 \x01(\x0c\x32\x8b\x01\n\x07Watcher\x12\x36\n\x06\x41ttach\x12\x12.rota.v1.NodeBatch\x1a\x14.rota.v1.LeaderBatch(\x01\x30\x01\x12H\n\x0cRenewWatcher\x12\x1c.rota.v1.RenewWatcherRequest\x1a\x1a.rota.v1.RenewWatcherReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15rota/v1/watcher.proto\x12\x07rota.v1\"\xf5\x01\n\tNodeBatch\x12\t\n\x01n\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nepoch_seen\x18\x03 \x01(\x04\x12&\n\x06opened\x18\x04 \x03(\x0b\x32\x16.rota.v1.OpenedSession\x12#\n\x05words\x18\x05 \x03(\x0b\x32\x14.rota.v1.SessionWord\x12\x15\n\rheard_session\x18\x06 \x03(\x04\x12\x0f\n\x07heard_n\x18\x07 \x03(\x04\x12\x0e\n\x06leased\x18\x08 \x03(\x04\x12#\n\x05loads\x18\t \x03(\x0b\x32\x14.rota.v1.SessionLoad\x12\x0e\n\x06\x63losed\x18\n \x03(\x04\"T\n\rOpenedSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\r\n\x05hello\x18\x03 \x01(\x0c\x12\x0e\n\x06origin\x18\x04 \x01(\t\",\n\x0bSessionWord\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04word\x18\x02 \x01(\x0c\",\n\x0bSessionLoad\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04load\x18\x02 \x01(\x0c\"\x94\x01\n\x0bLeaderBatch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04\x65\x63ho\x18\x02 \x01(\x04\x12#\n\x05words\x18\x03 \x03(\x0b\x32\x14.rota.v1.SessionWord\x12$\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x15.rota.v1.EndedSession\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\n\n\x02\x63\x61\x18\x06 \x01(\x0c\"=\n\x0c\x45ndedSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x13RenewWatcherRequest\x12\x0b\n\x03\x63sr\x18\x01 \x01(\x0c\x12\x0f\n\x07\x66ollows\x18\x02 \x01(\x08\"4\n\x11RenewWatcherReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\n\n\x02\x63\x61\x18\x02 \x01(\x0c\x32\x8b\x01\n\x07Watcher\x12\x36\n\x06\x41ttach\x12\x12.rota.v1.NodeBatch\x1a\x14.rota.v1.LeaderBatch(\x01\x30\x01\x12H\n\x0cRenewWatcher\x12\x1c.rota.v1.RenewWatcherRequest\x1a\x1a.rota.v1.RenewWatcherReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,19 +34,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEBATCH']._serialized_start=35
   _globals['_NODEBATCH']._serialized_end=280
   _globals['_OPENEDSESSION']._serialized_start=282
-  _globals['_OPENEDSESSION']._serialized_end=350
-  _globals['_SESSIONWORD']._serialized_start=352
-  _globals['_SESSIONWORD']._serialized_end=396
-  _globals['_SESSIONLOAD']._serialized_start=398
-  _globals['_SESSIONLOAD']._serialized_end=442
-  _globals['_LEADERBATCH']._serialized_start=445
-  _globals['_LEADERBATCH']._serialized_end=593
-  _globals['_ENDEDSESSION']._serialized_start=595
-  _globals['_ENDEDSESSION']._serialized_end=656
-  _globals['_RENEWWATCHERREQUEST']._serialized_start=658
-  _globals['_RENEWWATCHERREQUEST']._serialized_end=709
-  _globals['_RENEWWATCHERREPLY']._serialized_start=711
-  _globals['_RENEWWATCHERREPLY']._serialized_end=763
-  _globals['_WATCHER']._serialized_start=766
-  _globals['_WATCHER']._serialized_end=905
+  _globals['_OPENEDSESSION']._serialized_end=366
+  _globals['_SESSIONWORD']._serialized_start=368
+  _globals['_SESSIONWORD']._serialized_end=412
+  _globals['_SESSIONLOAD']._serialized_start=414
+  _globals['_SESSIONLOAD']._serialized_end=458
+  _globals['_LEADERBATCH']._serialized_start=461
+  _globals['_LEADERBATCH']._serialized_end=609
+  _globals['_ENDEDSESSION']._serialized_start=611
+  _globals['_ENDEDSESSION']._serialized_end=672
+  _globals['_RENEWWATCHERREQUEST']._serialized_start=674
+  _globals['_RENEWWATCHERREQUEST']._serialized_end=725
+  _globals['_RENEWWATCHERREPLY']._serialized_start=727
+  _globals['_RENEWWATCHERREPLY']._serialized_end=779
+  _globals['_WATCHER']._serialized_start=782
+  _globals['_WATCHER']._serialized_end=921
 # @@protoc_insertion_point(module_scope)

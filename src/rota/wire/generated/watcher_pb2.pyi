@@ -31,14 +31,16 @@ class NodeBatch(_message.Message):
     def __init__(self, n: _Optional[int] = ..., address: _Optional[str] = ..., epoch_seen: _Optional[int] = ..., opened: _Optional[_Iterable[_Union[OpenedSession, _Mapping]]] = ..., words: _Optional[_Iterable[_Union[SessionWord, _Mapping]]] = ..., heard_session: _Optional[_Iterable[int]] = ..., heard_n: _Optional[_Iterable[int]] = ..., leased: _Optional[_Iterable[int]] = ..., loads: _Optional[_Iterable[_Union[SessionLoad, _Mapping]]] = ..., closed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OpenedSession(_message.Message):
-    __slots__ = ("session", "certificate", "hello")
+    __slots__ = ("session", "certificate", "hello", "origin")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     session: int
     certificate: bytes
     hello: bytes
-    def __init__(self, session: _Optional[int] = ..., certificate: _Optional[bytes] = ..., hello: _Optional[bytes] = ...) -> None: ...
+    origin: str
+    def __init__(self, session: _Optional[int] = ..., certificate: _Optional[bytes] = ..., hello: _Optional[bytes] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class SessionWord(_message.Message):
     __slots__ = ("session", "word")
