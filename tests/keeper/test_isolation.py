@@ -275,7 +275,8 @@ def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keepe
 def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) -> None:
     """Start a job that runs until it is stopped."""
     before = len(agent.started)
-    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **{"needs": {"cpu": 0}, "grace_ms": 0} | spec)
+    defaults: dict[str, Any] = {"needs": {"cpu": 0}, "grace_ms": 0}
+    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **defaults | spec)
     agent.wait_started(before + 1)
     wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
 
