@@ -18,10 +18,10 @@ USER = 61200
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Path:
-    """The directory of task 0 of job 1, as its keeper has given it to its user."""
-    made = tmp_path / outputs.PLACE / "1" / "0"
-    for directory in (made / outputs.OUT, made / summary.REPORT):
+def work(tmp_path: Path) -> Path:
+    """The directory of task 0 of job 1, with what its keeper has given to the user of the job."""
+    made = tmp_path / "tasks" / "1" / "0"
+    for directory in (made / "out", made / "report"):
         directory.mkdir(parents=True)
         os.chown(directory, USER, USER)
     return made
@@ -46,11 +46,11 @@ async def archive(root: Path) -> bytes:
     return b"".join([chunk.data async for chunk in outputs.read(root, request, 1 << 20)])
 
 
-async def test_a_hard_link_to_what_is_anothers_is_no_output(task: Path, secret: Path, tmp_path: Path) -> None:
-    own(task / outputs.OUT / "own")
-    os.link(task / outputs.OUT / "own", task / outputs.OUT / "twice")
-    os.link(secret, task / outputs.OUT / "linked")
-    (task / outputs.OUT / "left").write_text("its other name is gone")
+async def test_a_hard_link_to_what_is_anothers_is_no_output(work: Path, secret: Path, tmp_path: Path) -> None:
+    own(work / "out" / "own")
+    os.link(work / "out" / "own", work / "out" / "twice")
+    os.link(secret, work / "out" / "linked")
+    (work / "out" / "left").write_text("its other name is gone")
     sent = await archive(tmp_path)
 
     assert [path for path, _ in outputs.listed(tmp_path, "1", 0)] == ["own", "twice"]
@@ -60,15 +60,15 @@ async def test_a_hard_link_to_what_is_anothers_is_no_output(task: Path, secret: 
 
 
 async def test_a_file_that_is_swapped_after_it_was_listed_is_not_sent(
-    task: Path, secret: Path, tmp_path: Path
+    work: Path, secret: Path, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
-        own(task / outputs.OUT / name)
+        own(work / "out" / name)
     request = agent_pb2.OpenOutputs(id=1, job="1")
     chunks = outputs.read(tmp_path, request, 1 << 20)
     sent = b"".join([(await anext(chunks)).data for _ in range(2)])  # by now all are listed
-    (task / outputs.OUT / "b").unlink()
-    os.link(secret, task / outputs.OUT / "b")
+    (work / "out" / "b").unlink()
+    os.link(secret, work / "out" / "b")
     rest = [chunk async for chunk in chunks]
     sent += b"".join(chunk.data for chunk in rest)
 
@@ -76,8 +76,8 @@ async def test_a_file_that_is_swapped_after_it_was_listed_is_not_sent(
     assert rest[-1].code == "unavailable"
 
 
-def test_a_result_file_that_is_a_hard_link_is_not_reported(task: Path, secret: Path, tmp_path: Path) -> None:
-    os.link(secret, task / summary.REPORT / "1.json")
+def test_a_result_file_that_is_a_hard_link_is_not_reported(work: Path, secret: Path, tmp_path: Path) -> None:
+    os.link(secret, work / "report" / "1.json")
     found = summary.read_file(tmp_path, AttemptName(JobId("1"), 0, 1))
 
     assert "s3cr3t" not in repr(found)

@@ -16,7 +16,7 @@ import pytest
 from rota.keeper.container.argv import groups_of
 from rota.keeper.container.clear import remove_groups
 from rota.keeper.container.sources import pins_of, unpin_all
-from rota.keeper.process.users import FIRST, LAST
+from rota.keeper.process.users import is_own
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -264,7 +264,7 @@ def test_its_user_is_the_jobs_own_where_the_node_gives_one(boxed: Boxed) -> None
 
     assert row[EXIT_CODE] == 0
     uid = int(boxed.output())
-    assert FIRST <= uid <= LAST if ROOT else uid == 0
+    assert is_own(uid) if ROOT else uid == 0
     assert (boxed.keeper.root / "tasks" / "1" / "0" / "out" / "it").stat().st_uid == (
         uid if ROOT else os.geteuid()
     )

@@ -8,11 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rota.keeper.process import cells, trees
-from rota.keeper.process.users import FIRST, LAST, User, Users
+from rota.keeper.process.users import User, Users, is_own
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
@@ -100,7 +101,7 @@ def last_words(process: subprocess.Popen[bytes]) -> bytes:
 
 def user_of(keeper: Keeper, job: str) -> int:
     uid = (keeper.root / "work" / job).stat().st_uid
-    assert FIRST <= uid <= LAST
+    assert is_own(uid)
     return uid
 
 
@@ -231,12 +232,12 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
     agent.start("7", "/bin/true")
     agent.wait_ended()
     old = user_of(keeper, "7")
-    users = Users(str(keeper.root / "elsewhere"))
+    users = Users(str(keeper.root / "elsewhere"), (old - 100, old + 100))
     users.run_as("own")
     given: list[int] = []
 
     def take_all() -> None:
-        for job in range(LAST - FIRST + 1):
+        for job in range(201):
             user = users.of(str(job))
             assert user is not None
             given.append(user.uid)
@@ -250,6 +251,16 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
     assert (users.of("one more") or User(0, 0)).uid not in (0, *given)
 
 
+def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) -> None:
+    users = Users(str(keeper.root / "elsewhere"))
+    users.run_as("own")
+
+    given = [user.uid for job in range(20_000) if (user := users.of(str(job))) is not None]
+
+    assert len(set(given)) == 20_000
+    assert all(map(is_own, given))
+
+
 def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keeper: Keeper) -> None:
     users = Users(str(keeper.root / "elsewhere"))
     users.run_as("own")
@@ -261,10 +272,11 @@ def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keepe
         assert user.uid != following
 
 
-def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: object) -> None:
+def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) -> None:
     """Start a job that runs until it is stopped."""
     before = len(agent.started)
-    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **{"needs": {"cpu": 0}, "grace_ms": 0} | spec)
+    defaults: dict[str, Any] = {"needs": {"cpu": 0}, "grace_ms": 0}
+    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **defaults | spec)
     agent.wait_started(before + 1)
     wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
 
@@ -478,9 +490,10 @@ def test_no_user_is_shared_with_what_canceled_and_deleted_jobs_have_left(
     assert not set.union(*map(find, uids)), "processes that outlive their cancel"
 
     reads = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c CANARY; id -u"
-    for job in range(200, 240):
-        agent.start(str(job), "sh", "-c", reads, needs={"cpu": 100}, env={"CANARY": f"beta-{job}"})
+    victims = [str(number) for number in range(200, 240)]
+    for job in victims:
+        agent.start(job, "sh", "-c", reads, needs={"cpu": 100}, env={"CANARY": f"beta-{job}"})
     agent.wait_ended(len(attackers) + 40)
-    told = [keeper.output(str(job)).split() for job in range(200, 240)]
+    told = [keeper.output(job).split() for job in victims]
     assert len({uid for _, uid in told}) == 40
     assert {count for count, _ in told} <= {"1", "2", "3", "4", "5"}  # of its own processes

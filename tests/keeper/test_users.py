@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.users import FIRST, LAST, named
+from rota.keeper.process.users import is_own, named
 from rota.keeper.task_dirs import group_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -57,7 +57,7 @@ def test_a_service_is_checked_as_its_own_user(keeper: Keeper, agent: Agent) -> N
     while agent.lives.get(("7", 0, 1), [""] * 5)[4] != "healthy":
         agent.receive()
 
-    assert FIRST <= (keeper.root / "work/7/mine").stat().st_uid <= LAST
+    assert is_own((keeper.root / "work/7/mine").stat().st_uid)
 
 
 @as_root
@@ -71,7 +71,7 @@ def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
     again.start("7", "sh", "-c", "id -u", tasks=[[1, 1, 1]])
     again.wait_ended()
 
-    assert FIRST <= int(first[0]) <= LAST
+    assert is_own(int(first[0]))
     assert first[1:3] == [first[0], str(group_of(0))]  # the groups of the job and of the task, and no other
     assert second[0] != first[0]
     assert keeper.output("7", 1).split()[0] == first[0]
@@ -120,7 +120,7 @@ def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
     uid, status = said(
         keeper, agent, "7", f"{trap} -u; grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status"
     ).split("\n", 1)
-    assert FIRST <= int(uid) <= LAST
+    assert is_own(int(uid))
     assert {line.split()[1] for line in status.splitlines()} == {"0000000000000000", "1"}
     assert stat.S_IMODE(trap.stat().st_mode) == 0o4755
 
@@ -133,7 +133,7 @@ def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
 
     ids = set(eval(keeper.output("7")))
     assert len(ids) == 1
-    assert FIRST <= ids.pop() <= LAST
+    assert is_own(ids.pop())
 
 
 @as_root

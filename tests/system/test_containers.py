@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.users import FIRST, LAST
+from rota.keeper.process.users import is_own
 from rota.testing import images
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -137,7 +137,7 @@ def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
                 work = cluster.node_directory(1) / "work" / "1"
 
                 assert (ran.code, ran.out.split()[1:]) == (0, ["it"])
-                assert FIRST <= int(ran.out.split()[0]) <= LAST
+                assert is_own(int(ran.out.split()[0]))
                 assert (work / "it").stat().st_uid == int(ran.out.split()[0])
         finally:
             images.remove(*containers_of(home))

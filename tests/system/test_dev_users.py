@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.keeper.process.users import is_own
 from rota.testing.cluster import LocalCluster
 from tests.contracts.processes import ROOT, SOURCE
 from tests.machine import needs
@@ -19,7 +20,6 @@ from tests.system.witness import Gate
 
 pytestmark = [pytest.mark.system, needs("root")]
 
-OWN_USERS = range(61184, 65520)
 SECONDS = 60
 
 
@@ -69,7 +69,7 @@ def test_a_guests_job_cannot_read_what_is_roots(open_dev: Dev) -> None:
     for ran in found:
         assert ran.returncode == 0, ran.stderr
         uid, *read = ran.stdout.splitlines()
-        assert int(uid) in OWN_USERS
+        assert is_own(int(uid))
         assert read == []
     assert "jobs run as users of their own from now on, not as root" in open_dev.told()
 
@@ -88,7 +88,7 @@ def test_work_that_runs_goes_on_when_the_first_guest_comes(open_dev: Dev) -> Non
 
     assert running.communicate(timeout=SECONDS)[0] == b"0\n"
     assert running.returncode == 0
-    assert int(after.stdout) in OWN_USERS
+    assert is_own(int(after.stdout))
 
 
 def test_a_cluster_that_had_a_guest_starts_with_own_users(open_dev: Dev) -> None:
@@ -101,7 +101,7 @@ def test_a_cluster_that_had_a_guest_starts_with_own_users(open_dev: Dev) -> None
     open_dev.start()
     ran = open_dev.rota("run", "--quiet", "--no-workdir", "--", "id", "-u")
 
-    assert int(ran.stdout) in OWN_USERS
+    assert is_own(int(ran.stdout))
     assert "jobs run as users of their own, not as root: " in open_dev.told()
 
 
@@ -113,7 +113,7 @@ def test_machines_that_the_cluster_made_itself_follow(open_dev: Dev) -> None:
     assert before.stdout == "0\n"
     assert ran.returncode == 0, ran.stderr
     uid, *read = ran.stdout.splitlines()
-    assert int(uid) in OWN_USERS
+    assert is_own(int(uid))
     assert read == []
 
 
@@ -142,7 +142,7 @@ def test_beyond_loopback_jobs_are_not_root(reachable: Path) -> None:
 
     assert ran.returncode == 0, ran.stderr
     _, run, *_ = ran.stdout.splitlines()
-    assert int(run.removeprefix("run ")) in OWN_USERS
+    assert is_own(int(run.removeprefix("run ")))
 
 
 def test_local_machines_of_a_servers_cluster_are_not_root(reachable: Path) -> None:
@@ -153,4 +153,4 @@ def test_local_machines_of_a_servers_cluster_are_not_root(reachable: Path) -> No
         ran = cluster.rota("run", "--quiet", "--no-workdir", "--cluster", "burst", "--", "id", "-u")
 
         assert made.code == 0, made.err
-        assert int(ran.out) in OWN_USERS, ran.err
+        assert is_own(int(ran.out)), ran.err

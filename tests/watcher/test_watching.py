@@ -82,8 +82,8 @@ def said(n: int) -> pb.FromNode:
 def test_beats_are_told_as_numbers_and_words_as_they_are() -> None:
     outgoing = _Outgoing()
     one, other = AgentSession(1), AgentSession(2)
-    outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "ipv4:10.0.0.1:5000")
-    outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "ipv4:10.0.0.1:5000")
+    outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.1")
+    outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.2")
     outgoing.say(one, said(2))
     outgoing.hear(one, 3, holds_leases=False)
     outgoing.hear(other, 4, holds_leases=True)
@@ -91,7 +91,6 @@ def test_beats_are_told_as_numbers_and_words_as_they_are() -> None:
     batch = outgoing.take()
 
     assert [opened.session for opened in batch.opened] == [1, 2]
-    assert {opened.origin for opened in batch.opened} == {"ipv4:10.0.0.1:5000"}
     assert [pb.FromNode.FromString(word.word).n for word in batch.words] == [2]
     assert dict(zip(batch.heard_session, batch.heard_n, strict=True)) == {1: 5, 2: 4}
     assert list(batch.leased) == [2]

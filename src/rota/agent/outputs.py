@@ -91,11 +91,12 @@ def beneath(directory: Path, name: str) -> Iterator[int]:
 def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
         top_fd = _open_top(root, request.job, request.index)
-        found: list[_File] = []
-        if top_fd is not None:
+        if top_fd is None:
+            files, owner = _chosen([], list(request.paths)), -1
+        else:
             opened.callback(os.close, top_fd)
-            found = list(_walk(top_fd, os.fstat(top_fd).st_uid))
-        files = _chosen(found, list(request.paths))
+            owner = os.fstat(top_fd).st_uid
+            files = _chosen(list(_walk(top_fd, owner)), list(request.paths))
         if request.list:
             yield "".join(map(_line, files)).encode()
             return
@@ -105,7 +106,7 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
             raise _Refused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
         for file in files:
             assert top_fd is not None
-            yield from _archived(top_fd, file)
+            yield from _archived(top_fd, file, owner)
         yield _END
 
 
@@ -166,9 +167,9 @@ def _line(file: _File) -> str:
     return json.dumps(said, ensure_ascii=True) + "\n"
 
 
-def _archived(top_fd: int, file: _File) -> Iterator[bytes]:
+def _archived(top_fd: int, file: _File, owner: int) -> Iterator[bytes]:
     """What it held when it was listed: cut where it grew meanwhile, filled with zeros where it shrank."""
-    with _opened(top_fd, file.path, file.found.st_uid) as fd:
+    with _opened(top_fd, file.path, owner) as fd:
         yield from _entry(file, fd)
 
 

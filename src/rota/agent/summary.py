@@ -91,9 +91,9 @@ def read_file(directory: Path, name: AttemptName) -> File:
             with outputs.beneath(tasks / str(name.task), REPORT) as place_fd:
                 raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
         else:  # of a keeper that was started before an upgrade
-            work = directory / "work" / name.job
-            with outputs.beneath(work, ".rota") as place_fd:
-                raw = _read(place_fd, f"{name.task}.{name.attempt}.json", os.stat(work).st_uid)
+            with outputs.beneath(directory / "work" / name.job, ".rota") as place_fd:
+                owner = os.stat(directory / "work" / name.job).st_uid
+                raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
     except FileNotFoundError:
         return File({})
     except outputs.NotItsOwn:

@@ -29,7 +29,7 @@ from rota.keeper.rules import Key
 PLACE = "tasks"
 PASS_THROUGH, CLOSED = 0o710, 0o700
 FIRST_GROUP = 0x7000_0000  # from here to 0x7fff_ffff no system has groups of its own; see systemd's UIDS-GIDS
-GROUPS = 1 << 28
+GROUPS = 1 << 27  # more than an array has tasks; jobs have groups above these, see process/users
 
 
 class Owner(NamedTuple):

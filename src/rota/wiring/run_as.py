@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from rota.config import AgentConfig, ConfigError
-from rota.keeper.process.users import FIRST, LAST
+from rota.keeper.process.users import NARROW
 from rota.model.limits import PIDS_MAX
 from rota.runtimes.process import OWN, SELF, Bounds
 
@@ -32,7 +32,7 @@ def may_become_others() -> bool:
 
     `unshare --map-root-user` makes a root that cannot become anybody: setresuid fails with EINVAL.
     """
-    return os.geteuid() == 0 and _is_mapped(FIRST, LAST)
+    return os.geteuid() == 0 and _is_mapped(*NARROW)
 
 
 def _is_mapped(first: int, last: int) -> bool:

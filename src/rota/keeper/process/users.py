@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import pwd
@@ -13,13 +14,20 @@ from dataclasses import dataclass
 from rota.keeper.process import trees
 
 SELF, OWN = "self", "own"
-FIRST, LAST = 61184, 65519  # what systemd, too, keeps for users without an entry in passwd
+# A million users that no system gives out (systemd's UIDS-GIDS), because a job keeps its user until it is
+# forgotten: with few of them, one tenant's many small jobs would take the node from all others.
+FIRST, LAST = 0x7800_0000, 0x780F_FFFF
+NARROW = (
+    61184,
+    65519,
+)  # where a user namespace maps no higher ones: systemd's users without an entry in passwd
 TAKEN = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # The C library's functions change all threads at once; the system calls change the one that calls.
 SYSTEM_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
 _KEEP = ctypes.c_uint32(-1)
+_LOOKED_AT = 8192  # users that one look at all processes serves for
 _quick = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -34,8 +42,10 @@ class User:
 class Users:
     """Of the jobs that have a work directory here; the owner of that is what is remembered."""
 
-    def __init__(self, work: str) -> None:
+    def __init__(self, work: str, between: tuple[int, int] | None = None) -> None:
+        """`between`: the first and the last user to give out; None: as this machine allows."""
         self._work = work
+        self._first, self._last = between or user_range()
         self._run_as = SELF
         self._by_job: dict[str, User] = {}
         self._free: list[int] = []  # seen unused by any job and any process, and not given out since
@@ -67,7 +77,7 @@ class Users:
 
     def _known(self, job: str) -> User | None:
         uid = _owner(f"{self._work}/{job}")
-        return User(uid, uid) if FIRST <= uid <= LAST else None
+        return User(uid, uid) if is_own(uid) else None
 
     def _new(self) -> User:
         """A user that no process of the machine has: of an earlier job some may live on.
@@ -82,15 +92,29 @@ class Users:
                 if not (os.path.exists(f"{TAKEN}/{uid}") or has_processes(uid)):
                     return User(uid, uid)
             self._free = self._find_free()
-        raise LookupError(f"every user from {FIRST} to {LAST} has a job or a process here")
+        raise LookupError(f"every user from {self._first} to {self._last} has a job or a process here")
 
     def _find_free(self) -> list[int]:
         taken = {user.uid for user in self._by_job.values()} | trees.find_users()
         with contextlib.suppress(OSError), os.scandir(self._work) as jobs:
             taken |= {entry.stat(follow_symlinks=False).st_uid for entry in jobs}
-        free = [uid for uid in range(FIRST, LAST + 1) if uid not in taken]
-        secrets.SystemRandom().shuffle(free)
-        return free
+        users = range(self._first, self._last + 1)
+        drawn = secrets.SystemRandom().sample(users, min(_LOOKED_AT, len(users)))
+        return [uid for uid in drawn if uid not in taken]
+
+
+def is_own(uid: int) -> bool:
+    """Whether a root keeper may have given out this user."""
+    return FIRST <= uid <= LAST or NARROW[0] <= uid <= NARROW[1]
+
+
+@functools.cache
+def user_range() -> tuple[int, int]:
+    """The first and the last user that this machine's keepers give out."""
+    with open("/proc/self/uid_map", encoding="ascii") as rows:
+        mapped = [tuple(map(int, row.split())) for row in rows]
+    is_wide = any(inside <= FIRST and inside + length > LAST for inside, _, length in mapped)
+    return (FIRST, LAST) if is_wide else NARROW
 
 
 def has_processes(uid: int) -> bool:
