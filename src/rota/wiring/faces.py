@@ -10,7 +10,9 @@ from rota import __version__
 from rota.apiserver.api import Addresses, Api, OutputSource, Stance, Workers
 from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs, LogSource, TailSource
+from rota.apiserver.rates import Rates
 from rota.apiserver.watch import Changes
+from rota.config import Limits
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
@@ -51,6 +53,7 @@ class Own:
     addresses: Addresses
     expiries: Callable[[], list[Expiry]]
     audit: AuditLog
+    limits: Limits
 
 
 def make_api(
@@ -83,6 +86,7 @@ def make_api(
         stance=stance,
         workers=sources.workers,
         expiries=own.expiries,
+        rates=Rates(own.limits.requests_per_second, own.limits.requests_at_once),
     )
 
 
