@@ -54,6 +54,7 @@ PURE = (
     "rota.apiserver.admit_wishes",
     "rota.apiserver.access",
     "rota.apiserver.feed",
+    "rota.apiserver.shares",
     "rota.keeper.devices",
     "rota.keeper.rules",
     "rota.wiring.chaos",

@@ -13,6 +13,7 @@ from rota.apiserver.fields import decode_json
 from rota.apiserver.recovery import default_owner, named_owner
 from rota.apiserver.telling import Telling
 from rota.apiserver.token_checks import require_valid
+from rota.engine.meter import metered
 from rota.model.errors import BadField, QueueFull, Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import BODY_BYTES_MAX
@@ -46,7 +47,7 @@ class Bulk:
             async for request in requests:
                 await self.api.rates.wait(self.caller)  # slows the stream down; nothing of it is refused
                 await room.acquire()
-                tasks.create_task(self._serve(request, room, tasks))
+                tasks.create_task(metered(self._serve(request, room, tasks)))
 
     async def _serve(
         self, request: pb.BulkRequest, room: asyncio.Semaphore, tasks: asyncio.TaskGroup
@@ -63,7 +64,7 @@ class Bulk:
             room.release()
         await self._write(request.id, reply)
         if reply.WhichOneof("what") == "accepted" and request.schedule.follow:
-            tasks.create_task(self._follow(request.id, JobId(reply.accepted.job)))
+            tasks.create_task(metered(self._follow(request.id, JobId(reply.accepted.job))))
 
     async def _answer(self, request: pb.BulkRequest) -> pb.BulkReply:
         if not 0 < len(request.id) <= ID_LENGTH_MAX:

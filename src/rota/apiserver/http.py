@@ -3,7 +3,7 @@
 import errno
 import time
 from collections.abc import Collection, Sequence
-from functools import wraps
+from functools import partial, wraps
 from http import HTTPStatus
 
 import structlog
@@ -55,7 +55,9 @@ from rota.apiserver.api import (
 )
 from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
 from rota.apiserver.openapi.jobs import EmptyBody
+from rota.apiserver.rates import STRANGERS
 from rota.apiserver.token_checks import while_valid
+from rota.engine.meter import Meter
 from rota.identity.audit import AuditEntry
 from rota.identity.tokens import Role
 from rota.model.addresses import is_loopback
@@ -137,6 +139,10 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        meter = Meter()
+        await meter.run(self._serve(scope, receive, send, meter))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, meter: Meter) -> None:
         status = 0
         is_noted = False
         began = time.monotonic()
@@ -154,7 +160,7 @@ class Door:
         state = scope.setdefault("state", {})
         try:
             most = OPEN_BODY_BYTES_MAX if scope["path"] in OPEN_PATHS else BODY_BYTES_MAX
-            self._let_in(scope, Headers(scope=scope), most)
+            await self._let_in(scope, Headers(scope=scope), most, meter)
             async with while_valid(self._api.vault, state.get(CALLER)):
                 await self._app(scope, limited(receive, most), send_noting)
         except ClientDisconnect:
@@ -167,23 +173,31 @@ class Door:
             else:
                 self._note_cut(scope, refused)
 
-    def _let_in(self, scope: Scope, headers: Headers, most: int) -> None:
+    async def _let_in(self, scope: Scope, headers: Headers, most: int, meter: Meter) -> None:
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > most:
             raise too_large(most)
-        if scope["path"] not in OPEN_PATHS:
-            scope["state"][CALLER] = self._caller(scope, headers.get("authorization", ""))
+        if scope["path"] in OPEN_PATHS:
+            return
+        rates = self._api.rates
+        try:
+            caller = self._caller(scope, headers.get("authorization", ""))
+        except Unauthenticated:
+            meter.bill(partial(rates.charge, STRANGERS))
+            await rates.enter(STRANGERS)
+            raise
+        scope["state"][CALLER] = caller
+        meter.bill(partial(rates.charge, caller))
+        await rates.enter(caller)
 
     def _caller(self, scope: Scope, authorization: str) -> Caller:
         if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
             return routes_gateway.ANYBODY
         reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
         if reporter is None:
-            caller = self._known(scope, authorization)
-            self._api.rates.take(caller)
-            return caller
+            return self._known(scope, authorization)
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
             raise NotAllowed("a task or a node may report results here, and nothing else")
         return reporter

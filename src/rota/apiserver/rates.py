@@ -1,7 +1,12 @@
-"""How many requests each token may make, and how many unknown ones an address: buckets, in memory. [I/O]
+"""What one token may ask of the server: requests, its share of the time; and guesses of an address. [I/O]
 
-A bucket is two numbers, changed in constant time by the event loop alone, so no lock is needed. Buckets that
-are full again say nothing and are dropped when there are many.
+Three bounds, all in memory, changed in constant time by the event loop alone, so that no lock is needed:
+
+* a token bucket of requests for each API token. Buckets that are full again say nothing and are dropped when
+  there are many.
+* the token's share of the event loop's time (`rota.apiserver.shares`). It comes first and makes requests wait
+  rather than refuses them: a refusal takes time as well, and its client asks again at once.
+* a bucket for each address from which unknown tokens come.
 """
 
 import asyncio
@@ -11,9 +16,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rota.apiserver.access import Caller, is_cluster_admin
+from rota.apiserver.capacity import Counted, capacity, counted
+from rota.apiserver.shares import Shares
+from rota.identity.tokens import Role
 from rota.model.errors import Rejected
-from rota.model.limits import GUESSES_AT_ONCE, GUESSES_PER_SECOND, REQUESTS_AT_ONCE, REQUESTS_PER_SECOND
+from rota.model.limits import (
+    GUESSES_AT_ONCE,
+    GUESSES_PER_SECOND,
+    REQUESTS_AT_ONCE,
+    REQUESTS_PER_SECOND,
+    SHARE_WAIT_SECONDS_MAX,
+    SHARE_WINDOW_SECONDS,
+)
 
+STRANGERS = Caller("stranger", Role.VIEWER, ())  # all callers whose token is not known share one account
 _BUCKETS_LOOKED_THROUGH = 1_000  # when there are twice as many as after the last look
 
 
@@ -78,10 +94,25 @@ class Guesses(Buckets):
 
 @dataclass(slots=True)
 class Rates(Buckets):
-    """The buckets of one server. An admin of all namespaces has none: such a token may do anything anyway."""
+    """The bounds of one server. An admin of all namespaces has none: such a token may do anything anyway.
+
+    What admins and nodes use is charged all the same: others make room for them.
+    """
 
     per_second: float = REQUESTS_PER_SECOND
     at_once: float = REQUESTS_AT_ONCE
+    _shares: Shares = field(default_factory=Shares)
+    _counted: Counted | None = None
+    _look_at: float = 0.0
+
+    async def enter(self, caller: Caller) -> None:
+        """Return when it is the turn of a request. Raises RateLimited where the token has none left."""
+        await self._wait_for_share(caller, may_refuse=True)
+        self.take(caller)
+
+    def charge(self, caller: Caller, seconds: float) -> None:
+        """Note that a caller has used the event loop for some time."""
+        self._shares.charge(_account(caller), seconds, self.now())
 
     def take(self, caller: Caller) -> None:
         """Count one request. Raises RateLimited where the token has none left."""
@@ -95,11 +126,41 @@ class Rates(Buckets):
 
     async def wait(self, caller: Caller) -> None:
         """Count one request of a stream, and return when the token has one left for it."""
+        await self._wait_for_share(caller, may_refuse=False)
         if _is_free(caller):
             return
         missing = -self.count(caller.token)
         if missing > 0:
             await asyncio.sleep(missing / self.per_second)
+
+    async def _wait_for_share(self, caller: Caller, *, may_refuse: bool) -> None:
+        if is_cluster_admin(caller) or caller.node is not None:
+            return
+        name, now = _account(caller), self.now()
+        if now >= self._look_at:
+            self._look_at_capacity(now)
+        seconds = self._shares.enter(name, now)
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.sleep(min(seconds, SHARE_WAIT_SECONDS_MAX))
+        finally:
+            self._shares.resume(name)
+        if may_refuse and seconds > SHARE_WAIT_SECONDS_MAX:
+            problem = f"{caller.name} uses more than its share of a busy server"
+            raise RateLimited(problem, hint="wait as long as Retry-After says; make fewer requests at once")
+
+    def _look_at_capacity(self, now: float) -> None:
+        before, self._counted = self._counted, counted()
+        self._shares.capacity = capacity(before, self._counted)
+        self._look_at = now + SHARE_WINDOW_SECONDS
+
+
+def _account(caller: Caller) -> str:
+    """The token, or the job of a task that reports; a caller without a token has the account of its name."""
+    if caller.task is not None:
+        return f"job {caller.task.job}"
+    return caller.token or caller.name
 
 
 def _is_free(caller: Caller) -> bool:

@@ -1,8 +1,9 @@
 """The gRPC face: what outside controllers may ask, with the same rules as HTTP. [I/O]"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial, wraps
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from rota.apiserver.statistics import Summaries
 from rota.apiserver.telling import Output, Telling
 from rota.apiserver.token_checks import while_valid
 from rota.apiserver.wanted import STREAMS, Wanted
+from rota.engine.meter import Meter, current
 from rota.identity import certificates
 from rota.identity.audit import AuditEntry, AuditLog
 from rota.identity.vault import Vault
@@ -96,6 +98,23 @@ class TokenFirst(grpc.aio.ServerInterceptor):
         return None
 
 
+def _metered(door: type["ControllerDoor"]) -> type["ControllerDoor"]:
+    """The class with the time of each call measured; `_entered` names the account."""
+    for name in vars(ControllerServicer):
+        if not name.startswith("_"):
+            setattr(door, name, _on_a_meter(getattr(door, name)))
+    return door
+
+
+def _on_a_meter(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    @wraps(method)
+    async def measured(door: "ControllerDoor", request: Any, context: Context) -> Any:
+        return await Meter().run(method(door, request, context))
+
+    return measured
+
+
+@_metered
 class ControllerDoor(ControllerServicer):
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -314,7 +333,9 @@ class ControllerDoor(ControllerServicer):
         try:
             said = dict(context.invocation_metadata() or ())
             caller = who_calls(self._api.vault, str(said.get("authorization", "")))
-            self._api.rates.take(caller)
+            if (meter := current()) is not None:
+                meter.bill(partial(self._api.rates.charge, caller))
+            await self._api.rates.enter(caller)
             if request is not None:
                 bounds.check(request)
             async with while_valid(self._api.vault, caller):

@@ -48,6 +48,9 @@ from rota.model.limits import (
     REPORT_LEAST_MS,
     REPORT_MOST_MS,
     REQUEST_SECONDS_MAX,
+    REQUESTS_AT_ONCE,
+    REQUESTS_PER_SECOND,
+    REQUESTS_PER_SECOND_MAX,
     RESOURCES_MAX,
     TIMEOUT_SECONDS_MAX,
 )
@@ -154,6 +157,14 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Requests of one token in a second, and above that rate at once, over HTTP and gRPC."""
+
+    requests_per_second: float = REQUESTS_PER_SECOND
+    requests_at_once: int = REQUESTS_AT_ONCE
+
+
+@dataclass(frozen=True)
 class Certificates:
     """For how long after it has expired a node may renew its certificate; later it has to join again."""
 
@@ -174,6 +185,7 @@ class ServerConfig:
     placement: Placement = field(default_factory=Placement)
     report_seconds: ReportSeconds = ReportSeconds()
     retention: Retention = Retention()
+    limits: Limits = Limits()
     certificates: Certificates = Certificates()
     etcd: Etcd = field(default_factory=Etcd)
     data_dir: str | None = None
@@ -344,6 +356,7 @@ def check_server(config: ServerConfig) -> None:
         check_door(name, door)
     check_names(config.http_server.names)
     check_connections(config)
+    check_limits(config.limits)
     check_address("agent_server.addr", config.agent_server.addr)
 
 
@@ -376,6 +389,16 @@ def check_connections(config: ServerConfig) -> None:
         if not 1 <= seconds <= REQUEST_SECONDS_MAX:
             hint = f"write 1 to {REQUEST_SECONDS_MAX:g} seconds"
             raise ConfigError(key, f"{seconds:g} cannot be used", hint)
+
+
+def check_limits(limits: Limits) -> None:
+    counts = {
+        "limits.requests_per_second": limits.requests_per_second,
+        "limits.requests_at_once": limits.requests_at_once,
+    }
+    for key, count in counts.items():
+        if not 1 <= count <= REQUESTS_PER_SECOND_MAX:
+            raise ConfigError(key, f"{count:g} cannot be used", f"write 1 to {REQUESTS_PER_SECOND_MAX}")
 
 
 def check_granted_labels(keys: list[str]) -> None:

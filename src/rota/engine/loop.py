@@ -85,6 +85,7 @@ class Request(msgspec.Struct, frozen=True):
     answered: Callable[[Any], None]
     refused: Callable[[RotaError], None]
     may_split: bool = False  # a report about many jobs: what concerns a parked one may be left out
+    charge: Callable[[float], None] | None = None  # is told the seconds that serving it took
 
 
 class Outcome(msgspec.Struct, frozen=True):

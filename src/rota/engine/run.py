@@ -41,6 +41,7 @@ from rota.engine.catching_up import catch_up
 from rota.engine.clock import Clock
 from rota.engine.loading import Loaded, load
 from rota.engine.loop import UNATTRIBUTED, Decided, Loop, Request, Tainted
+from rota.engine.meter import current
 from rota.engine.mirror import Mirror, Unapplied
 from rota.engine.parking import Parking, Stage
 from rota.engine.pulse import Pulse
@@ -145,7 +146,9 @@ class Engine:
             if not future.done():
                 future.set_result(answer)
 
-        self._loop.ask(Request(owner, command, answered, _refuser(future), may_split))
+        meter = current()
+        charge = None if meter is None else meter.add
+        self._loop.ask(Request(owner, command, answered, _refuser(future), may_split, charge))
         self._woken.set()
         return await future
 
@@ -295,6 +298,7 @@ class Engine:
     async def _turn(self) -> None:
         await self._rise()
         await self._keep_house()
+        began = time.thread_time()
         try:
             self._decided = self._loop.decide(self._clock.now())
         except Tainted as tainted:
@@ -304,6 +308,7 @@ class Engine:
         if self._decided is None:
             await self._rest()
             return
+        _charge(self._decided.requests, time.thread_time() - began)
         try:
             await self._commit(self._decided)
         except (Unavailable, StoreFull) as error:
@@ -538,6 +543,13 @@ def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
+
+
+def _charge(requests: Sequence[Request], seconds: float) -> None:
+    """Charge the requests of a turn equal parts of its time."""
+    for request in requests:
+        if request.charge is not None:
+            request.charge(seconds / len(requests))
 
 
 def prove(view: View, now: Instant) -> Plan:

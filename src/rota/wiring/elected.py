@@ -117,6 +117,7 @@ class ElectedPost:
             Addresses(http, self._config.agent_server.addr, forwarding.controller_address, names),
             served.expiries,
             audit,
+            self._config.limits,
         )
         nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)

@@ -10,7 +10,9 @@ from rota import __version__
 from rota.apiserver.api import Addresses, Api, BeforeToken, OutputSource, Stance, Workers, at_once
 from rota.apiserver.fanout import Shared
 from rota.apiserver.logs import Logs, LogSource, TailSource
+from rota.apiserver.rates import Rates
 from rota.apiserver.watch import Changes
+from rota.config import Limits
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
 from rota.identity.authority import Authority
@@ -51,6 +53,7 @@ class Own:
     addresses: Addresses
     expiries: Callable[[], list[Expiry]]
     audit: AuditLog
+    limits: Limits
     before_token: BeforeToken = at_once
 
 
@@ -85,6 +88,7 @@ def make_api(
         workers=sources.workers,
         expiries=own.expiries,
         before_token=own.before_token,
+        rates=Rates(own.limits.requests_per_second, own.limits.requests_at_once),
     )
 
 

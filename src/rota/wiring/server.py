@@ -180,7 +180,9 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    own = Own(directory, authority, vault, addresses, served.expiries, audit, _before_token(users))
+    own = Own(
+        directory, authority, vault, addresses, served.expiries, audit, config.limits, _before_token(users)
+    )
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
