@@ -180,9 +180,8 @@ async def _doors(
     agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
-    own = Own(
-        directory, authority, vault, addresses, served.expiries, audit, config.limits, _before_token(users)
-    )
+    limits, before = config.limits, _before_token(users)
+    own = Own(directory, authority, vault, addresses, served.expiries, audit, limits, before)
     api = make_api(engine, own, settings, sources, known=placing.known)
     ports = partial(_server_ports, addresses, post)
     attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
@@ -209,9 +208,8 @@ async def _doors(
         finally:
             driving.cancel()  # first: whoever waits for it is told so while the doors are open
             await to_the_end(_hang_up(web, serving, agent_server, controller_server))
-            http_socket.close()
-            tails.close()
-            audit.close()
+            for one in (http_socket, tails, audit):
+                one.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
 
 
